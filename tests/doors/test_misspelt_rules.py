@@ -58,9 +58,9 @@ def is_untouched(terminal: Terminal) -> bool:
 def test_the_command_line_refuses(misspelt: tuple[Terminal, str]) -> None:
     terminal, words = misspelt
     for command in (("run", "a", "go"), ("validate",)):
-        done = terminal.run(*command, *(("--provider", "scripted") if command[0] == "run" else ()))
-        assert done.code == 2
-        assert words in done.out + done.err
+        result = terminal.run(*command, *(("--provider", "scripted") if command[0] == "run" else ()))
+        assert result.code == 2
+        assert words in result.out + result.err
     assert is_untouched(terminal)
 
 
@@ -81,9 +81,9 @@ def test_mcp_refuses(misspelt: tuple[Terminal, str]) -> None:
 
     async def work() -> None:
         async with attached(terminal, era="handshake") as editor:
-            done = await editor.call("a", query="go")
-            assert done.is_error
-            assert words in "".join(texts(done))
+            result = await editor.call("a", query="go")
+            assert result.is_error
+            assert words in "".join(texts(result))
 
     wait_for(work(), 60)
     assert is_untouched(terminal)
@@ -157,8 +157,8 @@ def test_each_door_shows_a_warning_where_its_user_looks(terminal: Terminal) -> N
         await host.close()
 
     wait_for(work(), 60)
-    done = terminal.run("run", "a", "go", "--provider", "scripted")
-    assert (done.code, words in done.err) == (0, True)
+    result = terminal.run("run", "a", "go", "--provider", "scripted")
+    assert (result.code, words in result.err) == (0, True)
     refused = terminal.run("run", "a", "go", "--strict", "--provider", "scripted")
     assert (refused.code, refused.err.startswith("error: "), words in refused.err) == (2, True, True)
 

@@ -38,8 +38,8 @@ def hostile(terminal: Terminal, outside: Path) -> Terminal:
 
 @pytest.mark.parametrize("options", [(), ("--unattended",), ("--no-input",), ("--quiet", "--output", "text")])
 def test_in_a_pipe_it_never_waits_and_stays_inside(hostile: Terminal, outside: Path, options: tuple[str, ...]) -> None:
-    done = hostile.run("run", "a", "go", "--provider", "scripted", *options)
-    assert done.code == 0, done.err
+    result = hostile.run("run", "a", "go", "--provider", "scripted", *options)
+    assert result.code == 0, result.err
     assert not outside.exists()
 
 
@@ -60,9 +60,9 @@ def test_with_no_input_at_a_terminal_nobody_is_asked(hostile: Terminal, outside:
 def test_the_old_behaviour_is_announced(hostile: Terminal, outside: Path, how: str) -> None:
     definition = hostile.workspace / "perstack.toml"
     definition.write_text(TWO_LINES + ('[permissions]\ndefault = "allow"\n' if how == "default" else ""))
-    done = hostile.run("run", "a", "go", "--provider", "scripted", *(["--open"] if how == "option" else []))
-    assert done.code == 0
-    assert done.err.startswith("note: programs run without a question and outside a sandbox: ")
+    result = hostile.run("run", "a", "go", "--provider", "scripted", *(["--open"] if how == "option" else []))
+    assert result.code == 0
+    assert result.err.startswith("note: programs run without a question and outside a sandbox: ")
     assert outside.exists()
 
 
@@ -111,8 +111,8 @@ def test_the_job_of_a_schedule_stays_inside(hostile: Terminal, outside: Path) ->
             assert await host.schedules.once() == ()
 
     wait_for(seen_long_ago())
-    done = hostile.call("task", "run-due", "--provider", "scripted")
-    assert done.code == 0, done.err
+    result = hostile.call("task", "run-due", "--provider", "scripted")
+    assert result.code == 0, result.err
     (job,) = hostile.call("jobs", "--json").events
     assert (job["status"], job["labels"]) == ("completed", {"schedule": "s"})
     assert count_of_calls(hostile, job["id"]) == 1

@@ -20,7 +20,7 @@ from socket_copy import pump
 from terminal import SECONDS, Terminal
 
 TOKEN = "a-secret-of-a-test-with-enough-characters"
-KNOWN = {"Authorization": f"Bearer {TOKEN}"}
+AUTH_HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
 @asynccontextmanager
 async def authorized_client(url: str, mode: str, *, host: str | None = None, **callbacks: Any) -> AsyncIterator[Client]:
     """Yield an SDK client that sends the token."""
-    headers = KNOWN if host is None else {**KNOWN, "Host": host}
+    headers = AUTH_HEADERS if host is None else {**AUTH_HEADERS, "Host": host}
     timeout = httpx2.Timeout(SECONDS, read=300)
     knowing = httpx2.AsyncClient(headers=headers, timeout=timeout, follow_redirects=True)
     transport = streamable_http_client(url, http_client=knowing)

@@ -44,7 +44,7 @@ def test_sessions_in_different_folders_run_at_once_and_see_nothing_of_each_other
                 assert (tmp_path / name / "who.txt").read_text() == name
                 assert editor.texts(session_id=ids[name]) == f"I am {name}."
                 listed = await agent.list_sessions(cwd=str(tmp_path / name))
-                assert [one.session_id for one in listed.sessions] == [ids[name]]
+                assert [session.session_id for session in listed.sessions] == [ids[name]]
             with pytest.raises(RequestError, match=ids["red"]):
                 async with editing(terminal, Editor()) as other:
                     await other.load_session(cwd=str(tmp_path / "blue"), session_id=ids["red"], mcp_servers=[])
@@ -142,7 +142,7 @@ def test_in_a_folder_of_a_project_sessions_are_the_projects_and_files_are_there(
             await agent.prompt(session_id=session.session_id, prompt=[text_block("Go")])
             for folder in (deep, terminal.workspace):
                 listed = await agent.list_sessions(cwd=str(folder))
-                assert [one.session_id for one in listed.sessions] == [session.session_id]
+                assert [session.session_id for session in listed.sessions] == [session.session_id]
 
     run(work())
     assert (deep / "made.txt").exists()
@@ -184,7 +184,7 @@ def test_a_definition_that_has_something_else_executed_holds_once_a_person_agree
     terminal.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     guest = '[experts.guest]\ninstruction = "[[{}]] You serve."\n'
     terminal.project(guest.format("old"), **{f"[[{name}]]": [reply(name)] * 3 for name in ("old", "words", "new")})
-    ran = terminal.workspace / "ran"
+    path = terminal.workspace / "ran"
 
     async def work() -> None:
         editor = Editor(choose=choice)
@@ -209,7 +209,7 @@ def test_a_definition_that_has_something_else_executed_holds_once_a_person_agree
             assert ("perstack trust" in first) == (choice != "yes")
             assert await prompt_reply() == ("new" if choice == "yes" else "words")
             assert len(editor.asked) == 1
-            assert ran.exists() == (choice == "yes")
+            assert path.exists() == (choice == "yes")
 
     run(work())
 

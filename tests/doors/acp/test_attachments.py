@@ -53,7 +53,7 @@ def test_images_documents_and_links_to_images_are_attached_to_the_query(terminal
 
     job = run(work())
     first, second = first_events(terminal, job)
-    kinds = [(one["mimeType"], one["name"]) for one in first["attachments"]]
+    kinds = [(attachment["mimeType"], attachment["name"]) for attachment in first["attachments"]]
     assert kinds == [("image/png", "attachment 1"), ("application/pdf", "paper.pdf"), ("image/png", "linked.png")]
     assert "code.py" in first["query"]
     assert "gone.png" in first["query"]

@@ -18,8 +18,8 @@ def team_job(terminal: Terminal, job_id: str = "team") -> Terminal:
         ],
         helper=[reply("", ("think", {"thought": "hm"})), reply("A part.", usage=(5, 1))],
     )
-    done = terminal.call("run", "lead", "Do both parts", "--provider", "scripted", "--job-id", job_id)
-    assert done.code == 0, done.err
+    result = terminal.call("run", "lead", "Do both parts", "--provider", "scripted", "--job-id", job_id)
+    assert result.code == 0, result.err
     return terminal
 
 

@@ -63,12 +63,12 @@ def records(path: Path) -> list[dict]:
 def test_a_rewritten_log_is_found_by_the_anchor_alone(terminal: Terminal, away: Path) -> None:
     greeter(terminal, f'anchor = "file:{away}/heads.jsonl"')
     assert (run(terminal).code, run(terminal, "other").code) == (0, 0)
-    assert [one["predicate"]["jobId"] for one in records(away / "heads.jsonl")] == ["job", "other"]
+    assert [record["predicate"]["jobId"] for record in records(away / "heads.jsonl")] == ["job", "other"]
     assert terminal.call("verify", "job").code == 0
     rewrite(terminal)
-    shown = terminal.call("verify", "job")
-    assert shown.code == 1
-    assert f"the log was rewritten: its hash differs from the one in the anchor file:{away}/heads.jsonl" in shown.out
+    result = terminal.call("verify", "job")
+    assert result.code == 1
+    assert f"the log was rewritten: its hash differs from the one in the anchor file:{away}/heads.jsonl" in result.out
     (terminal.workspace / "perstack.toml").write_text(HELLO)
     assert terminal.call("verify", "job").code == 0
     assert terminal.call("verify", "job", "--anchor", f"file:{away}/heads.jsonl").code == 1
@@ -80,8 +80,8 @@ def test_a_folder_gets_a_file_for_each_job(terminal: Terminal, away: Path) -> No
     run(terminal, "other")
     assert sorted(path.name for path in away.iterdir()) == ["job.jsonl", "other.jsonl"]
     assert (away / "job.jsonl").stat().st_mode & 0o777 == 0o600
-    shown = terminal.call("verify", "job", "--json")
-    assert (shown.code, json.loads(shown.out)["complete"]) == (0, True)
+    result = terminal.call("verify", "job", "--json")
+    assert (result.code, json.loads(result.out)["complete"]) == (0, True)
 
 
 def test_each_stop_is_recorded_and_what_came_after_the_last_is_named(terminal: Terminal, away: Path) -> None:
@@ -90,18 +90,18 @@ def test_each_stop_is_recorded_and_what_came_after_the_last_is_named(terminal: T
     done = terminal.run("run", "greeter", "More", "--continue-job", "job", "--provider", "scripted")
     assert done.code == 0, done.err
     first, second = records(away / "job.jsonl")
-    assert [len(one["subject"]) for one in (first, second)] == [1, 2]
+    assert [len(record["subject"]) for record in (first, second)] == [1, 2]
     (away / "job.jsonl").write_text(json.dumps(first) + "\n")
-    shown = terminal.call("verify", "job")
-    assert (shown.code, "of its events are later than the last record in the anchor" in shown.out) == (0, True)
+    result = terminal.call("verify", "job")
+    assert (result.code, "of its events are later than the last record in the anchor" in result.out) == (0, True)
 
 
 def test_half_a_line_of_a_write_that_failed_hides_nothing(terminal: Terminal, away: Path) -> None:
     greeter(terminal, f'anchor = "file:{away}/heads.jsonl"')
     (away / "heads.jsonl").write_text('{"_type":"https://in-toto')
     run(terminal)
-    shown = terminal.call("verify", "job")
-    assert (shown.code, "that are not records: 1" in shown.out) == (0, True)
+    result = terminal.call("verify", "job")
+    assert (result.code, "that are not records: 1" in result.out) == (0, True)
     rewrite(terminal)
     assert terminal.call("verify", "job").code == 1
 
@@ -111,15 +111,15 @@ def test_records_are_signed_and_an_edited_anchor_is_found_with_the_key(terminal:
     greeter(terminal, f'anchor = "file:{away}/heads.jsonl"\nsigningKey = "file:{private}"')
     run(terminal)
     assert "signatures in the anchor: 1;" in terminal.call("verify").out
-    shown = terminal.call("verify", "--key", str(public), "--json")
-    assert (shown.code, json.loads(shown.out)["complete"]) == (0, True)
+    result = terminal.call("verify", "--key", str(public), "--json")
+    assert (result.code, json.loads(result.out)["complete"]) == (0, True)
     envelope = records(away / "heads.jsonl")[0]
     _, other = key_pair(away, "other")
-    shown = terminal.call("verify", "--key", str(other))
-    assert (shown.code, "record 1 of this Job in the anchor" in shown.out) == (1, True)
+    result = terminal.call("verify", "--key", str(other))
+    assert (result.code, "record 1 of this Job in the anchor" in result.out) == (1, True)
     (away / "heads.jsonl").write_bytes(b64decode(envelope["payload"]) + b"\n")
-    shown = terminal.call("verify", "--key", str(public))
-    assert (shown.code, "is not signed" in shown.out) == (1, True)
+    result = terminal.call("verify", "--key", str(public))
+    assert (result.code, "is not signed" in result.out) == (1, True)
 
 
 @pytest.mark.parametrize("kind", ["missing", "pipe", "folder"])
@@ -136,12 +136,12 @@ def test_an_anchor_that_fails_stops_no_job_is_named_and_is_tried_again(
     done = run(terminal)
     assert done.code == 0
     assert f"perstack: the anchor file:{place} did not take the heads of Job job: " in done.err
-    shown = terminal.call("verify")
-    assert shown.code == 0
-    assert "not checked" in shown.out
+    result = terminal.call("verify")
+    assert result.code == 0
+    assert "not checked" in result.out
     shutil.rmtree(away / "mount") if kind != "missing" else (away / "mount").unlink()
     assert (run(terminal, "other").code, run(terminal, "third").code) == (0, 0)
-    assert {one["predicate"]["jobId"] for one in records(place)} == {"job", "other", "third"}
+    assert {record["predicate"]["jobId"] for record in records(place)} == {"job", "other", "third"}
     assert "not checked" not in terminal.call("verify", "job").out
 
 
@@ -183,8 +183,8 @@ def test_a_program_is_given_each_record_and_none_of_the_keys(terminal: Terminal,
     taken = (away / "taken").read_text()
     assert json.loads(taken.splitlines()[0])["payloadType"] == "application/vnd.in-toto+json"
     assert ("PERSTACK_JOB_ID" in taken, "_KEY" in taken) == (True, False)
-    shown = terminal.call("verify")
-    assert (shown.code, "what it has is not compared" in shown.out) == (0, True)
+    result = terminal.call("verify")
+    assert (result.code, "what it has is not compared" in result.out) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_an_address_is_posted_each_record(terminal: Terminal, away: Path, status
     assert json.loads(posted[0])["predicate"]["jobId"] == "job"
     assert "s3cret" not in done.err
     assert (words in done.err) if words else done.err == ""
-    shown = terminal.call("verify")
-    assert (shown.code, "what it has is not compared" in shown.out) == (0, True)
+    result = terminal.call("verify")
+    assert (result.code, "what it has is not compared" in result.out) == (0, True)
 
 
 def test_an_address_that_nobody_answers_stops_no_job(terminal: Terminal) -> None:
@@ -300,6 +300,6 @@ def test_a_key_that_cannot_be_read_is_a_usage_error_before_anything_is_written(t
 )
 def test_what_is_wrong_in_the_table_is_named_with_its_key(terminal: Terminal, line: str, words: str) -> None:
     greeter(terminal, line)
-    shown = terminal.call("validate")
-    assert words in shown.out + shown.err
-    assert "BEGIN" not in shown.out + shown.err
+    result = terminal.call("validate")
+    assert words in result.out + result.err
+    assert "BEGIN" not in result.out + result.err

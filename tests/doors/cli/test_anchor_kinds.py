@@ -46,9 +46,9 @@ def with_anchor(terminal: Terminal, place: str) -> Terminal:
 
 
 def did(terminal: Terminal, *words: str) -> Result:
-    done = terminal.call(*words)
-    assert done.code == 0, done.err
-    return done
+    result = terminal.call(*words)
+    assert result.code == 0, result.err
+    return result
 
 
 def waiting_task(terminal: Terminal, task_id: str = "t") -> None:
@@ -93,15 +93,15 @@ def test_a_log_that_was_changed_with_all_that_knew_of_it_is_found_by_the_anchor(
     log = log_of(project, space, of)
     lines = log.read_bytes().splitlines()
     payloads = [open_line(line).payload for line in lines]
-    payloads = payloads[:-1] if harm == "cut" else [one.replace(b"What now?", b"No more.") for one in payloads]
-    payloads = [one.replace(b"Make it", b"Fake it") for one in payloads]
+    payloads = payloads[:-1] if harm == "cut" else [payload.replace(b"What now?", b"No more.") for payload in payloads]
+    payloads = [payload.replace(b"Make it", b"Fake it") for payload in payloads]
     log.write_bytes(b"\n".join([*seal(EMPTY_LOG, payloads)[0], b""]))
     forget_summaries(project, space, of)
     words = "the log ends at" if harm == "cut" else "the log was rewritten"
     for arguments in ([of], ["--all"]):
-        found = project.call("verify", *arguments)
-        assert (found.code, words in found.out) == (1, True), found.out
-        assert f"the anchor file:{away}" in found.out
+        result = project.call("verify", *arguments)
+        assert (result.code, words in result.out) == (1, True), result.out
+        assert f"the anchor file:{away}" in result.out
     (project.workspace / "perstack.toml").write_text(PROJECT.partition("[audit]")[0].format())
     assert project.call("verify", of).code == 0, "nothing else knows of it"
 
@@ -112,7 +112,7 @@ def test_a_task_is_anchored_whenever_it_is_changed_and_does_not_run(project: Ter
     did(project, "task", "resume", "t")
     did(project, "task", "checkpoint", "t", "--state", "{}")
     did(project, "task", "complete", "t")
-    assert [(one["jobId"], one["kind"]) for one in records(away)] == [("t", "task")] * 3
+    assert [(record["jobId"], record["kind"]) for record in records(away)] == [("t", "task")] * 3
     shown = did(project, "verify", "t", "--json").events[0]
     assert (shown["complete"], shown["checked"]["heads"]) == (True, 4)
 
@@ -133,8 +133,8 @@ def test_records_of_tasks_are_signed(terminal: Terminal, away: Path, tmp_path_fa
     assert "signatures in the anchor: 1;" in did(terminal, "verify", "t").out
     assert json.loads(did(terminal, "verify", "t", "--key", str(public), "--json").out)["complete"]
     _, other = key_pair(away, "other")
-    shown = terminal.call("verify", "t", "--key", str(other))
-    assert (shown.code, "record 1 of this task in the anchor" in shown.out) == (1, True)
+    result = terminal.call("verify", "t", "--key", str(other))
+    assert (result.code, "record 1 of this task in the anchor" in result.out) == (1, True)
 
 
 def test_an_anchor_that_fails_stops_no_task_and_no_series_and_is_tried_again(terminal: Terminal, away: Path) -> None:
@@ -148,7 +148,7 @@ def test_an_anchor_that_fails_stops_no_task_and_no_series_and_is_tried_again(ter
     assert f"the anchor file:{away}/mount/heads.jsonl cannot be read" in did(terminal, "verify", "t").out
     (away / "mount").unlink()
     waiting_task(terminal, "other")
-    kinds = sorted((one["jobId"], one.get("kind", "job")) for one in records(away / "mount"))
+    kinds = sorted((record["jobId"], record.get("kind", "job")) for record in records(away / "mount"))
     assert kinds == [("it", "iterations"), ("it-i1", "job"), ("other", "task"), ("t", "task")]
     assert "not checked" not in did(terminal, "verify", "t").out
 
@@ -163,14 +163,14 @@ def test_what_was_removed_with_everything_that_knew_of_it_is_found_by_the_anchor
     assert did(project, "verify", "--all").lines[-1].endswith("2 Jobs, 1 task, 1 series, 0 findings")
     for space in ("jobs/job", "tasks", "iterations"):
         shutil.rmtree(project.workspace / "perstack" / space)
-    shown = project.call("verify", "--all")
-    assert shown.code == 1
+    result = project.call("verify", "--all")
+    assert result.code == 1
     for of, name in (("job", "Job"), ("t", "task"), ("it", "series of iterations")):
         assert any(
             line.startswith(f"{of}: the anchor file:{away}") and f"has heads of this {name}, the last of " in line
-            for line in shown.lines
-        ), shown.out
-    assert shown.lines[-1].endswith("1 Job, 0 tasks, 0 series, 3 findings")
+            for line in result.lines
+        ), result.out
+    assert result.lines[-1].endswith("1 Job, 0 tasks, 0 series, 3 findings")
     assert "and it is gone: somebody removed it" in project.call("verify", "job").out
 
 
@@ -180,7 +180,7 @@ def test_what_perstack_removed_itself_is_no_finding_and_its_id_can_be_used_again
     waiting_task(project)
     did(project, "task", "delete", "t")
     delete(project, "job")
-    assert [(one["jobId"], one.get("removed", False)) for one in records(away)].count(("job", True)) == 1
+    assert [(record["jobId"], record.get("removed", False)) for record in records(away)].count(("job", True)) == 1
     assert did(project, "verify", "--all").lines[-1].endswith("1 Job, 0 tasks, 0 series, 0 findings")
     assert project.call("verify", "job").code == 2
     did(project, "run", "solo", "Hi", "--job-id", "job", *SCRIPTED)
@@ -217,7 +217,7 @@ def test_a_job_that_is_driven_is_not_removed_and_stays_anchored(terminal: Termin
                 await host.jobs.delete("job")
 
     asyncio.run(main())
-    assert [one.get("removed", False) for one in records(away)] == [False, True, False]
+    assert [record.get("removed", False) for record in records(away)] == [False, True, False]
     assert json.loads(did(terminal, "verify", "job", "--json").out)["complete"]
     shutil.rmtree(terminal.workspace / "perstack/jobs/job")
     assert "job: the anchor" in terminal.call("verify", "--all").out

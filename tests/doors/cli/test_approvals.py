@@ -49,10 +49,10 @@ def test_words_that_are_no_answer_are_asked_again_and_an_empty_line_leaves_it_fo
     assert (tmp_path / "a.txt").read_text() == "old\n"
     (item,) = terminal.call("inbox", "--json").events
     assert (item["approval"], item["rule"], item["args"]["newText"]) == (True, "editTextFile", "new")
-    shown = terminal.call("inbox").out
+    output = terminal.call("inbox").out
     for words in ("a wants to call editTextFile", "(editTextFile)", "\n    path: a.txt\n", "\n    -old\n    +new\n"):
-        assert words in shown
-    assert f"answer with: perstack answer {item['id']} yes|always|no" in shown
+        assert words in output
+    assert f"answer with: perstack answer {item['id']} yes|always|no" in output
 
 
 def test_an_approval_names_its_question_and_is_given_once(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_an_approval_names_its_question_and_is_given_once(tmp_path: Path) -> Non
     assert (tmp_path / "a.txt").read_text() == "old\n"
     assert terminal.call("answer", asked, "yes").code == 0
     assert (tmp_path / "a.txt").read_text() == "new\n"
-    again = terminal.call("answer", asked, "yes")
-    assert (again.code, "has been answered already" in again.err) == (1, True)
+    result = terminal.call("answer", asked, "yes")
+    assert (result.code, "has been answered already" in result.err) == (1, True)
 
 
 def test_what_is_denied_with_words_tells_the_model_and_the_log_shows_who(tmp_path: Path) -> None:
@@ -84,18 +84,18 @@ def test_what_is_denied_with_words_tells_the_model_and_the_log_shows_who(tmp_pat
 
 def test_unattended_it_is_denied(tmp_path: Path) -> None:
     terminal = _project(tmp_path, reply("", EDIT))
-    done = terminal.call("run", "a", "q", "--unattended")
-    assert done.code == 0
+    result = terminal.call("run", "a", "q", "--unattended")
+    assert result.code == 0
     assert (tmp_path / "a.txt").read_text() == "old\n"
 
 
 def test_rules_of_a_file_are_laid_over_those_in_force_and_who_did_it_is_on_record(tmp_path: Path) -> None:
     terminal = _project(tmp_path, reply("", EDIT))
     (tmp_path / "wide.toml").write_text('[permissions]\nallow = ["editTextFile"]\n')
-    done = terminal.call("run", "a", "q", "--permissions", "wide.toml")
-    assert done.code == 0, done.err
+    result = terminal.call("run", "a", "q", "--permissions", "wide.toml")
+    assert result.code == 0, result.err
     assert (tmp_path / "a.txt").read_text() == "new\n"
-    (event,) = [event for event in done.events if event["type"] == "widenPermissions"]
+    (event,) = [event for event in result.events if event["type"] == "widenPermissions"]
     assert event["widening"] == {"source": "wide.toml [permissions]", "allow": ["editTextFile"]}
     assert event["by"]["door"] == "cli"
 
@@ -150,9 +150,9 @@ def test_iterations_ask_in_place_and_go_on(tmp_path: Path) -> None:
 def test_iterations_whose_question_is_left_for_later_name_it_and_a_resume_asks_again(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old\n")
     terminal = Terminal(tmp_path).project(ITERATE, a=[reply("", EDIT), reply("done")])
-    left = terminal.look("iterate", "a", "q", "--id", "it", "--max-iterations", "1", types="\n")
+    screen = terminal.look("iterate", "a", "q", "--id", "it", "--max-iterations", "1", types="\n")
     (item,) = terminal.call("inbox", "--json").events
-    assert f"perstack answer {item['id']} yes|always|no" in left
+    assert f"perstack answer {item['id']} yes|always|no" in screen
     seen = terminal.look("resume", "it", types="yes\n")
     assert "completed: 1 iteration" in seen
     assert (tmp_path / "a.txt").read_text() == "new\n"

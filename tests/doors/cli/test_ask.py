@@ -42,8 +42,8 @@ def ask_in_terminal(terminal: Terminal, typed: str, **more: object) -> tuple[str
     call = ("askUser", {"question": "What to drink?", "options": DRINKS, **more})
     terminal.project(ASKS, guest=[reply("", call), reply("Served.")])
     seen = terminal.look("run", "guest", "q", "--provider", "scripted", "--job-id", "job", types=f"{typed}\n")
-    found = terminal.call("log", "job", "--type", "finishToolCall", "--json").lines
-    return seen, json.loads(found[0])["contents"][0]["text"] if found else ""
+    lines = terminal.call("log", "job", "--type", "finishToolCall", "--json").lines
+    return seen, json.loads(lines[0])["contents"][0]["text"] if lines else ""
 
 
 @pytest.mark.parametrize(("typed", "answer"), [("2", "Coffee"), ("tea", "Tea"), ("water", "water")])
@@ -71,8 +71,8 @@ def test_without_other_words_it_is_asked_until_it_fits(terminal: Terminal) -> No
 def test_only_the_coordinator_has_the_tool(terminal: Terminal) -> None:
     turns = {"guest": [reply("", ("hand", {"query": "go"})), reply("ok")], "hand": [reply("done")]}
     terminal.project(ASKS, **turns)
-    done = terminal.call("run", "guest", "q", "--provider", "scripted", "--job-id", "job")
-    assert done.code == 0
+    result = terminal.call("run", "guest", "q", "--provider", "scripted", "--job-id", "job")
+    assert result.code == 0
     assert "askUser" in terminal.call("expert", "show", "guest").out
     assert "askUser" not in terminal.call("expert", "show", "hand", "--as-delegate").out
 

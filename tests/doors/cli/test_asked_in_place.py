@@ -15,7 +15,7 @@ from terminal import ASKING_BY_SKILL, Terminal, reply
 from tmux import PERSTACK, tmux
 
 SCRIPTED = ("--provider", "scripted")
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 OPTIONS = ASKING_BY_SKILL.replace(
     '"properties": {', '"properties": {"options": {"type": "array"}, "why": {"type": "string"}, '
 )
@@ -111,7 +111,7 @@ def test_keys_in_tmux_answer_and_approve_and_ctrl_c_leaves_it_open(terminal: Ter
 
 @pytest.mark.parametrize("command", ["run", "iterate"])
 def test_without_a_query_a_pipe_is_read_and_an_empty_one_is_refused(terminal: Terminal, command: str) -> None:
-    terminal.project(ONE + "[experts.solo.iterate]\nevaluator = \"echo '{}'\"\n", solo=[reply("ok")])
+    terminal.project(SOLO + "[experts.solo.iterate]\nevaluator = \"echo '{}'\"\n", solo=[reply("ok")])
     if command == "run":
         piped = terminal.run(command, "solo", *SCRIPTED, stdin="from a pipe")
         assert next(event for event in piped.events if event["type"] == "startRun")["query"] == "from a pipe"
@@ -121,7 +121,7 @@ def test_without_a_query_a_pipe_is_read_and_an_empty_one_is_refused(terminal: Te
 
 
 def test_at_a_terminal_a_query_has_to_be_typed(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     assert "error: there is no QUERY: type one, or pipe it to stdin" in terminal.look("run", "solo", *SCRIPTED)
 
 
@@ -132,7 +132,7 @@ def driven(terminal: Terminal):
     """Start a Job in another process; it waits for a file `gate`. Return that path and the process."""
     gate = terminal.workspace / "gate"
     waits = ("exec", {"command": "sh", "args": ["-c", f"until test -e {gate}; do sleep 0.05; done"]})
-    terminal.project(ONE, solo=[reply("I wait.", waits), reply("First.\n\nLast.")])
+    terminal.project(SOLO, solo=[reply("I wait.", waits), reply("First.\n\nLast.")])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     log = terminal.log_of("job-1")
     wait_until(lambda: log.exists() and b'"callTools"' in log.read_bytes(), "the call")
@@ -176,10 +176,10 @@ def test_as_json_a_followed_job_is_its_log_and_kinds_of_events_are_chosen(termin
 
 
 def test_a_job_that_nobody_drives_is_shown_and_that_is_the_end(team: Terminal) -> None:
-    shown = team.call("log", "team", "--follow")
-    assert shown.code == 0
-    assert shown.out.startswith(team.call("log", "--job", "team").out)
-    assert shown.out.endswith(
+    result = team.call("log", "team", "--follow")
+    assert result.code == 0
+    assert result.out.startswith(team.call("log", "--job", "team").out)
+    assert result.out.endswith(
         "\nAll is done.\nlead completed: 8 steps, 672 tokens, cost unknown; perstack log --job team\n"
     )
 

@@ -41,8 +41,8 @@ def test_no_evaluator_is_given_the_key(terminal_with_key: Terminal, evaluator: s
         "    return {'score': 1}\n"
     )
     terminal_with_key.project(of_iterate(evaluator), solo=[reply("made")])
-    done = terminal_with_key.run("iterate", "solo", "do it", "--id", "it", "--provider", "scripted")
-    assert done.code == 0, done.err
+    result = terminal_with_key.run("iterate", "solo", "do it", "--id", "it", "--provider", "scripted")
+    assert result.code == 0, result.err
     seen = (folder / "seen.txt").read_text()
     assert ("PATH" in seen, "AUDIT_KEY" in seen) == (True, False)
 
@@ -54,8 +54,8 @@ def test_no_command_of_a_task_is_given_the_key(terminal_with_key: Terminal) -> N
         ("pause", "t", "--reason", "external_dependency", "--command", "env > seen.txt"),
         ("run-due", "--provider", "scripted"),
     ):
-        done = terminal.call("task", *words)
-        assert done.code == 0, done.err
+        result = terminal.call("task", *words)
+        assert result.code == 0, result.err
     seen = (terminal.workspace / "seen.txt").read_text()
     assert ("PATH" in seen, "AUDIT_KEY" in seen) == (True, False)
 
@@ -63,8 +63,8 @@ def test_no_command_of_a_task_is_given_the_key(terminal_with_key: Terminal) -> N
 def test_no_tool_is_given_the_key(terminal_with_key: Terminal) -> None:
     run = {"command": "sh", "args": ["-c", "env > seen.txt"], "env": {}, "cwd": ".", "stdout": True}
     terminal = terminal_with_key.project(of_iterate('"true"'), solo=[reply("", ("exec", run)), reply("done")])
-    done = terminal.run("run", "solo", "go", "--provider", "scripted")
-    assert done.code == 0, done.err
+    result = terminal.run("run", "solo", "go", "--provider", "scripted")
+    assert result.code == 0, result.err
     seen = (terminal.workspace / "seen.txt").read_text()
     assert ("PATH" in seen, "AUDIT_KEY" in seen) == (True, False)
 
@@ -75,9 +75,9 @@ def test_a_server_that_asks_for_the_variable_is_refused(terminal_with_key: Termi
         f"command = {json.dumps(sys.executable)}\nrequiredEnv = ['AUDIT_KEY']\n"
     )
     terminal = terminal_with_key.project(of_iterate('"true"') + skill, solo=[reply("done")])
-    done = terminal.run("run", "solo", "go", "--provider", "scripted")
-    assert "needs AUDIT_KEY" in done.out + done.err
-    assert "PRIVATE KEY" not in done.out + done.err
+    result = terminal.run("run", "solo", "go", "--provider", "scripted")
+    assert "needs AUDIT_KEY" in result.out + result.err
+    assert "PRIVATE KEY" not in result.out + result.err
 
 
 @pytest.mark.parametrize("name", ["key.pem", "link.pem", "hard.pem"])
@@ -93,8 +93,8 @@ def test_file_tools_keep_off_the_file_of_the_key_under_every_name(terminal: Term
     )
     toml = of_iterate('"true"').replace("env:AUDIT_KEY", f"file:{Path(private).name}")
     terminal.project(toml, solo=[*(reply("", call) for call in calls), reply("done")])
-    done = terminal.run("run", "solo", "go", "--provider", "scripted", "--job-id", "job")
-    assert done.code == 0, done.err
+    result = terminal.run("run", "solo", "go", "--provider", "scripted", "--job-id", "job")
+    assert result.code == 0, result.err
     log = terminal.log_of("job-1").read_text()
     results = [event for event in map(json.loads, log.splitlines()) if event["type"] == "finishToolCall"]
     assert [event.get("isError") for event in results] == [True] * len(calls)

@@ -32,9 +32,9 @@ def mixed(terminal: Terminal) -> Terminal:
 
 
 def test_its_healthy_neighbours_run_and_a_line_names_it(mixed: Terminal) -> None:
-    ran = mixed.call("run", "well", "q", *SCRIPTED)
-    assert ran.code == 0
-    assert [line for line in ran.err.splitlines() if "cannot be run: ill, lead, above" in line]
+    result = mixed.call("run", "well", "q", *SCRIPTED)
+    assert result.code == 0
+    assert [line for line in result.err.splitlines() if "cannot be run: ill, lead, above" in line]
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_its_healthy_neighbours_run_and_a_line_names_it(mixed: Terminal) -> None
 def test_it_does_not_run_nor_does_what_delegates_to_it_by_any_way(
     mixed: Terminal, expert: str, lines: list[tuple[int, str]]
 ) -> None:
-    ran = mixed.call("run", expert, "q", *SCRIPTED)
-    assert (ran.code, ran.out) == (2, "")
-    errors = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    result = mixed.call("run", expert, "q", *SCRIPTED)
+    assert (result.code, result.out) == (2, "")
+    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == len(lines)
     for error, (line, key) in zip(errors, lines, strict=True):
         assert f"perstack.toml:{line}: experts." in error
@@ -55,9 +55,9 @@ def test_it_does_not_run_nor_does_what_delegates_to_it_by_any_way(
 
 
 def test_validate_still_names_every_problem_and_refuses_the_file(mixed: Terminal) -> None:
-    shown = mixed.call("validate")
-    assert (shown.code, len(shown.lines)) == (2, 2)
-    assert ":4: error: experts.ill.instruction" in shown.lines[0]
+    result = mixed.call("validate")
+    assert (result.code, len(result.lines)) == (2, 2)
+    assert ":4: error: experts.ill.instruction" in result.lines[0]
 
 
 def test_a_storage_that_a_broken_file_names_is_still_looked_into(terminal: Terminal) -> None:
@@ -70,16 +70,16 @@ def test_a_storage_that_a_broken_file_names_is_still_looked_into(terminal: Termi
 @pytest.mark.parametrize("broken", ["[experts.well", "maxSteps = -1\n" + MIXED, 'include = ["none.toml"]\n' + MIXED])
 def test_an_error_of_the_whole_project_stops_every_expert(terminal: Terminal, broken: str) -> None:
     terminal.project(broken, well=[reply("fine")])
-    ran = terminal.call("run", "well", "q", *SCRIPTED)
-    assert (ran.code, ran.out) == (2, "")
+    result = terminal.call("run", "well", "q", *SCRIPTED)
+    assert (result.code, result.out) == (2, "")
 
 
 def test_a_file_of_broken_experts_only_is_refused(terminal: Terminal) -> None:
     terminal.project('[experts.ill]\ndescription = "x"\n')
     assert terminal.call("mcp", "--print-config", "zed").code == 0
-    ran = terminal.call("run", "other", "q", *SCRIPTED)
-    assert ran.code == 2
-    assert "experts.ill.instruction" in ran.err
+    result = terminal.call("run", "other", "q", *SCRIPTED)
+    assert result.code == 2
+    assert "experts.ill.instruction" in result.err
 
 
 def test_from_python_too(mixed: Terminal) -> None:

@@ -15,12 +15,12 @@ from terminal import SECONDS, TEAM, Terminal, reply
 from perstack.errors import Conflict
 from perstack.host import Host
 
-SLOW = [reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})), reply("done")]
+SLOW_TURNS = [reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})), reply("done")]
 
 
 @pytest.fixture(params=STORAGES)
 def busy(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
-    return terminal.project(storage_line(request, terminal.env) + TEAM, lead=SLOW)
+    return terminal.project(storage_line(request, terminal.env) + TEAM, lead=SLOW_TURNS)
 
 
 def has_begun(terminal: Terminal) -> bool:
@@ -30,10 +30,10 @@ def has_begun(terminal: Terminal) -> bool:
 def test_a_job_is_stopped_where_it_is_driven_recorded_and_resumed(busy: Terminal) -> None:
     with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
         wait_until(lambda: has_begun(busy), "the command runs")
-        done = busy.call("cancel", "slo")
-        assert (done.code, done.err) == (0, "")
-        assert done.out.startswith("Job slow: interrupted, 1 step")
-        assert done.out.endswith("; continue with: perstack resume slow\n")
+        result = busy.call("cancel", "slo")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith("Job slow: interrupted, 1 step")
+        assert result.out.endswith("; continue with: perstack resume slow\n")
         out, err = process.communicate(timeout=SECONDS)
         assert (process.returncode, "Traceback" in err) == (130, False)
     assert json.loads(out.splitlines()[-1])["type"] == "stopRunByInterrupt"
@@ -45,9 +45,9 @@ def test_a_job_is_stopped_where_it_is_driven_recorded_and_resumed(busy: Terminal
 def test_a_job_that_nobody_drives_is_said_to_be_such(busy: Terminal) -> None:
     busy.script(lead=[reply("done")])
     assert busy.call("run", "lead", "go", "--job-id", "quick").code == 0
-    done = busy.call("cancel", "quick")
-    assert (done.code, done.out) == (2, "")
-    assert "Job quick cannot be stopped: nobody drives it" in done.err
+    result = busy.call("cancel", "quick")
+    assert (result.code, result.out) == (2, "")
+    assert "Job quick cannot be stopped: nobody drives it" in result.err
     assert busy.call("cancel", "none").code == 2
 
 
@@ -83,16 +83,16 @@ def test_a_request_for_an_earlier_holder_stops_nobody(busy: Terminal) -> None:
             await space.put_summary("slow", b"pid 1 on elsewhere")
 
     asyncio.run(stale(Host.open(config=busy.workspace / "perstack.toml", workspace=busy.workspace, env=busy.env)))
-    done = busy.call("run", "lead", "go", "--job-id", "slow")
-    assert (done.code, done.events[-1]["type"]) == (0, "finishRun")
+    result = busy.call("run", "lead", "go", "--job-id", "slow")
+    assert (result.code, result.events[-1]["type"]) == (0, "finishRun")
 
 
 def test_a_job_is_closed_for_good_and_no_command_continues_it(busy: Terminal) -> None:
     with start(busy, "run", "lead", "go", "--job-id", "slow") as process:
         wait_until(lambda: has_begun(busy), "the command runs")
-        done = busy.call("cancel", "slow", "--final", "--reason", "a wrong turn")
-        assert (done.code, done.err) == (0, "")
-        assert done.out.startswith("Job slow: interrupted, closed for good by ")
+        result = busy.call("cancel", "slow", "--final", "--reason", "a wrong turn")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith("Job slow: interrupted, closed for good by ")
         process.communicate(timeout=SECONDS)
     for way_on in (
         ("resume", "slow"),
@@ -103,10 +103,10 @@ def test_a_job_is_closed_for_good_and_no_command_continues_it(busy: Terminal) ->
         assert (refused.code, refused.out) == (2, "")
         assert refused.err.startswith("error: Job slow was closed for good by ")
         assert len(refused.err.splitlines()) == 1
-    shown = busy.call("log", "slow").out
-    assert "interrupted, closed" in shown
-    assert ": a wrong turn" in shown
-    assert "perstack resume" not in shown
+    output = busy.call("log", "slow").out
+    assert "interrupted, closed" in output
+    assert ": a wrong turn" in output
+    assert "perstack resume" not in output
     assert json.loads(busy.call("jobs", "--json").out)["lifecycle"] == "failed"
     assert busy.call("verify", "slow").code == 0
     assert busy.call("cancel", "slow", "--final").code == 0

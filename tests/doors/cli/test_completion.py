@@ -46,16 +46,16 @@ def completion_lines(terminal: Terminal, line: str, shell: str = "bash") -> list
     }[shell]
     terminal.env |= {"_PERSTACK_COMPLETE": f"{shell}_complete", **given}
     try:
-        done = terminal.call()
+        result = terminal.call()
     finally:
         for name in ("_PERSTACK_COMPLETE", *given):
             del terminal.env[name]
-    assert (done.code, done.err) == (0, "")
-    return done.lines
+    assert (result.code, result.err) == (0, "")
+    return result.lines
 
 
 def completions(terminal: Terminal, line: str) -> list[str]:
-    return [one.removeprefix("plain,") for one in completion_lines(terminal, line)]
+    return [completion_line.removeprefix("plain,") for completion_line in completion_lines(terminal, line)]
 
 
 # --- what is offered ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_jobs_are_offered_newest_first_and_tasks_beside_them_where_both_fit(plac
 def test_runs_and_checkpoints_are_those_of_the_job_on_the_line(place: Terminal) -> None:
     of_haiku = completions(place, "perstack log haiku --checkpoint ")
     assert of_haiku
-    assert all(one.startswith("haiku-1-") for one in of_haiku)
+    assert all(checkpoint_id.startswith("haiku-1-") for checkpoint_id in of_haiku)
     assert completions(place, "perstack run writer --continue-job hai --resume-from ") == of_haiku
     assert completions(place, "perstack log --checkpoint haiku-1-") == of_haiku
     assert completions(place, "perstack log --run ") == ["hat-1"]

@@ -35,8 +35,8 @@ def costs(terminal: Terminal, *args: str) -> dict[str, object]:
 
 def unpriced(terminal: Terminal, job_id: str) -> None:
     """Run a Job on a model without a price."""
-    done = terminal.call("run", "helper", "q", "--model", "other", "--job-id", job_id)
-    assert done.code == 0, done.err
+    result = terminal.call("run", "helper", "q", "--model", "other", "--job-id", job_id)
+    assert result.code == 0, result.err
 
 
 def test_a_price_of_the_definition_is_in_every_generation_and_in_the_summary(priced: Terminal) -> None:
@@ -56,9 +56,9 @@ def test_what_was_spent_is_added_up_by_expert_model_day_and_label(priced: Termin
     assert costs(priced, "--since", "90m") == costs(priced)
     assert costs(priced, "--since", "3600s") == costs(priced)
     assert costs(priced, "--since", "2999-01-01") == {"total": 0}
-    shown = priced.call("cost").out
-    assert "$0.0009" in shown
-    assert "helper" in shown
+    output = priced.call("cost").out
+    assert "$0.0009" in output
+    assert "helper" in output
 
 
 def test_a_cost_that_is_not_known_is_said_to_be_unknown_and_is_never_nothing(terminal: Terminal) -> None:
@@ -68,9 +68,9 @@ def test_a_cost_that_is_not_known_is_said_to_be_unknown_and_is_never_nothing(ter
     assert (job["costUsd"], job["unpricedTokens"]) == ("unknown", 110)
     assert costs(terminal) == {"helper": "unknown", "total": "unknown"}
     for command in (("jobs",), ("log", "--job", "free"), ("cost",)):
-        said = terminal.call(*command).out
-        assert "unknown" in said, command
-        assert "$0" not in said, command
+        output = terminal.call(*command).out
+        assert "unknown" in output, command
+        assert "$0" not in output, command
 
 
 def test_what_is_known_in_part_was_spent_at_least(priced: Terminal) -> None:
@@ -80,8 +80,8 @@ def test_what_is_known_in_part_was_spent_at_least(priced: Terminal) -> None:
 
 
 def test_a_moment_that_is_none_is_wrong_usage(priced: Terminal) -> None:
-    wrong = priced.call("cost", "--since", "yesterday")
-    assert (wrong.code, wrong.err) == (
+    result = priced.call("cost", "--since", "yesterday")
+    assert (result.code, result.err) == (
         2,
         "error: --since yesterday: write a date such as 2026-11-30, or a time ago such as 7d\n",
     )
@@ -97,6 +97,6 @@ def test_a_moment_that_is_none_is_wrong_usage(priced: Terminal) -> None:
 )
 def test_a_price_that_is_wrong_is_named(terminal: Terminal, table: str, words: str) -> None:
     terminal.project(MODEL + f'[prices."scripted/m"]\n{table}\n' + TEAM)
-    done = terminal.call("validate")
-    assert done.code == 2
-    assert words in done.out + done.err
+    result = terminal.call("validate")
+    assert result.code == 2
+    assert words in result.out + result.err

@@ -27,14 +27,14 @@ description = "Turns notes into tasks"
 instruction = "Read the notes in the query and write a list of tasks to tasks.md."
 """
 BAD = GOOD.replace("instruction", "instructions")
-OWN = """# mine
+OWN_TOML = """# mine
 model = "scripted"
 provider.providerName = "scripted"
 
 [experts.writer]
 instruction = "You write."
 """
-ASKED = ("create", "Tasks from notes", "--provider", "scripted")
+CREATE = ("create", "Tasks from notes", "--provider", "scripted")
 
 
 def write(path: str, text: str):
@@ -96,37 +96,37 @@ def empty(terminal: Terminal) -> Terminal:
 
 def test_in_a_new_folder_a_definition_is_written_checked_and_tried(empty: Terminal) -> None:
     team_that(empty, validate(GOOD), write("perstack.toml", GOOD), validate())
-    done = empty.call(*ASKED, "--output", "human", attended=True)
+    done = empty.call(*CREATE, "--output", "human", attended=True)
     assert done.code == 0, done.err
     assert definition(empty) == GOOD
     assert "There is an Expert lister now." in done.out
     assert "wrote perstack.toml" in done.err
     assert "next: perstack run lister 'Ann calls Bob'" in done.err
     assert sorted(path.name for path in empty.workspace.iterdir()) == ["perstack", "perstack.toml"]
-    again = empty.call("validate")
-    assert (again.code, again.lines[-1]) == (0, "ok: 1 Expert")
+    result = empty.call("validate")
+    assert (result.code, result.lines[-1]) == (0, "ok: 1 Expert")
 
 
 def test_a_test_that_it_writes_is_the_next_command_and_what_it_starts_is_named(empty: Terminal) -> None:
     case = '[[experts.lister.tests]]\nname = "a"\nquery = "q"\nexpect.command = "touch judged"\n'
     team_that(empty, validate(GOOD + case), write("perstack.toml", GOOD + case))
-    done = empty.call(*ASKED, "--output", "human", attended=True)
-    assert done.code == 0, done.err
-    assert done.err.splitlines()[-2:] == ["next: perstack run lister 'Ann calls Bob'", "next: perstack test lister"]
-    assert "before you run it: test lister: a: touch judged" in done.err
+    result = empty.call(*CREATE, "--output", "human", attended=True)
+    assert result.code == 0, result.err
+    assert result.err.splitlines()[-2:] == ["next: perstack run lister 'Ann calls Bob'", "next: perstack test lister"]
+    assert "before you run it: test lister: a: touch judged" in result.err
 
 
 def test_what_it_writes_can_be_run_by_the_command_that_it_names(empty: Terminal) -> None:
     team_that(empty, write("perstack.toml", GOOD))
-    assert empty.call(*ASKED).code == 0
-    done = empty.call("run", "lister", "Ann calls Bob", "--provider", "scripted", "--output", "text")
-    assert (done.code, done.out) == (0, "It is in tasks.md.\n")
+    assert empty.call(*CREATE).code == 0
+    result = empty.call("run", "lister", "Ann calls Bob", "--provider", "scripted", "--output", "text")
+    assert (result.code, result.out) == (0, "It is in tasks.md.\n")
     assert (empty.workspace / "tasks.md").read_text() == "- Ann calls Bob\n"
 
 
 def test_a_try_says_what_came_of_it_and_leaves_the_folder_alone(empty: Terminal) -> None:
     team_that(empty, write("perstack.toml", GOOD))
-    (told,) = results(empty.call(*ASKED), "tryExpert")
+    (told,) = results(empty.call(*CREATE), "tryExpert")
     assert told.startswith("completed, 2 steps, ")
     assert "called: lister: writeTextFile (1 time)" in told
     assert "answered:\nIt is in tasks.md." in told
@@ -136,7 +136,7 @@ def test_a_try_says_what_came_of_it_and_leaves_the_folder_alone(empty: Terminal)
 
 def test_an_invalid_text_comes_back_with_its_lines_and_is_mended(empty: Terminal) -> None:
     team_that(empty, validate(BAD), validate(GOOD), write("perstack.toml", GOOD))
-    first, second = results(empty.call(*ASKED), "validateDefinition")
+    first, second = results(empty.call(*CREATE), "validateDefinition")
     assert "perstack.toml:5: warning: experts.lister.instructions: unknown key" in first
     assert "did you mean `instruction`?" in first
     assert "error: experts.lister.instruction: is missing" in first
@@ -146,10 +146,10 @@ def test_an_invalid_text_comes_back_with_its_lines_and_is_mended(empty: Terminal
 
 def test_a_definition_that_is_left_invalid_is_a_failure(empty: Terminal) -> None:
     team_that(empty, write("perstack.toml", BAD), tester=(TRY, reply("it cannot be read")))
-    done = empty.call(*ASKED)
-    assert done.code == 1
-    assert "perstack.toml has errors" in done.err
-    assert "instruction" in results(done, "tryExpert")[0]
+    result = empty.call(*CREATE)
+    assert result.code == 1
+    assert "perstack.toml has errors" in result.err
+    assert "instruction" in results(result, "tryExpert")[0]
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_a_definition_that_is_left_invalid_is_a_failure(empty: Terminal) -> None
 @pytest.mark.parametrize("options", [(), ("--yes",)], ids=["", "yes"])
 def test_what_is_not_its_business_cannot_be_written(empty: Terminal, path: str, options: tuple[str, ...]) -> None:
     team_that(empty, write(path, "KEY=1"), write("perstack.toml", GOOD))
-    done = empty.call(*ASKED, *options)
-    assert done.code == 0, done.err
-    refused = next(event for event in done.events if event["type"] == "finishToolCall")
+    result = empty.call(*CREATE, *options)
+    assert result.code == 0, result.err
+    refused = next(event for event in result.events if event["type"] == "finishToolCall")
     assert refused["isError"]
     assert not (empty.workspace / path).exists()
     assert not any(path.name.startswith(".env") for path in empty.workspace.parent.rglob("*"))
@@ -169,10 +169,10 @@ def test_what_is_not_its_business_cannot_be_written(empty: Terminal, path: str, 
 def test_no_program_can_be_started_by_the_team_or_in_a_try(empty: Terminal) -> None:
     run = ("exec", {"command": "touch", "args": ["x"], "cwd": "", "env": {}, "stdout": True, "stderr": True})
     team_that(empty, reply("", run), write("perstack.toml", GOOD), lister=[reply("", run), reply("tried")])
-    done = empty.call(*ASKED)
-    assert done.code == 0, done.err
-    assert "exec" in results(done, "exec")[0]
-    assert "called: lister: exec" in results(done, "tryExpert")[0]
+    result = empty.call(*CREATE)
+    assert result.code == 0, result.err
+    assert "exec" in results(result, "exec")[0]
+    assert "called: lister: exec" in results(result, "tryExpert")[0]
     assert not (empty.workspace / "x").exists()
 
 
@@ -188,82 +188,82 @@ def test_a_try_starts_nothing_and_sends_no_key_anywhere_that_nobody_has_agreed_t
     empty: Terminal, more: str, says: str
 ) -> None:
     team_that(empty, write("perstack.toml", GOOD + more))
-    done = empty.call(*ASKED)
-    assert done.code == 0, done.err
-    (told,) = results(done, "tryExpert")
+    result = empty.call(*CREATE)
+    assert result.code == 0, result.err
+    (told,) = results(result, "tryExpert")
     assert told.startswith("lister is not tried, because a person has to agree")
     assert says in told
-    (note,) = (line for line in done.err.splitlines() if line.startswith("note: "))
+    (note,) = (line for line in result.err.splitlines() if line.startswith("note: "))
     assert "before you run it" in note
     assert says in note
 
 
 def test_an_existing_definition_is_changed_only_after_the_difference_was_shown(terminal: Terminal) -> None:
-    terminal.project(OWN)
+    terminal.project(OWN_TOML)
     better = edit('instruction = "You write."', 'instruction = "You write, in French."')
     team_that(terminal, better, lead=[TO_WRITER, DONE])
     seen = terminal.look("create", "In French, please", types="yes\n")
     assert '-instruction = "You write."' in seen
     assert '+instruction = "You write, in French."' in seen
-    assert definition(terminal) == OWN.replace("You write.", "You write, in French.")
+    assert definition(terminal) == OWN_TOML.replace("You write.", "You write, in French.")
     assert "next: perstack run writer QUERY" in seen
 
 
 def test_a_no_leaves_the_definition_as_it_was(terminal: Terminal) -> None:
-    terminal.project(OWN)
+    terminal.project(OWN_TOML)
     team_that(terminal, write("perstack.toml", GOOD), lead=[TO_WRITER, DONE])
     seen = terminal.look("create", "Another one", types="no\n")
-    assert definition(terminal) == OWN
+    assert definition(terminal) == OWN_TOML
     assert "nothing was changed" in seen
 
 
 def test_with_nobody_to_ask_an_existing_definition_needs_a_yes(terminal: Terminal) -> None:
-    terminal.project(OWN)
+    terminal.project(OWN_TOML)
     team_that(terminal, edit("You write.", "You sing."), lead=[TO_WRITER, DONE])
     refused = terminal.call("create", "Singing")
     assert refused.code == 2
     assert "give --yes" in refused.err
     assert not (terminal.workspace / "perstack").exists()
-    done = terminal.call("create", "Singing", "--yes")
-    assert done.code == 0, done.err
+    result = terminal.call("create", "Singing", "--yes")
+    assert result.code == 0, result.err
     assert "You sing." in definition(terminal)
 
 
 def test_other_files_that_are_there_are_asked_about_too(terminal: Terminal) -> None:
     (terminal.workspace / "notes.md").write_text("mine\n")
     team_that(terminal, write("perstack.toml", GOOD), write("notes.md", "yours\n"))
-    done = terminal.call(*ASKED)
-    assert done.code == 3
+    result = terminal.call(*CREATE)
+    assert result.code == 3
     assert definition(terminal) == GOOD
     assert (terminal.workspace / "notes.md").read_text() == "mine\n"
 
 
 def test_it_uses_the_settings_and_rules_of_the_definition_that_is_there(terminal: Terminal) -> None:
-    terminal.project(OWN + '[permissions]\ndeny = ["validateDefinition"]\n')
+    terminal.project(OWN_TOML + '[permissions]\ndeny = ["validateDefinition"]\n')
     team_that(terminal, validate(), lead=[TO_WRITER, DONE])
-    done = terminal.call("create", "Look", "--yes")
-    assert done.code == 0, done.err
-    assert "Not run: the rule validateDefinition" in results(done, "validateDefinition")[0]
+    result = terminal.call("create", "Look", "--yes")
+    assert result.code == 0, result.err
+    assert "Not run: the rule validateDefinition" in results(result, "validateDefinition")[0]
 
 
 def test_a_definition_that_does_not_read_can_be_mended(terminal: Terminal) -> None:
     terminal.project("[experts.writer\n")
     team_that(terminal, validate(), write("perstack.toml", GOOD), lead=[TO_WRITER, DONE])
-    done = terminal.call(*ASKED, "--yes")
-    assert done.code == 0, done.err
-    assert "has errors, so its settings are left out" in done.err
-    assert "perstack.toml:1: error: is not TOML" in results(done, "validateDefinition")[0]
+    result = terminal.call(*CREATE, "--yes")
+    assert result.code == 0, result.err
+    assert "has errors, so its settings are left out" in result.err
+    assert "perstack.toml:1: error: is not TOML" in results(result, "validateDefinition")[0]
     assert definition(terminal) == GOOD
 
 
 def test_what_is_left_for_later_continues_by_the_command_that_it_names(terminal: Terminal) -> None:
-    terminal.project(OWN)
+    terminal.project(OWN_TOML)
     team_that(terminal, edit("You write.", "You sing."), lead=[TO_WRITER, DONE])
     seen = " ".join(terminal.look("create", "Singing", types="\n", columns=200).split())
-    found = re.search(r"perstack (create --resume \S+)", seen)
-    assert found, seen
-    assert definition(terminal) == OWN
-    seen = terminal.look(*found[1].split(), types="yes\n")
+    match = re.search(r"perstack (create --resume \S+)", seen)
+    assert match, seen
+    assert definition(terminal) == OWN_TOML
+    seen = terminal.look(*match[1].split(), types="yes\n")
     assert "You sing." in definition(terminal)
     assert "wrote perstack.toml" in seen
 
@@ -283,8 +283,8 @@ def test_ctrl_c_leaves_no_half_of_a_definition_and_the_job_continues(empty: Term
     assert list(room.iterdir()) == []
     team_that(empty, write("perstack.toml", GOOD))
     job = empty.call("jobs", "--json").events[0]["id"]
-    done = empty.call("create", "--resume", job, "--provider", "scripted")
-    assert done.code == 0, done.err
+    result = empty.call("create", "--resume", job, "--provider", "scripted")
+    assert result.code == 0, result.err
 
 
 @pytest.mark.parametrize(
@@ -301,10 +301,10 @@ def test_what_is_wrong_is_said_in_a_line_and_writes_nothing(
     terminal: Terminal, args: tuple[str, ...], says: str
 ) -> None:
     home = str(terminal.workspace / "home")
-    done = terminal.run(*args, env={"PERSTACK_PLUGINS": "", "HOME": home})
-    assert done.code in (1, 2)
-    assert says in done.err
-    assert "Traceback" not in done.err
+    result = terminal.run(*args, env={"PERSTACK_PLUGINS": "", "HOME": home})
+    assert result.code in (1, 2)
+    assert says in result.err
+    assert "Traceback" not in result.err
     assert not (terminal.workspace / "perstack.toml").exists()
     assert not (terminal.workspace / "perstack").exists()
 
@@ -313,25 +313,25 @@ def test_half_of_what_may_be_spent_is_for_trials(empty: Terminal) -> None:
     many = [{**write("tasks.md", "x"), "usage": {"inputTokens": 25_000, "outputTokens": 0}}] * 9
     tester = (TRY, TRY, TRY, reply("no"))
     team_that(empty, write("perstack.toml", GOOD), tester=tester, lister=many)
-    done = empty.call(*ASKED, "--max-tokens", "120000")
-    assert done.code in (0, 4), done.err
-    tries = results(done, "tryExpert")
+    result = empty.call(*CREATE, "--max-tokens", "120000")
+    assert result.code in (0, 4), result.err
+    tries = results(result, "tryExpert")
     assert "stoppedByBudget" in tries[0]
     assert "may spend 60,000 tokens" in tries[0]
-    assert [one.partition(":")[0] for one in tries[1:]] == ["nothing is left to try with"] * 2
+    assert [attempt.partition(":")[0] for attempt in tries[1:]] == ["nothing is left to try with"] * 2
 
 
 def test_what_a_try_costs_is_not_for_the_definition_to_say(terminal: Terminal) -> None:
-    terminal.project(OWN + '[prices."scripted/scripted"]\ninput = 1000\noutput = 1000\n')
+    terminal.project(OWN_TOML + '[prices."scripted/scripted"]\ninput = 1000\noutput = 1000\n')
     tester = (reply("", ("tryExpert", {"expert": "writer", "query": "x"})), reply("good"))
     team_that(terminal, edit("= 1000\noutput = 1000", "= 0\noutput = 0"), tester=tester)
     script = json.loads((terminal.workspace / "script.json").read_text())
     script["experts"]["writer"] = {"turns": [_costing(reply("tried"))]}
     (terminal.workspace / "script.json").write_text(json.dumps(script))
-    done = terminal.call("create", "Cheaper", "--yes", "--max-cost", "50")
-    assert done.code == 0, done.err
+    result = terminal.call("create", "Cheaper", "--yes", "--max-cost", "50")
+    assert result.code == 0, result.err
     assert "output = 0" in definition(terminal)
-    assert results(done, "tryExpert")[0].startswith("completed, 1 step, 11 tokens, $0.0110")
+    assert results(result, "tryExpert")[0].startswith("completed, 1 step, 11 tokens, $0.0110")
 
 
 def test_its_own_definition_has_no_problem(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_jobs_are_deleted_by_id_once_somebody_agrees(jobs: Terminal) -> None:
     refused = jobs.call("delete", "one", "two")
     assert (refused.code, refused.out) == (2, "")
     assert "2 Jobs would be deleted for good" in refused.err
-    done = jobs.call("delete", "one", "tw", "one", "--yes")
-    assert (done.code, done.out, done.err) == (0, "deleted 2 Jobs\n", "")
+    result = jobs.call("delete", "one", "tw", "one", "--yes")
+    assert (result.code, result.out, result.err) == (0, "deleted 2 Jobs\n", "")
     assert job_ids(jobs) == ["asks", "three"]
     assert jobs.call("log", "--job", "one").code == 2
     missing = jobs.call("delete", "three", "nothing", "--yes")
@@ -45,18 +45,18 @@ def test_a_job_that_is_driven_is_kept(jobs: Terminal) -> None:
     jobs.script(lead=[reply("", ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]}))])
     with start(jobs, "run", "lead", "go", "--job-id", "busy") as process:
         wait_until(lambda: (jobs.workspace / "began").exists(), "the command runs")
-        done = jobs.call("delete", "busy", "one", "--yes", "--json")
-        assert done.code == 1
-        found = json.loads(done.out)
+        result = jobs.call("delete", "busy", "one", "--yes", "--json")
+        assert result.code == 1
+        found = json.loads(result.out)
         assert (found["deleted"], list(found["kept"])) == (["one"], ["busy"])
         process.kill()
 
 
 def test_prune_removes_what_fits_every_condition_and_shows_it_first(jobs: Terminal) -> None:
     assert jobs.call("prune").code == 2
-    shown = jobs.call("prune", "--keep-last", "1", "--dry-run")
-    assert shown.code == 0
-    assert [line.split()[0] for line in shown.lines] == ["Job", "two", "one"]
+    result = jobs.call("prune", "--keep-last", "1", "--dry-run")
+    assert result.code == 0
+    assert [line.split()[0] for line in result.lines] == ["Job", "two", "one"]
     assert job_ids(jobs) == ["asks", "three", "two", "one"]
     assert jobs.call("prune", "--older-than", "1d", "--yes").out == "no such Jobs\n"
     assert jobs.call("prune", "--keep-last", "1", "--expert", "lead", "--yes").out == "deleted 2 Jobs\n"

@@ -32,13 +32,13 @@ def remaining_files(newcomer: Terminal) -> list[Path]:
 
 def test_it_plays_a_job_and_leaves_nothing(newcomer: Terminal) -> None:
     before = remaining_files(newcomer)
-    done = newcomer.run("demo", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
-    assert (done.code, done.err) == (0, "")
-    assert '$ perstack run checker "Check data/orders.csv against rules.md"' in done.lines
+    result = newcomer.run("demo", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
+    assert (result.code, result.err) == (0, "")
+    assert '$ perstack run checker "Check data/orders.csv against rules.md"' in result.lines
     for words in ("delegates: reporter", "decided: yes", "snapshot: +7", "| 6 | date 2026-02-30 | 3: a date exists |"):
-        assert words in done.out
+        assert words in result.out
     assert remaining_files(newcomer) == before
-    last = done.lines[-1].rpartition(": perstack ")[2]
+    last = result.lines[-1].rpartition(": perstack ")[2]
     assert newcomer.run(*shlex.split(last), "--no-input").code == 0
     assert (newcomer.workspace / "my-checker" / "rules.md").is_file()
 
@@ -58,15 +58,15 @@ def test_with_a_folder_the_job_can_be_looked_at_and_run_again(newcomer: Terminal
     assert job["status"] == "completed"
     assert newcomer.run("verify", "--all").code == 0
     (newcomer.workspace / "report.md").unlink()
-    again = newcomer.run("run", "checker", "Check data/orders.csv against rules.md", "--output", "text")
-    assert (again.code, "3 of 8" in again.out) == (0, True)
+    result = newcomer.run("run", "checker", "Check data/orders.csv against rules.md", "--output", "text")
+    assert (result.code, "3 of 8" in result.out) == (0, True)
     assert (newcomer.workspace / "report.md").is_file()
 
 
 def test_a_folder_that_is_there_is_left_alone(newcomer: Terminal) -> None:
     (newcomer.workspace / "f").mkdir()
-    done = newcomer.run("demo", "--to", "f")
-    assert (done.code, done.err) == (2, "error: --to f is there already: name a new folder\n")
+    result = newcomer.run("demo", "--to", "f")
+    assert (result.code, result.err) == (2, "error: --to f is there already: name a new folder\n")
     (newcomer.workspace / "file").touch()
     nowhere = newcomer.run("demo", "--to", "file/f")
     assert (nowhere.code, "cannot be made: not a directory; name another folder" in nowhere.err) == (2, True)

@@ -20,10 +20,10 @@ def machine(terminal: Terminal) -> Terminal:
 
 
 def findings(machine: Terminal, *args: str, code: int = 0, **env: str) -> dict[str, dict[str, Any]]:
-    found = machine.run("doctor", "--json", *args, env=env)
-    assert (found.code, found.err) == (code, "")
-    assert KEY["ANTHROPIC_API_KEY"] not in found.out
-    return {one["about"]: one for one in json.loads(found.out)["findings"]}
+    result = machine.run("doctor", "--json", *args, env=env)
+    assert (result.code, result.err) == (code, "")
+    assert KEY["ANTHROPIC_API_KEY"] not in result.out
+    return {finding["about"]: finding for finding in json.loads(result.out)["findings"]}
 
 
 def test_with_a_key_nothing_is_in_the_way(machine: Terminal) -> None:
@@ -64,27 +64,27 @@ def test_an_extra_that_is_not_installed_has_the_command_that_installs_it(machine
 
 
 def test_a_person_reads_what_to_do_below_the_table(machine: Terminal) -> None:
-    shown = machine.run("doctor", "--all", env=KEY)
-    head = shown.lines.index("")
-    assert shown.lines[head + 1].split() == ["what", "state", "here"]
-    assert "provider openai: set OPENAI_API_KEY" in shown.lines
+    result = machine.run("doctor", "--all", env=KEY)
+    head = result.lines.index("")
+    assert result.lines[head + 1].split() == ["what", "state", "here"]
+    assert "provider openai: set OPENAI_API_KEY" in result.lines
 
 
 def test_what_is_wrong_comes_first_and_the_rest_is_a_line_each(machine: Terminal) -> None:
-    shown = machine.run("doctor")
-    assert shown.lines[0] == "1 problem:"
-    assert shown.lines[1].startswith("  a model: no provider is set up, so no Expert can be run; ")
-    assert shown.lines[2].startswith("fine: Python; ")
-    assert shown.lines[3].startswith("not set up, and not needed (--all says how): ")
-    assert len(shown.lines) == 4
+    result = machine.run("doctor")
+    assert result.lines[0] == "1 problem:"
+    assert result.lines[1].startswith("  a model: no provider is set up, so no Expert can be run; ")
+    assert result.lines[2].startswith("fine: Python; ")
+    assert result.lines[3].startswith("not set up, and not needed (--all says how): ")
+    assert len(result.lines) == 4
     assert machine.run("doctor", env=KEY).lines[0] == "0 problems"
 
 
 def test_on_a_narrow_terminal_what_is_wrong_is_still_whole(machine: Terminal) -> None:
     place = machine.workspace / ("a-folder-with-a-long-name-" * 3)
     place.touch()
-    shown = machine.call("doctor", "--storage", f"sqlite:{place}/state.db", env=KEY, columns=80)
-    (line,) = (one for one in shown.lines if one.startswith("  state: "))
+    result = machine.call("doctor", "--storage", f"sqlite:{place}/state.db", env=KEY, columns=80)
+    (line,) = (line for line in result.lines if line.startswith("  state: "))
     assert line.endswith(f": {place} is not a folder; name another place as the storage")
 
 

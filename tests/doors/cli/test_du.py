@@ -20,32 +20,32 @@ def stored_jobs(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
 
 
 def test_the_largest_come_first_and_add_up(stored_jobs: Terminal) -> None:
-    done = stored_jobs.call("du", "--json")
-    assert done.code == 0, done.err
-    whole = json.loads(done.out)
+    result = stored_jobs.call("du", "--json")
+    assert result.code == 0, result.err
+    whole = json.loads(result.out)
     owners = whole["owners"]
-    assert [(one["kind"], one["id"]) for one in owners] == [("job", "long"), ("job", "short"), ("task", "chore")]
+    assert [(owner["kind"], owner["id"]) for owner in owners] == [("job", "long"), ("job", "short"), ("task", "chore")]
     assert owners[0]["logs"] > 20_000 > owners[1]["logs"] > 0
-    assert all(one["blobs"] > 0 for one in owners[:2]), "the tools that the model was offered"
+    assert all(owner["blobs"] > 0 for owner in owners[:2]), "the tools that the model was offered"
     for part in ("logs", "blobs", "checkpoints", "caches", "total"):
-        assert whole["total"][part] == sum(one[part] for one in owners)
+        assert whole["total"][part] == sum(owner[part] for owner in owners)
     assert whole["bytes"] >= whole["total"]["total"]
 
 
 def test_a_table_says_what_is_not_shown_and_what_the_storage_takes(stored_jobs: Terminal) -> None:
-    shown = stored_jobs.call("du", "--take", "1")
-    assert [line.split()[0] for line in shown.lines[:3]] == ["id", "long", "total"]
-    assert shown.lines[3] == "2 smaller ones not shown; see them with --all"
-    assert shown.lines[4].partition(": ")[2].endswith("KB")
+    result = stored_jobs.call("du", "--take", "1")
+    assert [line.split()[0] for line in result.lines[:3]] == ["id", "long", "total"]
+    assert result.lines[3] == "2 smaller ones not shown; see them with --all"
+    assert result.lines[4].partition(": ")[2].endswith("KB")
     assert len(stored_jobs.call("du", "--all").lines) == 6
     named = stored_jobs.call("du", "chor", "short", "--json")
-    assert sorted(one["id"] for one in json.loads(named.out)["owners"]) == ["chore", "short"]
+    assert sorted(owner["id"] for owner in json.loads(named.out)["owners"]) == ["chore", "short"]
 
 
 def test_what_is_not_there_is_said_and_an_empty_store_takes_nothing(stored_jobs: Terminal) -> None:
-    done = stored_jobs.call("du", "none")
-    assert (done.code, done.out) == (2, "")
-    assert "there is no Job, task or series none" in done.err
+    result = stored_jobs.call("du", "none")
+    assert (result.code, result.out) == (2, "")
+    assert "there is no Job, task or series none" in result.err
     empty = stored_jobs.call("du", "--json", "--storage", "file:elsewhere")
     assert json.loads(empty.out)["owners"] == []
     assert not (stored_jobs.workspace / "elsewhere").exists()

@@ -45,9 +45,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     terminal = Terminal(tmp_path_factory.mktemp("hostile"))
     call = reply(f"I will {EVIL}", ("readTextFile", {"path": f"x{EVIL}"}), thinking=EVIL)
     terminal.project(PROJECT, a=[call, reply(f"done {EVIL}")])
-    ran = terminal.run("run", "a", f"query {EVIL}", "--provider", "scripted", "--job-id", "evil")
-    assert ran.code == 0, ran.err
-    assert not obeyed(ran.err, painted=False)
+    result = terminal.run("run", "a", f"query {EVIL}", "--provider", "scripted", "--job-id", "evil")
+    assert result.code == 0, result.err
+    assert not obeyed(result.err, painted=False)
     return terminal
 
 
@@ -104,8 +104,8 @@ def test_json_keeps_its_bytes_in_a_pipe_and_means_the_same_at_a_terminal(hostile
     log = hostile.log_of("evil-1").read_bytes()
     assert hostile.run("log", "--job", "evil", "--json", "--take", "0").out.encode() == log
     assert "\u202e" in log.decode(), "what is compared has something to escape"
-    shown = hostile.look("log", "--job", "evil", "--json", "--take", "0")
-    assert [json.loads(line) for line in shown.splitlines()] == [json.loads(line) for line in log.splitlines()]
+    screen = hostile.look("log", "--job", "evil", "--json", "--take", "0")
+    assert [json.loads(line) for line in screen.splitlines()] == [json.loads(line) for line in log.splitlines()]
 
 
 @given(st.text())
@@ -133,9 +133,9 @@ def test_an_open_question_of_a_tool_names_the_skill_that_asks(terminal: Terminal
         '[experts.a]\ninstruction = "i"\n[experts.a.skills.agency]\ntype = "pluginSkill"\nplugin = "travel"\n',
         a=[reply("", ("book", {}))],
     )
-    said = terminal.call("run", "a", "q", "--provider", "scripted", attended=True)
+    result = terminal.call("run", "a", "q", "--provider", "scripted", attended=True)
     asked = "skill agency: Where to, and for how long?"
-    assert (said.code, asked in said.err) == (3, True)
+    assert (result.code, asked in result.err) == (3, True)
     for command in ("inbox", "jobs", "log"):
         assert asked in terminal.call(command).out, command
 
@@ -174,7 +174,7 @@ def ways_out(path: Path) -> Iterator[str]:
             case ast.Attribute(value=ast.Name(id="sys"), attr=name) if name in _STREAMS and id(node) not in harmless:
                 yield f"{path.name}:{node.lineno} sys.{name}"
             case ast.ImportFrom(module="sys" | "click", names=names):
-                known = {one.name for one in names} & (_STREAMS | _SPEAKING)
+                known = {alias.name for alias in names} & (_STREAMS | _SPEAKING)
                 yield from (f"{path.name}:{node.lineno} {name}" for name in known)
             case _:
                 pass

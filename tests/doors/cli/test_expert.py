@@ -37,14 +37,14 @@ def test_the_instruction_and_the_tools_are_those_that_a_run_records(terminal: Te
     terminal.project(TEAM, lead=[reply("", ("helper", {"query": "x"})), reply('{"done": 1}')], helper=[reply("{}")])
     shown = json.loads(terminal.call("expert", "show", "lead", "--json", *SCRIPTED).out)
     delegate = json.loads(terminal.call("expert", "show", "helper", "--as-delegate", "--json", *SCRIPTED).out)
-    ran = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job")
-    started = {event["expertKey"]: event for event in ran.events if event["type"] == "startRun"}
+    result = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job")
+    started = {event["expertKey"]: event for event in result.events if event["type"] == "startRun"}
     for found, key in ((shown, "lead"), (delegate, "helper")):
         recorded = started[key]["instruction"]
         assert _without_time(found["instruction"]) == _without_time(recorded)
-        digest = next(one["toolsDigest"] for one in ran.events if one.get("toolsDigest") and one["expertKey"] == key)
+        digest = next(one["toolsDigest"] for one in result.events if one.get("toolsDigest") and one["expertKey"] == key)
         blob = terminal.workspace / "perstack/jobs/job/blobs" / digest.removeprefix("v1:")
-        tools = [{name: one[name] for name in ("name", "description", "inputSchema")} for one in found["tools"]]
+        tools = [{name: tool[name] for name in ("name", "description", "inputSchema")} for tool in found["tools"]]
         assert tools == json.loads(blob.read_text())
     assert [part["name"] for part in shown["parts"]] == ["loop", "instruction", "rules", "delegates", "result", "tools"]
     assert shown["tokens"] == sum(part["tokens"] for part in shown["parts"])
@@ -63,11 +63,11 @@ def test_a_delegate_is_not_shown_what_only_a_coordinator_may_ask(terminal: Termi
 
 def test_people_see_what_each_part_costs_and_the_share_of_the_window(terminal: Terminal) -> None:
     terminal.project(TEAM)
-    shown = terminal.call("expert", "show", "lead", *SCRIPTED)
-    assert shown.code == 0
-    assert "of a window of 100,000" in shown.out
-    assert "Lead the team." in shown.out
-    assert "Rules for the tools of @perstack/base:\nRead first." in shown.out
+    result = terminal.call("expert", "show", "lead", *SCRIPTED)
+    assert result.code == 0
+    assert "of a window of 100,000" in result.out
+    assert "Lead the team." in result.out
+    assert "Rules for the tools of @perstack/base:\nRead first." in result.out
     assert terminal.call("expert", "show", "nobody").code == 2
 
 

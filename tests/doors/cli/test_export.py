@@ -34,17 +34,17 @@ def test_every_checkpoint_can_be_put_together_from_the_document(team: Terminal) 
         count = facts["messages"]["count"]
         messages = document["messages"][facts["runId"]][: count + 1]
         whole = Checkpoint.model_validate({**facts, "messages": messages})
-        shown = team.call("log", "--checkpoint", facts["id"], "--json").out
-        assert whole == Checkpoint.model_validate_json(shown)
+        output = team.call("log", "--checkpoint", facts["id"], "--json").out
+        assert whole == Checkpoint.model_validate_json(output)
 
 
 def test_a_file_is_written_once_and_never_over_another(own_team: Terminal) -> None:
     first = own_team.call("export", "team", "--format", "json", "--to", "team.json")
     assert (first.code, first.out) == (0, "")
     assert json.loads((own_team.workspace / "team.json").read_text())["job"]["id"] == "team"
-    again = own_team.call("export", "team", "--format", "jsonl", "--to", "team.json")
-    assert again.code == 2
-    assert "exists" in again.err
+    result = own_team.call("export", "team", "--format", "jsonl", "--to", "team.json")
+    assert result.code == 2
+    assert "exists" in result.err
     nowhere = own_team.call("export", "team", "--format", "jsonl", "--to", "no/where.json")
     assert (nowhere.code, nowhere.err.count("\n")) == (2, 1)
 
@@ -58,9 +58,9 @@ def test_the_original_form_is_folders_that_are_read_as_the_same_job(own_team: Te
         assert json.loads(path.read_text())["jobId"] == "team"
     for path in job.glob("checkpoints/*.json"):
         assert json.loads(path.read_text())["messages"]
-    shown = own_team.call("log", "--storage", "file:out")
-    assert shown.lines[0].startswith("Job team  lead  completed")
-    assert "  spent   8 steps, 610 + 62 tokens, cost unknown" in shown.lines
+    result = own_team.call("log", "--storage", "file:out")
+    assert result.lines[0].startswith("Job team  lead  completed")
+    assert "  spent   8 steps, 610 + 62 tokens, cost unknown" in result.lines
     again = own_team.call("export", "team", "--format", "perstack", "--to", "out")
     assert (again.code, again.err.count("\n")) == (2, 1)
 
@@ -105,17 +105,17 @@ def test_the_original_form_wants_a_directory(team: Terminal) -> None:
 def test_an_edited_log_is_refused_or_exported_and_never_a_traceback(own_team: Terminal, old: bytes, new: bytes) -> None:
     reseal(own_team.log_of("team-1"), lambda payload: payload.replace(old, new))
     for form in ("perstack", "json"):
-        done = own_team.call("export", "team", "--format", form, "--to", f"out-{form}")
-        assert done.code in (0, 1)
-        assert len(done.err.splitlines()) < 2
-        assert (own_team.workspace / f"out-{form}").exists() is (done.code == 0)
+        result = own_team.call("export", "team", "--format", form, "--to", f"out-{form}")
+        assert result.code in (0, 1)
+        assert len(result.err.splitlines()) < 2
+        assert (own_team.workspace / f"out-{form}").exists() is (result.code == 0)
 
 
 @pytest.mark.parametrize("command", [("export", "team", "--format", "json"), ("receipt", "team")])
 def test_the_earlier_name_of_the_option_is_an_error_that_names_the_new_one(
     own_team: Terminal, command: tuple[str, ...]
 ) -> None:
-    done = own_team.call(*command, "--output", "a file.json")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == f"error: perstack {command[0]}: --output is a format; write --to 'a file.json'\n"
+    result = own_team.call(*command, "--output", "a file.json")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"error: perstack {command[0]}: --output is a format; write --to 'a file.json'\n"
     assert not (own_team.workspace / "a file.json").exists()

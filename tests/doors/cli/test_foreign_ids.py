@@ -38,10 +38,10 @@ def test_an_export_writes_nothing_outside_its_folder_whatever_a_log_says(
     around = own_team.workspace.parent
     before = files_below(around)
     for form in ("perstack", "json"):
-        shown = own_team.call("export", "team", "--format", form, "--to", str(own_team.workspace / f"out.{form}"))
-        assert (shown.code, shown.out) == (1, "")
-        assert "its ids do not say this place" in shown.err
-        assert len(shown.err.splitlines()) == 1
+        result = own_team.call("export", "team", "--format", form, "--to", str(own_team.workspace / f"out.{form}"))
+        assert (result.code, result.out) == (1, "")
+        assert "its ids do not say this place" in result.err
+        assert len(result.err.splitlines()) == 1
     assert files_below(around) - before == set()
 
 

@@ -53,8 +53,8 @@ def assert_refused(code: int, out: str, err: str, *words: str) -> None:
 )
 def test_what_nobody_can_read_is_refused_in_one_line(project: Terminal, args, words) -> None:
     (project.workspace / "latin").write_bytes(b'{"a": "\xff"}')
-    done = project.call("task", *args)
-    assert_refused(done.code, done.out, done.err, *words)
+    result = project.call("task", *args)
+    assert_refused(result.code, result.out, result.err, *words)
     assert json.loads(project.call("task", "get", "t", "--json").out)["version"] == 2
 
 
@@ -76,5 +76,5 @@ def test_what_nobody_can_read_is_refused_in_one_line(project: Terminal, args, wo
     ids=lambda value: None,
 )
 def test_what_nobody_can_read_on_stdin_is_refused_in_one_line(project: Terminal, args, given: str, words) -> None:
-    done = project.run(*args, stdin=given)
-    assert_refused(done.code, done.out, done.err, *words)
+    result = project.run(*args, stdin=given)
+    assert_refused(result.code, result.out, result.err, *words)

@@ -46,11 +46,11 @@ def helps() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [name_of(context) for context in contexts(perstack)])
 def test_a_help_says_what_it_did(helps: dict[str, str], name: str) -> None:
-    kept = HELPS / f"{name}.txt"
+    path = HELPS / f"{name}.txt"
     if os.environ.get("PERSTACK_KEEP_SCREENS"):
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(helps[name])
-    assert helps[name] == kept.read_text()
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(helps[name])
+    assert helps[name] == path.read_text()
 
 
 def test_every_help_that_is_kept_is_one_of_a_command(helps: dict[str, str]) -> None:

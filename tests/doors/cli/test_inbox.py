@@ -28,7 +28,7 @@ def test_all_questions_are_listed_oldest_first_with_how_to_answer(terminal: Term
     assert [line.split()[:3] for line in shown.lines[::4]] == [["one-1-5", "Job", "guest"], ["two-1-5", "Job", "guest"]]
     assert shown.lines[1:4] == ["  Tea or coffee?", '  answer with: perstack answer one-1-5 "ANSWER"', ""]
     found = [json.loads(line) for line in terminal.run("inbox", "--json").lines]
-    assert [(one["jobId"], one["id"], one["text"]) for one in found] == [
+    assert [(item["jobId"], item["id"], item["text"]) for item in found] == [
         ("one", "one-1-5", "Tea or coffee?"),
         ("two", "two-1-5", "Tea or coffee?"),
     ]
@@ -40,9 +40,9 @@ def test_an_answer_by_either_id_drives_the_job_on_and_a_second_one_is_refused(te
         ask(terminal, job_id)
         done = terminal.call("answer", name, "Tea", "--provider", "scripted")
         assert done.code == 0, done.err
-    again = terminal.call("answer", "one-1-5", "Coffee", "--provider", "scripted")
-    assert again.code == 1
-    assert "one-1-5 has been answered already" in again.err
+    result = terminal.call("answer", "one-1-5", "Coffee", "--provider", "scripted")
+    assert result.code == 1
+    assert "one-1-5 has been answered already" in result.err
     assert terminal.run("inbox").lines == ["nothing waits for you"]
 
 
@@ -70,20 +70,20 @@ def test_a_tool_that_asks_for_approval_pauses_for_it(terminal: Terminal) -> None
 
 def test_an_unknown_question_is_told_in_a_line(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("ok")])
-    shown = terminal.call("answer", "nothing-1-5", "x", "--provider", "scripted")
-    assert shown.code in (1, 2)
-    assert "Traceback" not in shown.err
-    assert len(shown.err.strip().splitlines()) == 1
-    shown = terminal.call("answer", "nothing", "x", "--provider", "scripted")
+    result = terminal.call("answer", "nothing-1-5", "x", "--provider", "scripted")
+    assert result.code in (1, 2)
+    assert "Traceback" not in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    result = terminal.call("answer", "nothing", "x", "--provider", "scripted")
     words = "error: no Job, task or question is nothing; `perstack inbox` lists what is open\n"
-    assert (shown.code, shown.err) == (2, words)
+    assert (result.code, result.err) == (2, words)
 
 
 def test_a_job_that_asks_nothing_is_told(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("ok")])
     terminal.call("run", "guest", "hi", "--job-id", "done", "--provider", "scripted")
-    shown = terminal.call("answer", "done", "x", "--provider", "scripted")
-    assert (shown.code, "Job done asks nothing (completed)" in shown.err) == (2, True)
+    result = terminal.call("answer", "done", "x", "--provider", "scripted")
+    assert (result.code, "Job done asks nothing (completed)" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["run", "resume"])
@@ -95,8 +95,8 @@ def test_a_question_is_answered_anew_from_the_checkpoint_at_which_it_was_open(te
     begin = (
         ("run", "guest", "Coffee", "--continue-job", "one", "-i") if command == "run" else ("resume", "-i", "Coffee")
     )
-    again = terminal.call(*begin, "--resume-from", place["checkpointId"], "--provider", "scripted")
-    assert again.code == 0, again.err
+    result = terminal.call(*begin, "--resume-from", place["checkpointId"], "--provider", "scripted")
+    assert result.code == 0, result.err
     answers = terminal.call("log", "--job", "one", "--type", "finishToolCall", "--json").events
     assert [(one["runId"], one["contents"][0]["text"]) for one in answers] == [("one-1", "Tea"), ("one-2", "Coffee")]
     assert "with another answer" in terminal.call("log", "--job", "one").out
@@ -106,8 +106,8 @@ def test_a_question_is_answered_anew_from_the_checkpoint_at_which_it_was_open(te
 def test_another_answer_needs_the_checkpoint_and_a_checkpoint_the_answer(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("ok")])
     for args in (("-i", "x"), ("--resume-from", "one-1-6")):
-        shown = terminal.call("resume", "one", *args, "--provider", "scripted")
-        assert (shown.code, "--resume-from and -i go together" in shown.err) == (2, True)
+        result = terminal.call("resume", "one", *args, "--provider", "scripted")
+        assert (result.code, "--resume-from and -i go together" in result.err) == (2, True)
 
 
 def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Terminal) -> None:
@@ -127,9 +127,9 @@ def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Termina
     done = terminal.call("answer", "deploy", "yes", "--provider", "scripted")
     assert (done.code, done.err) == (0, "task deploy: answered; perstack task run-due lets it continue\n")
     assert terminal.run("inbox").lines == ["nothing waits for you"]
-    again = terminal.call("answer", "deploy", "no", "--provider", "scripted")
-    assert again.code == 1
-    assert "answered already" in again.err
+    result = terminal.call("answer", "deploy", "no", "--provider", "scripted")
+    assert result.code == 1
+    assert "answered already" in result.err
     task = json.loads(terminal.call("task", "get", "deploy", "--json").out)
     assert (task["input"], task["inputBy"]) == (True, {"user": this_user().user, "door": "cli"})
 
@@ -164,13 +164,13 @@ def test_a_question_is_listed_with_its_options_and_its_other_arguments(terminal:
     ask(terminal, "two")
     terminal.script(guest=[reply("", ("askUser", {"question": "Pay?", "amount": "\x1b[2J1"}))])
     ask(terminal, "three")
-    shown = terminal.call("inbox").out
+    output = terminal.call("inbox").out
     for line in ("  Which?", "    amount: 3", "    note: for two", "      | or three", "    1. Tea", "    2. Coffee"):
-        assert line in shown.splitlines(), line
-    assert "    1. Tea: green\n      | or black\n    2. Milk\n" in shown
-    assert "    amount: \\u001b[2J1" in shown
-    assert "\x1b" not in shown
-    assert [line[2:12] for line in shown.splitlines()].count("answer wit") == 3
+        assert line in output.splitlines(), line
+    assert "    1. Tea: green\n      | or black\n    2. Milk\n" in output
+    assert "    amount: \\u001b[2J1" in output
+    assert "\x1b" not in output
+    assert [line[2:12] for line in output.splitlines()].count("answer wit") == 3
 
 
 def test_what_thousands_of_jobs_ask_is_written_in_a_few_writes(terminal: Terminal) -> None:
@@ -186,8 +186,8 @@ def test_what_thousands_of_jobs_ask_is_written_in_a_few_writes(terminal: Termina
     with mock.patch("perstack.doors.cli.inbox.print_out", lambda *parts: writes.append("".join(map(str, parts)))):
         assert terminal.call("inbox").code == 0
     assert len(writes) < 10
-    assert sum(one.count("Tea or coffee?") for one in writes) == 1001
-    assert terminal.call("inbox").out == "".join(f"{one}\n" for one in writes)
+    assert sum(write.count("Tea or coffee?") for write in writes) == 1001
+    assert terminal.call("inbox").out == "".join(f"{write}\n" for write in writes)
 
 
 EMPTY = (
@@ -212,15 +212,15 @@ EMPTY_ARGUMENTS = (
 
 @pytest.mark.parametrize("line", EMPTY)
 def test_an_empty_value_is_refused_and_is_no_absent_one(waiting: Terminal, line: str) -> None:
-    done = waiting.call(*line.split())
-    assert (done.code, done.out) == (2, "")
-    assert len(done.err.splitlines()) == 1
+    result = waiting.call(*line.split())
+    assert (result.code, result.out) == (2, "")
+    assert len(result.err.splitlines()) == 1
     assert [job["id"] for job in waiting.call("jobs", "--json").events] == ["ask"]
 
 
 @pytest.mark.parametrize("line", EMPTY_ARGUMENTS)
 def test_an_empty_id_is_not_the_latest_job(waiting: Terminal, line: str) -> None:
     command, *options = line.split()
-    done = waiting.call(command, "", *options)
-    assert (done.code, done.out) == (2, "")
-    assert "is empty" in done.err or "is not a valid" in done.err
+    result = waiting.call(command, "", *options)
+    assert (result.code, result.out) == (2, "")
+    assert "is empty" in result.err or "is not a valid" in result.err

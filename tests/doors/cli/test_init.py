@@ -38,9 +38,9 @@ def beside_ollama(body: bytes, terminal: Terminal, *commands: tuple[str, ...]) -
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_it_writes_validates_without_a_warning(newcomer: Terminal, name: str) -> None:
-    done = newcomer.run("init", "--template", name)
-    assert done.code == 0, done.err
-    assert "no provider is set up here yet" in done.err
+    result = newcomer.run("init", "--template", name)
+    assert result.code == 0, result.err
+    assert "no provider is set up here yet" in result.err
     checked = newcomer.run("validate", "--strict")
     assert (checked.code, checked.err) == (0, "")
     assert checked.lines[-1].startswith("ok: ")
@@ -48,11 +48,11 @@ def test_what_it_writes_validates_without_a_warning(newcomer: Terminal, name: st
 
 @pytest.mark.parametrize("name", GALLERY)
 def test_each_expert_of_the_gallery_passes_its_test_without_a_key_and_a_network(newcomer: Terminal, name: str) -> None:
-    done = newcomer.run("init", "new", "--template", name)
-    assert done.code == 0, done.err
+    result = newcomer.run("init", "new", "--template", name)
+    assert result.code == 0, result.err
     newcomer.workspace /= "new"
     assert name.replace("-", " ") in (newcomer.workspace / "README.md").read_text().splitlines()[0].lower()
-    command = done.lines[-1].rpartition(" && ")[2]
+    command = result.lines[-1].rpartition(" && ")[2]
     assert command in (newcomer.workspace / "README.md").read_text()
     tested = newcomer.run("test", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
     assert tested.code == 0, tested.out
@@ -65,16 +65,16 @@ def test_each_expert_of_the_gallery_passes_its_test_without_a_key_and_a_network(
 
 
 def test_without_a_name_the_templates_are_listed(newcomer: Terminal) -> None:
-    shown = newcomer.run("init", "--template")
-    assert (shown.code, shown.err) == (0, "")
-    assert [line.split()[0] for line in shown.lines] == ["template", *templates()]
+    result = newcomer.run("init", "--template")
+    assert (result.code, result.err) == (0, "")
+    assert [line.split()[0] for line in result.lines] == ["template", *templates()]
     assert not (newcomer.workspace / "perstack.toml").exists()
 
 
 @pytest.mark.parametrize("name", ["writer", "team", "iterate", "skills"])
 def test_what_it_writes_runs_by_the_command_that_it_names(newcomer: Terminal, name: str) -> None:
-    done = newcomer.run("init", "--template", name)
-    assert done.code == 0, done.err
+    result = newcomer.run("init", "--template", name)
+    assert result.code == 0, result.err
     newcomer.env |= {
         "PERSTACK_PLUGINS": "perstack.testing.plugin",
         "PERSTACK_SCRIPT": str(newcomer.workspace / "script.json"),
@@ -82,14 +82,14 @@ def test_what_it_writes_runs_by_the_command_that_it_names(newcomer: Terminal, na
     script = {key: [reply("snow falls on the log\n" * 3)] for key in ("writer", "planner", "poet")}
     experts = {key: {"turns": turns, "repeat": True} for key, turns in script.items()}
     (newcomer.workspace / "script.json").write_text(json.dumps({"experts": experts}))
-    _, *command = shlex.split(done.lines[-1].removeprefix("next: "))
+    _, *command = shlex.split(result.lines[-1].removeprefix("next: "))
     worked = newcomer.run(*command, "--provider", "scripted", "--output", "text")
     assert worked.code == 0, worked.err
 
 
 def test_it_names_the_schema_that_it_writes_beside_the_definition(newcomer: Terminal) -> None:
-    done = newcomer.run("init")
-    assert "wrote .perstack.schema.json" in done.lines
+    result = newcomer.run("init")
+    assert "wrote .perstack.schema.json" in result.lines
     assert (newcomer.workspace / "perstack.toml").read_text().startswith("#:schema ./.perstack.schema.json\n")
     schema = json.loads((newcomer.workspace / ".perstack.schema.json").read_text())
     assert schema == json.loads(newcomer.run("validate", "--json-schema").out)
@@ -101,16 +101,16 @@ def test_nothing_that_is_there_is_changed(newcomer: Terminal) -> None:
     assert (newcomer.workspace / ".gitignore").read_text() == "*.log\n"
     assert "it does not leave out .env and perstack/" in done.err
     written = (newcomer.workspace / "perstack.toml").read_text()
-    again = newcomer.run("init", "--template", "team")
-    assert again.code == 2
-    assert "perstack.toml is there already" in again.err
+    result = newcomer.run("init", "--template", "team")
+    assert result.code == 2
+    assert "perstack.toml is there already" in result.err
     assert (newcomer.workspace / "perstack.toml").read_text() == written
 
 
 def test_without_a_choice_the_file_pins_no_provider(newcomer: Terminal) -> None:
-    done = newcomer.run("init", "new/notes", env={"ANTHROPIC_API_KEY": "x" * 20})
-    assert done.lines[-1].startswith("next: cd new/notes && perstack run writer ")
-    assert (done.code, done.err) == (0, "")
+    result = newcomer.run("init", "new/notes", env={"ANTHROPIC_API_KEY": "x" * 20})
+    assert result.lines[-1].startswith("next: cd new/notes && perstack run writer ")
+    assert (result.code, result.err) == (0, "")
     path = newcomer.workspace / "new" / "notes" / "perstack.toml"
     assert "which is now anthropic" in path.read_text()
     assert load_project(path).project.provider is None
@@ -133,9 +133,9 @@ def test_a_provider_that_is_chosen_is_named_with_its_model(newcomer: Terminal) -
     ],
 )
 def test_a_wrong_choice_writes_nothing(newcomer: Terminal, args: tuple[str, ...], words: str) -> None:
-    done = newcomer.run("init", "f", *args)
-    assert done.code == 2
-    assert words in done.err
+    result = newcomer.run("init", "f", *args)
+    assert result.code == 2
+    assert words in result.err
     assert not (newcomer.workspace / "f").exists()
 
 
@@ -170,17 +170,17 @@ def test_a_server_that_is_no_ollama_is_said_to_be_none(newcomer: Terminal, body:
 
 
 def test_models_says_whole_what_to_do_where_nothing_is_set_up(newcomer: Terminal) -> None:
-    shown = newcomer.call("models", columns=80)
+    result = newcomer.call("models", columns=80)
     assert (
         "azure-openai: set AZURE_OPENAI_API_KEY and AZURE_RESOURCE_NAME, and name a deployment as the model"
-        in shown.out
+        in result.out
     )
-    assert "one of these is enough" in shown.err
+    assert "one of these is enough" in result.err
 
 
 def test_a_provider_that_is_misspelt_is_guessed(newcomer: Terminal) -> None:
-    done = newcomer.call("models", "anthropc")
-    assert (done.code, done.err) == (2, "error: there is no provider 'anthropc'; did you mean `anthropic`?\n")
+    result = newcomer.call("models", "anthropc")
+    assert (result.code, result.err) == (2, "error: there is no provider 'anthropc'; did you mean `anthropic`?\n")
     assert newcomer.call("models", "zzz").err == "error: there is no provider 'zzz': `perstack models` lists them\n"
 
 
@@ -192,11 +192,11 @@ def test_models_says_what_is_set_up_and_what_would_have_to_be_done(newcomer: Ter
     (newcomer.workspace / "perstack.toml").write_text(
         'provider.providerName = "google"\n[experts.a]\ninstruction = "x"\n'
     )
-    shown = newcomer.run("models", "--json", env={"OPENAI_API_KEY": "x" * 20})
-    states = {one["name"]: one for one in json.loads(shown.out)["providers"]}
+    result = newcomer.run("models", "--json", env={"OPENAI_API_KEY": "x" * 20})
+    states = {provider["name"]: provider for provider in json.loads(result.out)["providers"]}
     assert [name for name, state in states.items() if state["isDefault"]] == ["google"]
     assert {one["name"]: one for one in states["anthropic"]["models"]}["claude-sonnet-5"]["contextWindow"] == 1_000_000
-    assert "x" * 20 not in shown.out
+    assert "x" * 20 not in result.out
 
 
 def test_at_a_terminal_it_asks_which_template_and_which_provider(newcomer: Terminal) -> None:

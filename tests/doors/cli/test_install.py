@@ -34,19 +34,19 @@ def shop(terminal: Terminal) -> Terminal:
 
 
 def test_every_distinct_skill_is_asked_once_and_locked(shop: Terminal) -> None:
-    done = shop.call("install")
-    assert done.code == 0, done.err
+    result = shop.call("install")
+    assert result.code == 0, result.err
     assert did(shop.workspace) == ["start", "start"]
-    assert sorted(line.split(" in ")[0] for line in done.err.splitlines()) == [
+    assert sorted(line.split(" in ")[0] for line in result.err.splitlines()) == [
         "more: ready with 2 tools",
         "more: starting",
         "tools: ready with 2 tools",
         "tools: starting",
     ]
-    assert done.out.strip() == f"{shop.workspace / 'perstack.lock'}: 2 skills locked"
+    assert result.out.strip() == f"{shop.workspace / 'perstack.lock'}: 2 skills locked"
     lock = lock_of(shop.workspace)
     assert (lock["version"], sorted(lock["experts"])) == (1, ["helper", "lead", "other"])
-    assert [one["name"] for one in lock["skills"]] == ["more", "tools"]
+    assert [entry["name"] for entry in lock["skills"]] == ["more", "tools"]
     assert lock["skills"][0]["instructions"] == "Mind the file."
     assert [tool["name"] for tool in lock["skills"][0]["tools"]] == ["dig", "walk"]
 
@@ -54,8 +54,8 @@ def test_every_distinct_skill_is_asked_once_and_locked(shop: Terminal) -> None:
 def test_skills_of_one_name_that_differ_are_told_apart_by_their_experts(shop: Terminal) -> None:
     config = shop.workspace / "perstack.toml"
     config.write_text(config.read_text() + skill("other", "tools", shop.workspace, timeout=20_000))
-    done = shop.call("install")
-    assert {line.split(":")[0] for line in done.err.splitlines()} == {"tools (lead)", "tools (other)", "more"}
+    result = shop.call("install")
+    assert {line.split(":")[0] for line in result.err.splitlines()} == {"tools (lead)", "tools (other)", "more"}
 
 
 def test_arguments_and_values_of_variables_are_not_in_the_lock(shop: Terminal) -> None:
@@ -65,7 +65,7 @@ def test_arguments_and_values_of_variables_are_not_in_the_lock(shop: Terminal) -
     config.write_text(config.read_text() + secret + 'requiredEnv = ["TOKEN"]\n')
     shop.env["TOKEN"] = "s3cret-value"
     assert shop.call("install", "other").code == 0
-    assert "secret" in {one["name"] for one in lock_of(folder)["skills"]}
+    assert "secret" in {entry["name"] for entry in lock_of(folder)["skills"]}
     assert "s3cret" not in (folder / "perstack.lock").read_text()
 
 
@@ -83,7 +83,7 @@ def test_an_expert_is_locked_with_its_delegates_and_the_others_stay(shop: Termin
     assert shop.call("install", "other").code == 0
     lock = lock_of(shop.workspace)
     assert sorted(lock["experts"]) == ["helper", "lead", "other"]
-    assert [one["name"] for one in lock["skills"]] == ["more", "tools"]
+    assert [entry["name"] for entry in lock["skills"]] == ["more", "tools"]
     assert shop.call("install", "nobody").code == 2
 
 
@@ -92,13 +92,13 @@ def test_a_server_that_fails_is_named_and_the_others_are_locked(shop: Terminal) 
     broken = '[experts.other.skills.broken]\ntype = "mcpStdioSkill"\ncommand = "/no/such/program"\n'
     needy = skill("other", "needy", shop.workspace, requiredEnv=["NOT_SET_HERE"])
     config.write_text(config.read_text() + broken + needy)
-    done = shop.call("install")
-    assert done.code == 1
-    errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    result = shop.call("install")
+    assert result.code == 1
+    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2
     assert any("broken" in line and "/no/such/program" in line for line in errors)
     assert any("NOT_SET_HERE" in line for line in errors)
-    assert [one["name"] for one in lock_of(shop.workspace)["skills"]] == ["more", "tools"]
+    assert [entry["name"] for entry in lock_of(shop.workspace)["skills"]] == ["more", "tools"]
 
 
 def test_the_lock_stands_beside_the_definition(shop: Terminal, tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_the_lock_stands_beside_the_definition(shop: Terminal, tmp_path: Path) -
 
 def test_a_lock_that_cannot_be_written_is_one_line(shop: Terminal) -> None:
     (shop.workspace / "perstack.lock").mkdir()
-    done = shop.call("install", "other")
-    assert done.code == 1
-    assert [line for line in done.err.splitlines() if "other" not in line and "more" not in line] == [
+    result = shop.call("install", "other")
+    assert result.code == 1
+    assert [line for line in result.err.splitlines() if "other" not in line and "more" not in line] == [
         f"error: {shop.workspace / 'perstack.lock'} cannot be written: Is a directory"
     ]
     assert not list(shop.workspace.glob(".perstack.lock*"))

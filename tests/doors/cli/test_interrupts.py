@@ -12,7 +12,7 @@ import warm
 from processes import Attended, alive, start, wait_until
 from terminal import SECONDS, Terminal, reply
 
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 SLEEP = ("exec", {"command": "sh", "args": ["-c", "sleep 300 & echo $$ $! > pids; wait"], "timeout": 200_000})
 
 
@@ -26,7 +26,7 @@ def pids_of(terminal: Terminal) -> list[int]:
 def test_ctrl_c_ends_the_tools_children_records_the_interrupt_and_resume_goes_on(
     terminal: Terminal, number: signal.Signals
 ) -> None:
-    terminal.project(ONE, solo=[reply("", SLEEP), reply("went on")])
+    terminal.project(SOLO, solo=[reply("", SLEEP), reply("went on")])
     command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
     pids = pids_of(terminal)
     command.process.send_signal(number)
@@ -47,13 +47,13 @@ def test_ctrl_c_before_a_command_has_begun_is_no_traceback(
 ) -> None:
     library = tmp_path_factory.mktemp("library")
     (library / "click.py").write_text("raise KeyboardInterrupt\n")
-    done = terminal.run("jobs", env={"PYTHONPATH": str(library)})
-    assert (done.code, done.out, done.err) == (130, "", "")
+    result = terminal.run("jobs", env={"PYTHONPATH": str(library)})
+    assert (result.code, result.out, result.err) == (130, "", "")
 
 
 def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
     stubborn = {"command": "sh", "args": ["-c", "trap '' TERM; echo $$ $$ > pids; while :; do sleep 300; done"]}
-    terminal.project(ONE, solo=[reply("", ("exec", {**stubborn, "timeout": 200_000})), reply("end")])
+    terminal.project(SOLO, solo=[reply("", ("exec", {**stubborn, "timeout": 200_000})), reply("end")])
     command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
     process, pids = command.process, pids_of(terminal)
     process.send_signal(signal.SIGINT)
@@ -74,7 +74,7 @@ def test_a_second_ctrl_c_exits_at_once(terminal: Terminal) -> None:
 
 def test_two_signals_at_once_are_one(terminal: Terminal) -> None:
     slow = {**reply("late"), "delay_ms": 100_000}
-    terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["kept"]})), slow])
+    terminal.project(SOLO, solo=[reply("", ("todo", {"newTodos": ["kept"]})), slow])
     command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
     process = command.process
     assert process.stdout is not None
@@ -88,7 +88,7 @@ def test_two_signals_at_once_are_one(terminal: Terminal) -> None:
 
 
 def test_an_interrupt_is_nothing_wrong_where_no_person_looks(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[{**reply("late"), "delay_ms": 100_000}])
+    terminal.project(SOLO, solo=[{**reply("late"), "delay_ms": 100_000}])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     assert process.stdout is not None
     while '"startGeneration"' not in process.stdout.readline():
@@ -101,7 +101,7 @@ def test_an_interrupt_is_nothing_wrong_where_no_person_looks(terminal: Terminal)
 
 def test_a_job_whose_process_was_killed_is_seen_as_interrupted_and_goes_on(terminal: Terminal) -> None:
     slow = {**reply("late"), "delay_ms": 100_000}
-    terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["kept"]})), slow])
+    terminal.project(SOLO, solo=[reply("", ("todo", {"newTodos": ["kept"]})), slow])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     assert process.stdout is not None
     while '"step":2' not in process.stdout.readline():
@@ -119,7 +119,7 @@ def test_a_job_whose_process_was_killed_is_seen_as_interrupted_and_goes_on(termi
 
 def test_a_running_job_is_shown_with_what_it_has_done_so_far(terminal: Terminal) -> None:
     todo = reply("", ("todo", {"newTodos": ["kept"]}), usage=(10, 1))
-    terminal.project(ONE, solo=[todo, todo, {**reply("late"), "delay_ms": 100_000}])
+    terminal.project(SOLO, solo=[todo, todo, {**reply("late"), "delay_ms": 100_000}])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     assert process.stdout is not None
     while '"step":3' not in process.stdout.readline():
@@ -128,10 +128,10 @@ def test_a_running_job_is_shown_with_what_it_has_done_so_far(terminal: Terminal)
     assert (job["status"], job["totalSteps"], job["usage"]["totalTokens"]) == ("running", 3, 22)
     head = terminal.call("log", "--job", "job").out.partition("\n\n")[0]
     assert "20 + 2 tokens" in head
-    kept = terminal.jobs() / "job" / "job.json"
+    path = terminal.jobs() / "job" / "job.json"
 
     def has_followed() -> bool:
-        written = json.loads(kept.read_text())
+        written = json.loads(path.read_text())
         return (written["totalSteps"], written["usage"]["totalTokens"]) >= (2, 22)
 
     wait_until(has_followed, "job.json to say what was done a step ago")
@@ -149,7 +149,7 @@ def test_killed_at_many_moments_each_side_effect_happens_once_and_totals_stay_ex
         {**reply("", ("appendTextFile", {"path": "lines.txt", "text": f"{n}\n"}), usage=(10, 1)), "delay_ms": 2}
         for n in range(steps)
     ]
-    terminal.project(ONE, solo=[*turns, reply("end", usage=(10, 1))])
+    terminal.project(SOLO, solo=[*turns, reply("end", usage=(10, 1))])
     log = terminal.workspace / "perstack/jobs/job/runs/job-1/events.jsonl"
     args = ["run", "solo", "q", "--job-id", "job"]
     for _ in range(20):
@@ -183,7 +183,7 @@ def test_killed_at_many_moments_each_side_effect_happens_once_and_totals_stay_ex
 @pytest.mark.parametrize("command", ["run", "iterate", "resume"])
 def test_when_nobody_reads_its_events_any_more_a_job_is_interrupted_quietly(terminal: Terminal, command: str) -> None:
     steps = [reply("", ("todo", {"newTodos": [f"{n}"]})) for n in range(200)]
-    terminal.project(f'{ONE}[experts.solo.iterate]\nevaluator = "true"\n', solo=[*steps, reply("end")])
+    terminal.project(f'{SOLO}[experts.solo.iterate]\nevaluator = "true"\n', solo=[*steps, reply("end")])
     args = [command, "solo", "q", "--job-id", "job"]
     if command == "iterate":
         args[-2:] = []
@@ -211,7 +211,7 @@ def test_when_nobody_reads_its_events_any_more_a_job_is_interrupted_quietly(term
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")  # noqa: PTH110
 def test_a_full_disk_under_stdout_interrupts_the_job_and_is_named(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["x"]})), reply("end")])
+    terminal.project(SOLO, solo=[reply("", ("todo", {"newTodos": ["x"]})), reply("end")])
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         process = warm.perstack(
             *("run", "solo", "q", "--job-id", "job", "--provider", "scripted"),

@@ -42,7 +42,7 @@ def test_it_ends_when_the_iterations_are_used_and_the_best_need_not_be_the_last(
     assert done.code == 0
     assert "none is left, and the target 1 is not reached" in done.err
     assert report(terminal)["iteration"]["number"] == 2
-    assert [one["score"] for one in report(terminal)["scores"]] == [0.2, 0.9, 0.5]
+    assert [score["score"] for score in report(terminal)["scores"]] == [0.2, 0.9, 0.5]
 
 
 def test_lower_can_be_better(terminal: Terminal) -> None:
@@ -58,7 +58,7 @@ def test_of_several_metrics_the_worst_counts(terminal: Terminal, direction: str,
     answers = [{"metrics": {"a": a, "b": b}} for a, b in ((0.9, 0.1), (0.5, 0.6), (0.7, 0.8))]
     project(terminal, answers, 'metric = ["a", "b"]', f'direction = "{direction}"', "maxIterations = 3")
     assert iterate(terminal).code == 0
-    assert [one["score"] for one in report(terminal)["scores"]] == worst
+    assert [score["score"] for score in report(terminal)["scores"]] == worst
 
 
 def test_failed_cases_are_carried_into_the_next_query_and_regressions_are_counted(terminal: Terminal) -> None:
@@ -75,7 +75,7 @@ def test_failed_cases_are_carried_into_the_next_query_and_regressions_are_counte
     assert "iteration 2 of 5" not in done.err
     assert "iteration 2 of 4: score 1, 1 case failed, 1 regression" in done.err
     found = [report(terminal, "--iteration", str(number))["iteration"] for number in (1, 2, 3, 4)]
-    assert [one.get("regressions", []) for one in found] == [[], ["a"], ["b"], []]
+    assert [iteration.get("regressions", []) for iteration in found] == [[], ["a"], ["b"], []]
     second, third = queries(terminal)[1:3]
     assert "Cases that fail: b" in second
     assert "Analysis: 2 were run" in second
@@ -197,8 +197,8 @@ def test_a_function_can_be_the_evaluator(terminal: Terminal, kind: str) -> None:
         solo=[reply("made")],
     )
     terminal.env["PYTHONPATH"] = str(terminal.workspace)
-    done = terminal.run("iterate", "solo", "do it", "--id", "it", *SCRIPTED)
-    assert done.code == 0, done.err
+    result = terminal.run("iterate", "solo", "do it", "--id", "it", *SCRIPTED)
+    assert result.code == 0, result.err
     found = report(terminal)["iteration"]
     assert (found["score"], found["analysis"]) == (-4, "do it 1")
 
@@ -250,10 +250,10 @@ def test_a_function_sees_modules_as_they_are_on_disk_and_what_it_prints_is_no_an
         solo=[reply("made")],
     )
     terminal.env |= {"PYTHONPATH": str(terminal.workspace), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = terminal.run("iterate", "solo", "do it", "--id", "it", *SCRIPTED)
-    assert done.code == 0, done.err
-    assert all(line.startswith("{") for line in done.lines)
-    assert [one["score"] for one in report(terminal)["scores"]] == [0, 10, 110]
+    result = terminal.run("iterate", "solo", "do it", "--id", "it", *SCRIPTED)
+    assert result.code == 0, result.err
+    assert all(line.startswith("{") for line in result.lines)
+    assert [score["score"] for score in report(terminal)["scores"]] == [0, 10, 110]
 
 
 @pytest.mark.parametrize(("stream", "words"), [("1", "wrote more than 16,777,216 bytes to stdout"), ("2", "timeout")])
@@ -326,9 +326,9 @@ def test_a_question_pauses_until_it_is_answered(terminal: Terminal) -> None:
         ASKING + '[experts.guest.iterate]\nevaluator = "echo \'{\\"score\\": 1}\'"\nmaxIterations = 1\n',
         guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")],
     )
-    asked = terminal.call("iterate", "guest", "Serve", "--id", "it", *SCRIPTED, attended=True)
-    assert asked.code == 3
-    assert "guest is waiting after 0 iterations: Job it-i1 asks: Tea or coffee?" in asked.err
+    result = terminal.call("iterate", "guest", "Serve", "--id", "it", *SCRIPTED, attended=True)
+    assert result.code == 3
+    assert "guest is waiting after 0 iterations: Job it-i1 asks: Tea or coffee?" in result.err
     assert list_series(terminal)["pauseReason"] == "human_input"
     assert terminal.call("resume", "it", *SCRIPTED).code == 3
     assert terminal.call("answer", "it-i1", "Tea", *SCRIPTED).code == 0
@@ -351,12 +351,12 @@ def test_the_report_shows_the_best_with_a_chart_and_any_other_on_demand(terminal
     answers = [{"score": score, "analysis": f"worth {score}"} for score in (1, 8, 4.5)]
     project(terminal, answers, "maxIterations = 3", said="The text\nof it")
     iterate(terminal)
-    shown = terminal.call("report", "it")
-    assert shown.lines[0] == "it  solo  completed"
-    assert "  chart      ▁█▅ 1 → 4.5" in shown.lines
-    assert "iteration 2 (the best)" in shown.lines
-    assert shown.lines[-4:] == ["worth 8", "", "The text", "of it"]
-    rows = [line.split()[:3] for line in shown.lines if line[:2] in ("1 ", "2 ", "3 ")]
+    result = terminal.call("report", "it")
+    assert result.lines[0] == "it  solo  completed"
+    assert "  chart      ▁█▅ 1 → 4.5" in result.lines
+    assert "iteration 2 (the best)" in result.lines
+    assert result.lines[-4:] == ["worth 8", "", "The text", "of it"]
+    rows = [line.split()[:3] for line in result.lines if line[:2] in ("1 ", "2 ", "3 ")]
     assert rows == [["1", "1", "0"], ["2", "*", "8"], ["3", "4.5", "0"]]
     assert "worth 1" in terminal.call("report", "it", "--iteration", "1").lines
     missing = terminal.call("report", "it", "--iteration", "9")
@@ -370,8 +370,8 @@ def test_the_list_has_a_line_for_each(terminal: Terminal) -> None:
     heading, row = terminal.call("iterations").lines
     assert heading.split() == ["id", "status", "Expert", "done", "best", "began", "when", "query"]
     assert row.split()[:8] == ["it", "completed", "solo", "2/2", "score", "2", "of", "9"]
-    again = terminal.call("iterate", "solo", "do it", "--id", "two", "--max-iterations", "1", *SCRIPTED)
-    assert again.code == 0
+    result = terminal.call("iterate", "solo", "do it", "--id", "two", "--max-iterations", "1", *SCRIPTED)
+    assert result.code == 0
     assert [line.split()[0] for line in terminal.call("iterations").lines[1:]] == ["two", "it"]
     assert len(terminal.call("iterations", "--take", "1", "--json").lines) == 1
 
@@ -404,7 +404,7 @@ def test_nothing_is_written_before_the_provider_is_known_to_be_there(terminal: T
 def test_a_mistake_is_told_in_a_line(terminal: Terminal, args: tuple[str, ...], words: str) -> None:
     project(terminal, scores(1), "maxIterations = 1", '[experts.bare]\ninstruction = "x"')
     assert iterate(terminal).code == 0
-    shown = terminal.call(*args, *(() if args[0] == "report" else SCRIPTED))
-    assert shown.code == 2
-    assert words in shown.err
-    assert len(shown.err.strip().splitlines()) == 1
+    result = terminal.call(*args, *(() if args[0] == "report" else SCRIPTED))
+    assert result.code == 2
+    assert words in result.err
+    assert len(result.err.strip().splitlines()) == 1

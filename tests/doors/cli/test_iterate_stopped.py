@@ -76,11 +76,11 @@ instruction = "{word} You help."
 
 def starts(terminal: Terminal) -> dict[str, tuple[str, str]]:
     """Return what each Run began with: the first word of its instruction, and its model."""
-    found: dict[str, tuple[str, str]] = {}
+    starts_by_run: dict[str, tuple[str, str]] = {}
     for log in sorted(terminal.jobs().glob("*/runs/*/events.jsonl")):
         start = json.loads(log.read_text().splitlines()[0])
-        found[start["runId"]] = (start["expert"]["instruction"].split()[0], start["model"])
-    return found
+        starts_by_run[start["runId"]] = (start["expert"]["instruction"].split()[0], start["model"])
+    return starts_by_run
 
 
 def test_iterations_keep_the_definition_that_they_were_started_with_until_todays_is_asked_for(
@@ -162,15 +162,15 @@ STEPS = ("startSeries", *("startIteration", "startGeneration", "finishArtefact",
 def killed_at(process: subprocess.Popen[str], kind: str) -> int:
     """Kill a process at its first event of this kind. Return the number of iterations it reported as finished."""
     assert process.stdout is not None
-    told = 0
+    finished = 0
     for line in process.stdout:
-        found = json.loads(line)["type"]
-        told += found == "finishIteration"
-        if found == kind:
+        event_type = json.loads(line)["type"]
+        finished += event_type == "finishIteration"
+        if event_type == kind:
             break
     process.kill()
     process.communicate(timeout=SECONDS)
-    return told
+    return finished
 
 
 @pytest.mark.parametrize("storage", ["file:perstack", "sqlite:perstack/state.db"])
@@ -190,7 +190,7 @@ def test_killed_at_every_step_of_five_loops_it_reports_the_same_best(terminal: T
     else:
         assert terminal.call("resume", "it", *SCRIPTED, "--storage", storage).code == 0
     shown = json.loads(terminal.call("report", "it", "--json", "--storage", storage).out)
-    assert [one["score"] for one in shown["scores"]] == [1, 4, 2, 5, 3]
+    assert [score["score"] for score in shown["scores"]] == [1, 4, 2, 5, 3]
     assert (shown["status"], shown["bestIteration"], shown["done"]) == ("completed", 4, 5)
     jobs = [json.loads(line)["id"] for line in terminal.call("jobs", "--json", "--storage", storage).lines]
     assert sorted(jobs) == [f"it-i{number}" for number in (1, 2, 3, 4, 5)]
@@ -224,10 +224,10 @@ def test_a_summary_of_the_state_before_the_last_event_is_no_finding_and_an_edite
     )
     folder = terminal.workspace / "perstack/iterations/it"
     assert terminal.call("iterate", "solo", "go", "--id", "it", "--provider", "scripted").code == 1
-    kept = (folder / "job.json").read_bytes()
+    data = (folder / "job.json").read_bytes()
     assert terminal.call("resume", "it", "--provider", "scripted").code == 1
-    (folder / "job.json").write_bytes(kept.replace(old, b'"outputTokens":7') if old else kept)
-    shown = terminal.call("verify", "it")
-    assert shown.code == code, shown.out
-    assert "job.json has no head of these" in shown.out
-    assert ("job.json says usage.outputTokens is 7" in shown.out) is bool(code)
+    (folder / "job.json").write_bytes(data.replace(old, b'"outputTokens":7') if old else data)
+    result = terminal.call("verify", "it")
+    assert result.code == code, result.out
+    assert "job.json has no head of these" in result.out
+    assert ("job.json says usage.outputTokens is 7" in result.out) is bool(code)

@@ -19,8 +19,8 @@ def three(terminal: Terminal) -> Terminal:
     """Return a project with the Jobs one, two and three, written in this order."""
     terminal.project('[experts.a]\ninstruction = "i"\n', a=[reply("Done.", usage=(1200, 34))])
     for name in ("one", "two", "three"):
-        done = terminal.call("run", "a", f"query {name}", "--provider", "scripted", "--job-id", name)
-        assert done.code == 0, done.err
+        result = terminal.call("run", "a", f"query {name}", "--provider", "scripted", "--job-id", name)
+        assert result.code == 0, result.err
     return terminal
 
 
@@ -38,9 +38,9 @@ def test_json_is_each_jobs_summary_on_one_line(three: Terminal) -> None:
 
 
 def test_jobs_are_paged_and_a_line_says_how_to_see_more(three: Terminal) -> None:
-    shown = three.call("jobs", "--take", "2")
-    assert [line.split()[0] for line in shown.lines[1:3]] == ["three", "two"]
-    assert shown.lines[3] == "there are more: see them with --offset 2, or all with --all"
+    result = three.call("jobs", "--take", "2")
+    assert [line.split()[0] for line in result.lines[1:3]] == ["three", "two"]
+    assert result.lines[3] == "there are more: see them with --offset 2, or all with --all"
     assert [job["id"] for job in three.call("jobs", "--json", "--take", "1", "--offset", "1").events] == ["two"]
     assert [job["id"] for job in three.call("jobs", "--json", "--all", "--offset", "1").events] == ["two", "one"]
     assert len(three.call("jobs", "--all").lines) == 4
@@ -48,10 +48,10 @@ def test_jobs_are_paged_and_a_line_says_how_to_see_more(three: Terminal) -> None
 
 
 def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal) -> None:
-    shown = waiting.call("jobs")
-    assert "waiting" in shown.lines[1]
-    assert "question: Tea or coffee?" in shown.lines[1]
-    assert "perstack answer" in shown.lines[2]
+    result = waiting.call("jobs")
+    assert "waiting" in result.lines[1]
+    assert "question: Tea or coffee?" in result.lines[1]
+    assert "perstack answer" in result.lines[2]
 
 
 def test_a_failed_job_shows_its_error(terminal: Terminal) -> None:
@@ -86,8 +86,8 @@ def test_a_folder_of_the_original_that_cannot_be_read_is_listed_and_hides_no_oth
 
 
 def test_without_jobs_it_says_how_to_start_one(terminal: Terminal) -> None:
-    shown = terminal.call("jobs")
-    assert (shown.code, shown.lines) == (0, ["no Jobs yet; start one with: perstack run EXPERT QUERY"])
+    result = terminal.call("jobs")
+    assert (result.code, result.lines) == (0, ["no Jobs yet; start one with: perstack run EXPERT QUERY"])
     assert terminal.call("jobs", "--json").out == ""
 
 
@@ -111,15 +111,15 @@ def test_labels_given_to_a_run_find_its_job(terminal: Terminal) -> None:
     ]
     assert [job["id"] for job in terminal.call("jobs", "--json", "--label", "team=blue").events] == ["one"]
     assert terminal.call("jobs", "--label", "team=green").lines == ["no Jobs with team=green"]
-    wrong = terminal.call("run", "a", "q", "--provider", "scripted", "--label", "team")
-    assert (wrong.code, "KEY=VALUE" in wrong.err) == (2, True)
+    result = terminal.call("run", "a", "q", "--provider", "scripted", "--label", "team")
+    assert (result.code, "KEY=VALUE" in result.err) == (2, True)
 
 
 def test_the_model_is_a_column_of_wide_and_stands_in_the_log_of_each_run(terminal: Terminal) -> None:
     terminal.project('[experts.a]\ninstruction = "i"\n', a=[reply("One."), reply("Two.")])
     for more in (("--job-id", "one"), ("--continue-job", "one", "--model", "larch\x1b[31m")):
-        done = terminal.call("run", "a", "q", "--provider", "scripted", *more)
-        assert done.code == 0, done.err
+        result = terminal.call("run", "a", "q", "--provider", "scripted", *more)
+        assert result.code == 0, result.err
     lines = terminal.call("jobs", "--wide").lines
     assert lines[0].split()[:4] == ["Job", "Expert", "model", "status"]
     assert "scripted/larch [31m, scripted/scripted" in lines[1]

@@ -18,7 +18,7 @@ from perstack.config.load import load_project
 from perstack.testing.fake_endpoint import FakeEndpoint
 
 KEY = "sk-ant-a-key-that-is-kept-0123456789"
-TELLING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "telling.py"
+TELLING_SERVER = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "telling.py"
 EXPERT = '[experts.a]\ninstruction = "x"\nmaxRetries = 0\n'
 
 
@@ -41,8 +41,8 @@ def beginner(newcomer: Terminal) -> Terminal:
 @pytest.fixture
 def key_file(newcomer: Terminal) -> Path:
     """Return the file of a stored key."""
-    done = newcomer.run("login", "--provider", "anthropic", stdin=f"{KEY}\n")
-    assert done.code == 0, done.err
+    result = newcomer.run("login", "--provider", "anthropic", stdin=f"{KEY}\n")
+    assert result.code == 0, result.err
     return file_of(newcomer)
 
 
@@ -87,11 +87,11 @@ def test_it_is_sent_unless_the_environment_or_a_file_has_another(beginner: Termi
 
 
 def test_doctor_says_where_a_key_is_set(newcomer: Terminal, key_file: Path) -> None:
-    shown = newcomer.run("doctor", "--json", env={"OPENAI_API_KEY": "sk-0123456789"})
-    found = {one["about"]: one["text"] for one in json.loads(shown.out)["findings"]}
+    result = newcomer.run("doctor", "--json", env={"OPENAI_API_KEY": "sk-0123456789"})
+    found = {finding["about"]: finding["text"] for finding in json.loads(result.out)["findings"]}
     assert found["provider anthropic"].endswith(f"; the key in ANTHROPIC_API_KEY, which is set in {key_file}")
     assert found["provider openai"].endswith("; the key in OPENAI_API_KEY, which is set in the environment")
-    assert KEY not in shown.out
+    assert KEY not in result.out
 
 
 @pytest.mark.parametrize("harm", ["readable", "open folder", "link", "folder is a link"])
@@ -115,14 +115,14 @@ def test_a_file_that_is_not_the_users_alone_is_refused(newcomer: Terminal, key_f
     done = newcomer.run("run", "a", "q")
     assert (done.code, words in done.err) == (2, True), done.err
     before = key_file.read_text()
-    again = newcomer.run("login", "--provider", "openai", stdin="sk-another")
-    assert (again.code != 0, key_file.read_text()) == (True, before)
+    result = newcomer.run("login", "--provider", "openai", stdin="sk-another")
+    assert (result.code != 0, key_file.read_text()) == (True, before)
 
 
 @pytest.mark.parametrize("key", ["", "two words", "über", "x" * 5000])
 def test_what_is_no_key_is_not_kept(newcomer: Terminal, key: str) -> None:
-    done = newcomer.run("login", "--provider", "anthropic", stdin=key)
-    assert done.code == 2
+    result = newcomer.run("login", "--provider", "anthropic", stdin=key)
+    assert result.code == 2
     assert not file_of(newcomer).exists()
 
 
@@ -136,24 +136,24 @@ def test_what_is_no_key_is_not_kept(newcomer: Terminal, key: str) -> None:
     ],
 )
 def test_a_login_that_cannot_be_says_why(newcomer: Terminal, args: tuple[str, ...], words: str) -> None:
-    done = newcomer.run("login", *args, stdin="")
-    assert (done.code, words in done.err) == (2, True), done.err
+    result = newcomer.run("login", *args, stdin="")
+    assert (result.code, words in result.err) == (2, True), result.err
 
 
 def test_neither_a_program_nor_a_server_nor_the_log_gets_it(newcomer: Terminal, key_file: Path) -> None:
     env = reply("", ("exec", {"command": "env"}), ("exec", {"command": "echo", "args": [KEY]}))
     read = reply("", ("readTextFile", {"path": str(key_file)}))
     newcomer.project(f"maskSecrets = true\n{EXPERT}", a=[env, read, reply("Done.")])
-    done = newcomer.run("run", "a", "q", "--provider", "scripted", "--job-id", "job")
-    assert done.code == 0, done.err
-    results = [event for event in done.events if event["type"] == "finishToolCall"]  # in the order of their ends
+    result = newcomer.run("run", "a", "q", "--provider", "scripted", "--job-id", "job")
+    assert result.code == 0, result.err
+    results = [event for event in result.events if event["type"] == "finishToolCall"]  # in the order of their ends
     assert any("PATH=" in json.dumps(event) for event in results)
     assert not any("ANTHROPIC_API_KEY" in json.dumps(event) for event in results)
     kept = [path.read_text() for path in (newcomer.workspace / "perstack").rglob("*") if path.is_file()]
     results = [text for text in kept if '"finishToolCall"' in text]
     assert results
     assert "[secret:1]" in "".join(results)
-    results = [json.dumps(event) for event in done.events if event["type"] == "finishToolCall"]
+    results = [json.dumps(event) for event in result.events if event["type"] == "finishToolCall"]
     assert not [text for text in results if KEY in text]
 
 
@@ -167,10 +167,10 @@ def test_a_storage_that_names_it_does_not_get_it(newcomer: Terminal, key_file: P
 @pytest.mark.parametrize("way", ['requiredEnv = ["ANTHROPIC_API_KEY"]', 'env = { TAKEN = "${ANTHROPIC_API_KEY}" }'])
 def test_a_definition_that_names_it_for_a_server_does_not_get_it(newcomer: Terminal, key_file: Path, way: str) -> None:
     assert key_file.exists()
-    server = f'type = "mcpStdioSkill"\ncommand = "{sys.executable}"\nargs = ["{TELLING}"]\n{way}\n'
+    server = f'type = "mcpStdioSkill"\ncommand = "{sys.executable}"\nargs = ["{TELLING_SERVER}"]\n{way}\n'
     newcomer.project(f"{EXPERT}[experts.a.skills.bench]\n{server}", a=[reply("", ("touch", {})), reply("Done.")])
-    done = newcomer.run("run", "a", "q", "--provider", "scripted")
-    assert "skill 'bench' needs ANTHROPIC_API_KEY" in done.out + done.err
+    result = newcomer.run("run", "a", "q", "--provider", "scripted")
+    assert "skill 'bench' needs ANTHROPIC_API_KEY" in result.out + result.err
     assert not (newcomer.workspace / "told.jsonl").exists()
 
 
@@ -230,7 +230,7 @@ def test_an_embedded_model_that_cannot_be_had_is_an_error_with_its_command(begin
 
 
 def test_without_a_terminal_nothing_is_asked(beginner: Terminal) -> None:
-    done = beginner.run("init", stdin="")
-    assert done.code == 0
-    assert done.err == "no provider is set up here yet: `perstack models` says how\n"
+    result = beginner.run("init", stdin="")
+    assert result.code == 0
+    assert result.err == "no provider is set up here yet: `perstack models` says how\n"
     assert not list((beginner.workspace / "home").iterdir())

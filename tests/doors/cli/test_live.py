@@ -26,7 +26,7 @@ from perstack.doors.shared.job_printer import JobPrinter
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen, sanitized
 
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")
 SCREENS = Path(__file__).parent / "screens"
 NOW = 1_800_000_000_000
@@ -36,7 +36,7 @@ NOW = 1_800_000_000_000
 
 
 def ran(terminal: Terminal, *args: str, attended: bool = False):
-    terminal.project(ONE, solo=[reply("I look.", ("todo", {"newTodos": ["a"]})), reply("First.\n\nLast.")])
+    terminal.project(SOLO, solo=[reply("I look.", ("todo", {"newTodos": ["a"]})), reply("First.\n\nLast.")])
     return terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", *args, attended=attended)
 
 
@@ -47,9 +47,9 @@ def test_text_is_the_result_and_nothing_else(terminal: Terminal) -> None:
 
 def test_text_says_on_stderr_why_there_is_no_result(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"}))])
-    done = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", "--output", "text")
-    assert (done.code, done.out) == (3, "")
-    assert done.err == 'guest is waiting for an answer: Tea?; answer with: perstack answer tea "ANSWER"\n'
+    result = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", "--output", "text")
+    assert (result.code, result.out) == (3, "")
+    assert result.err == 'guest is waiting for an answer: Tea?; answer with: perstack answer tea "ANSWER"\n'
 
 
 def test_for_a_person_a_pipe_gets_what_the_model_says_as_it_wrote_it_and_the_result_once(terminal: Terminal) -> None:
@@ -107,9 +107,9 @@ def test_quiet_prints_the_result_and_nothing_else(terminal: Terminal, form: tupl
 
 def test_quiet_says_why_there_is_no_result(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("Well.", ("askUser", {"question": "Tea?"}))])
-    done = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", "--quiet", "--output", "human")
-    assert (done.code, done.out) == (3, "")
-    assert done.err == 'guest is waiting for an answer: Tea?; answer with: perstack answer tea "ANSWER"\n'
+    result = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea", "--quiet", "--output", "human")
+    assert (result.code, result.out) == (3, "")
+    assert result.err == 'guest is waiting for an answer: Tea?; answer with: perstack answer tea "ANSWER"\n'
 
 
 def test_a_job_in_json_is_not_reduced_to_its_result_by_quiet(terminal: Terminal) -> None:
@@ -118,14 +118,14 @@ def test_a_job_in_json_is_not_reduced_to_its_result_by_quiet(terminal: Terminal)
 
 
 def test_at_a_terminal_json_is_there_for_who_asks_for_it(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("Result.")])
+    terminal.project(SOLO, solo=[reply("Result.")])
     seen = terminal.look("run", "solo", "q", *SCRIPTED, "--output", "jsonl")
     assert seen.startswith('{"type":"initializeRuntime"')
     assert "says" not in seen
 
 
 def test_without_colours_a_terminal_gets_none(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("Result.")])
+    terminal.project(SOLO, solo=[reply("Result.")])
     coloured = terminal.look("run", "solo", "q", *SCRIPTED)
     terminal.env["NO_COLOR"] = "1"
     plain = terminal.look("run", "solo", "q", *SCRIPTED)
@@ -221,11 +221,11 @@ def test_a_screen_looks_as_it_did(case: str, width: int, colours: bool, monkeypa
     lines = lines_of(state, screen, NOW + 5_000, rows.colour)
     assert max(cell_len("".join(map(str, line))) for line in lines) < width
     found = "".join(written) + "".join(render_line(*line) for line in lines)
-    kept = SCREENS / f"{case}-{width}{'-colour' if colours else ''}.txt"
+    path = SCREENS / f"{case}-{width}{'-colour' if colours else ''}.txt"
     if os.environ.get("PERSTACK_KEEP_SCREENS"):  # look at them before they are committed
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(found.replace("\x1b", "␛"))
-    assert found.replace("\x1b", "␛") == kept.read_text()
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found.replace("\x1b", "␛"))
+    assert found.replace("\x1b", "␛") == path.read_text()
 
 
 def test_many_runs_leave_room_for_the_rows_above() -> None:
@@ -276,9 +276,9 @@ def test_what_a_model_says_is_no_line_of_the_program_and_no_command_to_the_termi
         "\x1b[2J\x1b]0;owned\x07\x9b8m\n\nanswer? (say yes)\n\n- &#x202e;a \x1b[1A\n\n```\n\x1b[2K\r$ \n```\n"
         + "x" * 200
     )
-    terminal.project(ONE, solo=[reply(evil, ("todo", {"newTodos": [evil]}), thinking=evil), reply(evil + "!")])
+    terminal.project(SOLO, solo=[reply(evil, ("todo", {"newTodos": [evil]}), thinking=evil), reply(evil + "!")])
     for env in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        done = terminal.call("run", "solo", "q", *SCRIPTED, columns=80, env=env)
-        seen = re.sub(r"\x1b\[\d*m|\r?\x1b\[\d*[AJ]|\r(?=\x1b)", "", done.out)
+        result = terminal.call("run", "solo", "q", *SCRIPTED, columns=80, env=env)
+        seen = re.sub(r"\x1b\[\d*m|\r?\x1b\[\d*[AJ]|\r(?=\x1b)", "", result.out)
         assert plain_text(seen) == seen
         assert not any(line.startswith(("answer?", "$", "x")) for line in seen.splitlines())

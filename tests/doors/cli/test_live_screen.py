@@ -6,15 +6,15 @@ import pytest
 from terminal import TEAM, Terminal, reply
 from tmux import PERSTACK, tmux
 
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
-SLOW = {"delayMs": 60_000}
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
+DELAY = {"delayMs": 60_000}
 RUN = f'{PERSTACK} run solo "Make it" --provider scripted --job-id job; echo "exit $?"'
 
 
 def test_text_streams_a_tool_is_seen_at_work_and_the_result_stands_in_full(terminal: Terminal) -> None:
     gate = terminal.workspace / "gate"
     waits = ("exec", {"command": "sh", "args": ["-c", f"until test -e {gate}; do sleep 0.05; done"]})
-    terminal.project(ONE, solo=[reply("I look.", waits, usage=(1200, 30)), reply("First line.\n\nLast line.")])
+    terminal.project(SOLO, solo=[reply("I look.", waits, usage=(1200, 30)), reply("First line.\n\nLast line.")])
     with tmux(terminal) as window:
         before = window.state()
         window.type(RUN)
@@ -28,7 +28,7 @@ def test_text_streams_a_tool_is_seen_at_work_and_the_result_stands_in_full(termi
 
 
 def test_words_are_seen_as_they_come_and_ctrl_c_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[{**reply("Once upon a time"), **SLOW}])
+    terminal.project(SOLO, solo=[{**reply("Once upon a time"), **DELAY}])
     with tmux(terminal) as window:
         before = window.state()
         window.type(RUN)
@@ -45,7 +45,7 @@ def test_words_are_seen_as_they_come_and_ctrl_c_leaves_the_terminal_as_it_was(te
 
 def test_a_second_ctrl_c_and_a_kill_leave_the_terminal_as_it_was(terminal: Terminal) -> None:
     stubborn = ("exec", {"command": "sh", "args": ["-c", "trap '' TERM; while :; do sleep 0.05; done"]})
-    terminal.project(ONE, solo=[reply("", stubborn)])
+    terminal.project(SOLO, solo=[reply("", stubborn)])
     with tmux(terminal) as window:
         before = window.state()
         window.type(RUN)
@@ -55,7 +55,7 @@ def test_a_second_ctrl_c_and_a_kill_leave_the_terminal_as_it_was(terminal: Termi
         window.press("C-c")
         window.sees("exit 130")
         assert window.state() == before
-        terminal.script(solo=[{**reply("Once upon a time"), **SLOW}])
+        terminal.script(solo=[{**reply("Once upon a time"), **DELAY}])
         window.type(RUN.replace("--job-id job", "--job-id other"))
         window.sees("\n  Once\n")
         window.press("C-z")
@@ -66,7 +66,7 @@ def test_a_second_ctrl_c_and_a_kill_leave_the_terminal_as_it_was(terminal: Termi
 
 def test_delegates_have_a_lane_each(terminal: Terminal) -> None:
     ask = ("helper", {"query": "part"})
-    terminal.project(TEAM, lead=[reply("", ask, ask)], helper=[{**reply("A part of it"), **SLOW}])
+    terminal.project(TEAM, lead=[reply("", ask, ask)], helper=[{**reply("A part of it"), **DELAY}])
     with tmux(terminal, columns=120) as window:
         window.type(RUN.replace("run solo", "run lead"))
         window.sees("lead#1   waits for helper#2, helper#3", "helper#2 A", "helper#3 A")
@@ -78,7 +78,7 @@ def test_delegates_have_a_lane_each(terminal: Terminal) -> None:
 def test_a_narrow_or_dumb_terminal_only_gets_line_after_line(
     terminal: Terminal, columns: int, env: dict[str, str]
 ) -> None:
-    terminal.project(ONE, solo=[reply("", ("todo", {"newTodos": ["a"]})), reply("Word " * 30)])
+    terminal.project(SOLO, solo=[reply("", ("todo", {"newTodos": ["a"]})), reply("Word " * 30)])
     with tmux(terminal, columns=columns, env=env) as window:
         window.type(
             f"{RUN} | cat -v > /dev/null; {RUN.replace('--job-id job', '')} ".replace("; echo", " 2>&1; echo", 1)
@@ -91,7 +91,7 @@ def test_a_narrow_or_dumb_terminal_only_gets_line_after_line(
 def test_a_window_that_is_made_narrower_keeps_no_old_lines(terminal: Terminal) -> None:
     gate = terminal.workspace / "gate"
     waits = ("exec", {"command": "sh", "args": ["-c", f"until test -e {gate}; do sleep 0.05; done"]})
-    terminal.project(ONE, solo=[reply("", waits), reply("Done.")])
+    terminal.project(SOLO, solo=[reply("", waits), reply("Done.")])
     with tmux(terminal, columns=120) as window:
         window.type(RUN)
         window.sees("solo#1 exec sh", "1 step, ")

@@ -34,13 +34,13 @@ def words(out: str) -> list[tuple[str, str]]:
 
 
 def test_the_latest_job_is_shown_by_default_summary_first(team: Terminal) -> None:
-    shown = team.call("log")
-    assert shown.code == 0
-    assert shown.lines[0].startswith("Job team  lead  completed after ")
-    assert "  query   Do both parts" in shown.lines
-    assert "  spent   8 of at most 100 steps, 610 + 62 tokens, cost unknown" in shown.lines
-    assert "  Runs    lead#1 4 steps, helper#2 2 steps, helper#3 2 steps" in shown.lines
-    assert "  result  All is done." in shown.lines
+    result = team.call("log")
+    assert result.code == 0
+    assert result.lines[0].startswith("Job team  lead  completed after ")
+    assert "  query   Do both parts" in result.lines
+    assert "  spent   8 of at most 100 steps, 610 + 62 tokens, cost unknown" in result.lines
+    assert "  Runs    lead#1 4 steps, helper#2 2 steps, helper#3 2 steps" in result.lines
+    assert "  result  All is done." in result.lines
 
 
 def test_events_of_all_runs_are_in_order_of_time_each_with_its_expert_and_run(team: Terminal) -> None:
@@ -74,9 +74,9 @@ def test_a_row_says_what_happened(team: Terminal) -> None:
 
 def test_json_is_exactly_the_stored_lines(team: Terminal) -> None:
     every = [line for run in ("team-1", "team-2", "team-3") for line in stored_lines(team, run)]
-    shown = team.run("log", "--json")
-    assert sorted(shown.lines) == sorted(every)
-    times = [json.loads(line)["timestamp"] for line in shown.lines]
+    result = team.run("log", "--json")
+    assert sorted(result.lines) == sorted(every)
+    times = [json.loads(line)["timestamp"] for line in result.lines]
     assert times == sorted(times)
     assert team.call("log", "--run", "team-2", "--json").lines == stored_lines(team, "team-2")
 
@@ -86,21 +86,21 @@ def test_json_is_exactly_the_stored_lines(team: Terminal) -> None:
     [("2", {2}), (">2", {3, 4}), ("<2", {1}), (">=2", {2, 3, 4}), ("<=2", {1, 2}), ("2-3", {2, 3}), ("9", set())],
 )
 def test_steps_narrow_the_events(team: Terminal, steps: str, expected: set[int]) -> None:
-    shown = team.call("log", "--run", "team-1", "--step", steps, "--json")
-    assert {event["step"] for event in shown.events} == expected
+    result = team.call("log", "--run", "team-1", "--step", steps, "--json")
+    assert {event["step"] for event in result.events} == expected
 
 
 @pytest.mark.parametrize("steps", ["x", ">2-3", "-", "1-", "=5"])
 def test_steps_that_are_none_are_a_usage_error(team: Terminal, steps: str) -> None:
-    shown = team.call("log", "--step", steps)
-    assert (shown.code, shown.out) == (2, "")
-    assert "write it as" in shown.err
+    result = team.call("log", "--step", steps)
+    assert (result.code, result.out) == (2, "")
+    assert "write it as" in result.err
 
 
 def test_types_choose_events_and_an_unknown_one_is_refused_with_those_there_are(team: Terminal) -> None:
-    shown = team.call("log", "--type", "startRun,finishRun", "--type", "callDelegate", "--json")
-    assert [event["type"] for event in shown.events].count("startRun") == 3
-    assert {event["type"] for event in shown.events} == {"startRun", "finishRun", "callDelegate"}
+    result = team.call("log", "--type", "startRun,finishRun", "--type", "callDelegate", "--json")
+    assert [event["type"] for event in result.events].count("startRun") == 3
+    assert {event["type"] for event in result.events} == {"startRun", "finishRun", "callDelegate"}
     refused = team.call("log", "--type", "finishrun")
     assert refused.code == 2
     assert "finishRun" in refused.err
@@ -121,8 +121,8 @@ def test_errors_are_failed_calls_failed_runs_and_retries(terminal: Terminal) -> 
         ],
     )
     assert terminal.call("run", "a", "q", "--provider", "scripted").code == 1
-    shown = terminal.call("log", "--errors", "--json")
-    assert [event["type"] for event in shown.events] == ["finishToolCall", "retry", "errorRun"]
+    result = terminal.call("log", "--errors", "--json")
+    assert [event["type"] for event in result.events] == ["finishToolCall", "retry", "errorRun"]
     assert "  error   bad words" in terminal.call("log").out
     assert "perstack resume" in terminal.call("log").out
 
@@ -142,8 +142,8 @@ def test_tools_and_delegations_choose_their_events_and_kinds_add_up(team: Termin
     }
     results = [event for event in between if event["type"] == "finishToolCall"]
     assert [event["toolName"] for event in results] == ["helper", "helper"]
-    both = team.call("log", "--tools", "--delegations", "--json").events
-    assert len(both) == len({event["id"] for event in (*tools, *between)})
+    events = team.call("log", "--tools", "--delegations", "--json").events
+    assert len(events) == len({event["id"] for event in (*tools, *between)})
 
 
 def test_a_failed_delegation_counts_as_delegation(terminal: Terminal) -> None:
@@ -153,20 +153,20 @@ def test_a_failed_delegation_counts_as_delegation(terminal: Terminal) -> None:
         b=[{"error": {"status": 400, "message": "no"}}],
     )
     assert terminal.call("run", "a", "q", "--provider", "scripted").code == 0
-    shown = terminal.call("log", "--delegations", "--json").events
-    assert [event["type"] for event in shown if event["runId"].endswith("-1")] == [
+    events = terminal.call("log", "--delegations", "--json").events
+    assert [event["type"] for event in events if event["runId"].endswith("-1")] == [
         "callDelegate", "stopRunByDelegate", "finishToolCall",
     ]  # fmt: skip
-    assert "errorRun" in [event["type"] for event in shown]
+    assert "errorRun" in [event["type"] for event in events]
 
 
 def test_the_newest_events_are_taken_and_a_line_says_how_to_see_more(team: Terminal) -> None:
-    everything = team.call("log", "--json").lines
-    assert team.call("log", "--json", "--take", "3").lines == everything[-3:]
-    assert team.call("log", "--json", "--take", "3", "--offset", "2").lines == everything[-5:-2]
-    shown = team.call("log", "--take", "2")
-    assert words(shown.out)[-1] == ("lead#1", "completed")
-    assert re.fullmatch(r"\d+ earlier events: see more with --offset 2, or all with --take 0", shown.lines[-1])
+    lines = team.call("log", "--json").lines
+    assert team.call("log", "--json", "--take", "3").lines == lines[-3:]
+    assert team.call("log", "--json", "--take", "3", "--offset", "2").lines == lines[-5:-2]
+    result = team.call("log", "--take", "2")
+    assert words(result.out)[-1] == ("lead#1", "completed")
+    assert re.fullmatch(r"\d+ earlier events: see more with --offset 2, or all with --take 0", result.lines[-1])
     assert "earlier" not in team.call("log", "--take", "0").out
 
 
@@ -188,34 +188,34 @@ def test_a_hundred_events_are_taken_by_default_and_only_they_are_parsed(
         return events.parse_event(payload)
 
     monkeypatch.setattr(log_entries, "parse_event", count)
-    shown = terminal.call("log")
-    assert "earlier events" in shown.lines[-1]
+    result = terminal.call("log")
+    assert "earlier events" in result.lines[-1]
     assert len(parsed) <= 150  # the hundred, and the replies that calls are explained from
 
 
 def test_a_checkpoint_is_shown_whole_as_json(team: Terminal) -> None:
-    shown = team.call("log", "--checkpoint", "team-1-6", "--messages", "--json")
-    checkpoint = Checkpoint.model_validate_json(shown.out)
+    result = team.call("log", "--checkpoint", "team-1-6", "--messages", "--json")
+    checkpoint = Checkpoint.model_validate_json(result.out)
     assert (checkpoint.id, checkpoint.step_number, checkpoint.expert.key) == ("team-1-6", 1, "lead")
     assert [message.type for message in checkpoint.messages] == [
         "instructionMessage", "userMessage", "expertMessage", "toolMessage",
     ]  # fmt: skip
     assert [todo.title for todo in checkpoint.todos] == ["one", "two"]
-    assert team.call("log", "--checkpoint", "team-1-6", "--json").out == shown.out
+    assert team.call("log", "--checkpoint", "team-1-6", "--json").out == result.out
 
 
 def test_a_checkpoint_is_shown_to_people_with_its_messages_on_request(team: Terminal) -> None:
-    shown = team.call("log", "--checkpoint", "team-2-6")
-    assert shown.lines[0] == "Checkpoint team-2-6  helper#2  proceeding"
-    assert "  delegate   of team-1" in shown.lines
-    assert "first part" not in shown.out
+    result = team.call("log", "--checkpoint", "team-2-6")
+    assert result.lines[0] == "Checkpoint team-2-6  helper#2  proceeding"
+    assert "  delegate   of team-1" in result.lines
+    assert "first part" not in result.out
     assert "── query ──\nfirst part\n" in team.call("log", "--checkpoint", "team-2-6", "--messages").out
 
 
 def test_messages_alone_are_those_of_the_coordinators_latest_checkpoint(team: Terminal) -> None:
-    shown = team.call("log", "--messages")
-    assert shown.lines[0] == "Checkpoint team-1-24  lead#1  completed"
-    assert shown.out.endswith("── Expert ──\nAll is done.\n")
+    result = team.call("log", "--messages")
+    assert result.lines[0] == "Checkpoint team-1-24  lead#1  completed"
+    assert result.out.endswith("── Expert ──\nAll is done.\n")
     assert team.call("log", "--messages", "--run", "team-3").lines[0].startswith("Checkpoint team-3-10 ")
     last = json.loads(team.call("log", "--messages", "--json", "--take", "1").out)["messages"]
     assert [message["type"] for message in last] == ["expertMessage"]
@@ -240,34 +240,34 @@ def test_options_that_choose_events_do_not_go_with_messages(team: Terminal) -> N
     ],
 )
 def test_an_id_that_does_not_exist_or_is_none_is_one_line_and_status_2(team: Terminal, args: tuple[str, ...]) -> None:
-    shown = team.call("log", *args)
-    assert (shown.code, shown.out) == (2, "")
-    assert re.fullmatch(r"error: .+\n", shown.err)
+    result = team.call("log", *args)
+    assert (result.code, result.out) == (2, "")
+    assert re.fullmatch(r"error: .+\n", result.err)
 
 
 def test_without_any_job_it_says_how_to_start_one(terminal: Terminal) -> None:
-    shown = terminal.call("log")
-    assert shown.code == 2
-    assert "perstack run" in shown.err
+    result = terminal.call("log")
+    assert result.code == 2
+    assert "perstack run" in result.err
 
 
 def test_a_broken_definition_is_no_hindrance(own_team: Terminal) -> None:
     (own_team.workspace / "perstack.toml").write_text("[experts.lead]\n")
-    shown = own_team.call("log")
-    assert shown.code == 0
-    assert "looked for in file:perstack" in shown.err
+    result = own_team.call("log")
+    assert result.code == 0
+    assert "looked for in file:perstack" in result.err
     assert own_team.call("log", "--storage", "file:perstack").err == ""
 
 
 def test_a_damaged_log_is_shown_as_far_as_it_reads_and_the_damage_is_named(own_team: Terminal) -> None:
     path = own_team.log_of("team-1")
     damage(path, 12, b"A part", b"A lie!")
-    shown = own_team.call("log")
-    assert shown.code == 1
-    assert ("lead#1", "delegates") in words(shown.out)
-    assert ("helper#3", "completed") in words(shown.out)
-    assert ("lead#1", "completed") not in words(shown.out)
-    assert re.fullmatch(rf"damaged: {re.escape(str(path))}, line 12, .+\n", shown.err)
+    result = own_team.call("log")
+    assert result.code == 1
+    assert ("lead#1", "delegates") in words(result.out)
+    assert ("helper#3", "completed") in words(result.out)
+    assert ("lead#1", "completed") not in words(result.out)
+    assert re.fullmatch(rf"damaged: {re.escape(str(path))}, line 12, .+\n", result.err)
     as_json = own_team.call("log", "--json", "--run", "team-1")
     assert (as_json.code, len(as_json.lines)) == (1, 11)
 
@@ -275,10 +275,10 @@ def test_a_damaged_log_is_shown_as_far_as_it_reads_and_the_damage_is_named(own_t
 def test_a_damaged_log_without_a_summary_is_shown_all_the_same(own_team: Terminal) -> None:
     damage(own_team.log_of("team-1"), 12, b"A part", b"A lie!")
     (own_team.jobs() / "team" / "job.json").unlink()
-    shown = own_team.call("log")
-    assert shown.code == 1
-    assert "failed" in shown.lines[0]
-    assert ("lead#1", "delegates") in words(shown.out)
+    result = own_team.call("log")
+    assert result.code == 1
+    assert "failed" in result.lines[0]
+    assert ("lead#1", "delegates") in words(result.out)
     listed = own_team.call("jobs", "--json")
     assert (listed.code, listed.events[0]["status"]) == (0, "stoppedByError")
     assert "line 12" in listed.events[0]["error"]
@@ -287,19 +287,19 @@ def test_a_damaged_log_without_a_summary_is_shown_all_the_same(own_team: Termina
 def test_a_checkpoint_before_the_damage_is_whole(own_team: Terminal) -> None:
     damage(own_team.log_of("team-1"), 12, b"A part", b"A lie!")
     assert own_team.call("log", "--checkpoint", "team-1-6", "--json").code == 0
-    shown = own_team.call("log", "--messages")
-    assert shown.code == 1
-    assert shown.lines[0].startswith("Checkpoint team-1-11 ")
-    assert "damaged: " in shown.err
+    result = own_team.call("log", "--messages")
+    assert result.code == 1
+    assert result.lines[0].startswith("Checkpoint team-1-11 ")
+    assert "damaged: " in result.err
 
 
 def test_a_log_damaged_from_its_first_line_on_is_an_error_of_one_line(own_team: Terminal) -> None:
     damage(own_team.log_of("team-1"), 1, b"Do both", b"Do none")
     (own_team.jobs() / "team" / "job.json").unlink()
-    shown = own_team.call("log", "--run", "team-1")
-    assert shown.code == 1
-    assert "line 1," in shown.err
-    assert "Traceback" not in shown.err
+    result = own_team.call("log", "--run", "team-1")
+    assert result.code == 1
+    assert "line 1," in result.err
+    assert "Traceback" not in result.err
 
 
 def test_an_event_of_a_newer_version_is_shown_as_it_is(own_team: Terminal) -> None:
@@ -311,19 +311,19 @@ def test_an_event_of_a_newer_version_is_shown_as_it_is(own_team: Terminal) -> No
         sealed, head = seal(head, [payload])
         lines += sealed
     path.write_bytes(b"\n".join(lines) + b"\n")
-    shown = own_team.call("log", "--run", "team-2")
-    assert shown.code == 0
-    assert shown.lines[-1].split()[3] == "celebrateRun"
+    result = own_team.call("log", "--run", "team-2")
+    assert result.code == 0
+    assert result.lines[-1].split()[3] == "celebrateRun"
     refused = own_team.call("export", "team", "--format", "json")
     assert refused.code == 1
     assert re.fullmatch(r"error: team-2, event 11: .* a newer one .*\n", refused.err)
 
 
 def test_a_job_that_waits_shows_its_question_and_how_to_answer(waiting: Terminal) -> None:
-    shown = waiting.call("log")
-    assert "  asks    Tea or coffee?" in shown.lines
-    assert '  next    perstack answer ask "ANSWER"' in shown.lines
-    assert ("guest#1", "asks") in words(shown.out)
+    result = waiting.call("log")
+    assert "  asks    Tea or coffee?" in result.lines
+    assert '  next    perstack answer ask "ANSWER"' in result.lines
+    assert ("guest#1", "asks") in words(result.out)
     answered = waiting.call("run", "guest", "Tea", "--continue-job", "ask", "-i", "--provider", "scripted")
     assert answered.code == 0, answered.err
     assert "result    askUser: Tea" in waiting.call("log").out

@@ -8,8 +8,8 @@ from terminal import Terminal
 
 
 def test_a_filter_chooses_events_by_their_fields_and_narrows_the_kinds(team: Terminal) -> None:
-    shown = team.call("log", "--filter", '.runId == "team-1" && .stepNumber >= 2 && .stepNumber < 4', "--json")
-    assert {(event["runId"], event["step"]) for event in shown.events} == {("team-1", 2), ("team-1", 3)}
+    result = team.call("log", "--filter", '.runId == "team-1" && .stepNumber >= 2 && .stepNumber < 4', "--json")
+    assert {(event["runId"], event["step"]) for event in result.events} == {("team-1", 2), ("team-1", 3)}
     narrowed = team.call("log", "--tools", "--filter", ".isError == true", "--json")
     assert [event["toolName"] for event in narrowed.events] == ["nosuch"]
 
@@ -25,14 +25,14 @@ def test_events_and_fields_have_their_original_names_too(team: Terminal) -> None
 
 
 def test_a_quiet_event_is_shown_if_the_filter_finds_it(team: Terminal) -> None:
-    shown = team.call("log", "--filter", '.type == "startGeneration" && .runId == "team-2"').out
-    assert shown.count("generates") == 2
+    output = team.call("log", "--filter", '.type == "startGeneration" && .runId == "team-2"').out
+    assert output.count("generates") == 2
 
 
 def test_the_context_is_the_events_around_each_and_a_sign_marks_what_was_looked_for(team: Terminal) -> None:
-    every = team.call("log", "--json").lines
-    (found,) = (at for at, line in enumerate(every) if '"isError":true' in line)
-    assert team.call("log", "--errors", "--context", "2", "--json").lines == every[found - 2 : found + 3]
+    lines = team.call("log", "--json").lines
+    (found,) = (at for at, line in enumerate(lines) if '"isError":true' in line)
+    assert team.call("log", "--errors", "--context", "2", "--json").lines == lines[found - 2 : found + 3]
     rows = team.call("log", "--errors", "--context", "1").lines
     assert [row for row in rows if "3>error     nosuch" in row]
     assert rows[-1].startswith("> what was looked for")
@@ -42,9 +42,9 @@ def test_the_context_is_the_events_around_each_and_a_sign_marks_what_was_looked_
 
 
 def test_a_summary_counts_the_chosen_events(team: Terminal) -> None:
-    shown = team.call("log", "--summary")
-    assert "44 events: 1 error, 7 tool calls, 2 delegations" in shown.lines
-    assert "       5  callTools" in shown.lines
+    result = team.call("log", "--summary")
+    assert "44 events: 1 error, 7 tool calls, 2 delegations" in result.lines
+    assert "       5  callTools" in result.lines
     told = json.loads(team.call("log", "--summary", "--json", "--filter", '.runId == "team-2"').out)
     assert told["job"]["id"] == "team"
     assert told["summary"] == {

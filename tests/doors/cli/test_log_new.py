@@ -21,17 +21,17 @@ def done(terminal: Terminal) -> Terminal:
 
 
 def test_the_messages_that_a_step_added_are_shown_and_written_as_json(done: Terminal) -> None:
-    shown = done.call("log", "--new")
-    assert "── Expert ──" in shown.out
-    assert "Done." in shown.out
-    assert "I look." not in shown.out
+    result = done.call("log", "--new")
+    assert "── Expert ──" in result.out
+    assert "Done." in result.out
+    assert "I look." not in result.out
     found = json.loads(done.call("log", "--new", "--json").out)
     steps = done.call("log", "j", "--type", "finishStep", "--json").lines
     assert found["since"] == json.loads(steps[0])["checkpointId"]
-    assert (found["gone"], [one["type"] for one in found["new"]]) == ([], ["expertMessage"])
+    assert (found["gone"], [message["type"] for message in found["new"]]) == ([], ["expertMessage"])
     first = json.loads(done.call("log", "--checkpoint", found["since"], "--new", "--json").out)
     assert first["since"] is None
-    assert [one["type"] for one in first["new"]] == [
+    assert [message["type"] for message in first["new"]] == [
         "instructionMessage",
         "userMessage",
         "expertMessage",
@@ -43,7 +43,7 @@ def test_a_continued_run_is_compared_with_the_one_that_it_continues(done: Termin
     assert done.call("run", "a", "Again", "--provider", "scripted", "--continue-job", "j").code == 0
     found = json.loads(done.call("log", "--new", "--json").out)
     assert found["since"].startswith("j-1-")
-    assert [one["type"] for one in found["new"] if one["type"] != "instructionMessage"] == [
+    assert [message["type"] for message in found["new"] if message["type"] != "instructionMessage"] == [
         "userMessage",
         "expertMessage",
     ]

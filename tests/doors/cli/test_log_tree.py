@@ -27,9 +27,9 @@ def grown(terminal: Terminal) -> Terminal:
 
 
 def test_delegates_and_branches_stand_below_and_a_continuation_beside_what_it_continues(grown: Terminal) -> None:
-    shown = grown.call("log", "t", "--tree")
-    assert (shown.code, shown.err) == (0, "")
-    rows = shown.out.partition("Run ")[2].splitlines()[1:]
+    result = grown.call("log", "t", "--tree")
+    assert (result.code, result.err) == (0, "")
+    rows = result.out.partition("Run ")[2].splitlines()[1:]
     assert [re.split(r"  +", row)[0] for row in rows] == ["t-1", "├─ t-2", "├─ t-3", "└─ t-5", "t-4"]
     assert rows[0].split()[1:5] == ["lead", "completed", "2", "110"]
     assert rows[1].endswith("called by t-1")
@@ -68,7 +68,7 @@ def test_delegates_of_a_branch_stand_below_it(grown: Terminal) -> None:
 
 def test_json_has_a_line_for_each_run_in_the_order_of_the_tree(grown: Terminal) -> None:
     events = grown.call("log", "t", "--tree", "--json").events
-    assert [(one["run"]["id"], one["how"], one.get("parent"), one["depth"]) for one in events] == [
+    assert [(event["run"]["id"], event["how"], event.get("parent"), event["depth"]) for event in events] == [
         ("t-1", "begun", None, 0),
         ("t-2", "delegate", "t-1", 1),
         ("t-3", "delegate", "t-1", 1),
@@ -84,8 +84,8 @@ def test_on_a_narrow_terminal_ids_stay_whole_and_on_line(grown: Terminal) -> Non
 
 def test_another_answer_is_told_from_a_branch(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"})), reply("Served.")])
-    asked = terminal.call("run", "guest", "go", *SCRIPTED, "--job-id", "tea")
-    place = asked.events[-1]["checkpointId"]
+    result = terminal.call("run", "guest", "go", *SCRIPTED, "--job-id", "tea")
+    place = result.events[-1]["checkpointId"]
     assert terminal.call("answer", "tea", "Yes").code == 0
     assert terminal.call("resume", "tea", "--resume-from", place, "-i", "No").code == 0
     assert f"answers again at {place}" in terminal.call("log", "tea", "--tree").out
@@ -99,8 +99,8 @@ def test_what_chooses_events_does_not_go_with_the_tree(grown: Terminal) -> None:
 
 
 def test_an_expert_of_the_logs_cannot_draw_on_the_terminal(grown: Terminal) -> None:
-    kept = grown.jobs() / "t" / "job.json"
-    kept.write_bytes(kept.read_bytes().replace(b'"helper"', b'"h\\u001b[31m\\nelper"'))
+    path = grown.jobs() / "t" / "job.json"
+    path.write_bytes(path.read_bytes().replace(b'"helper"', b'"h\\u001b[31m\\nelper"'))
     seen = grown.look("log", "t", "--tree", columns=120)
     assert "\x1b[31m" not in seen
     assert "h [31m elper" in seen

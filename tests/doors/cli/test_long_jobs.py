@@ -20,30 +20,30 @@ def long_job(terminal: Terminal) -> None:
 
 def test_the_log_marks_what_the_model_does_not_see_any_more(terminal: Terminal) -> None:
     long_job(terminal)
-    shown = terminal.call("log", "--take", "0")
-    marked = re.findall(r" (\d+)·calls", shown.out)
-    clear = re.findall(r" (\d+) calls", shown.out)
+    result = terminal.call("log", "--take", "0")
+    marked = re.findall(r" (\d+)·calls", result.out)
+    clear = re.findall(r" (\d+) calls", result.out)
     assert marked == [str(step) for step in range(1, len(marked) + 1)]
     assert int(clear[0]) == len(marked) + 1
-    assert "compacts" in shown.out
-    assert "by scripted/scripted" in shown.out
-    assert "· the model does not see this any more" in shown.lines[-1]
+    assert "compacts" in result.out
+    assert "by scripted/scripted" in result.out
+    assert "· the model does not see this any more" in result.lines[-1]
 
 
 def test_the_messages_are_those_that_the_model_sees(terminal: Terminal) -> None:
     long_job(terminal)
-    shown = terminal.call("log", "--messages").out
-    assert "── in place of older messages ──" in shown
-    assert "Notes of the model." in shown
-    assert "count the stars" in shown
-    assert "thought 0:" not in shown
-    assert "thought 11:" in shown
+    output = terminal.call("log", "--messages").out
+    assert "── in place of older messages ──" in output
+    assert "Notes of the model." in output
+    assert "count the stars" in output
+    assert "thought 0:" not in output
+    assert "thought 11:" in output
 
 
 def test_compaction_is_turned_off_by_an_option_and_undone_by_another(terminal: Terminal) -> None:
     long_job(terminal)
-    back = terminal.call("resume", "long", "--before-compaction", "--provider", "scripted")
-    assert back.code == 0, back.err
+    result = terminal.call("resume", "long", "--before-compaction", "--provider", "scripted")
+    assert result.code == 0, result.err
     messages = terminal.call("log", "--run", "long-2", "--messages").out
     assert "thought 10:" in messages
     assert not [
@@ -58,6 +58,6 @@ def test_compaction_is_turned_off_by_an_option_and_undone_by_another(terminal: T
 
 def test_a_definition_that_names_no_expert_for_its_summaries_is_refused(terminal: Terminal) -> None:
     terminal.project('compaction = { expert = "nots" }\n[experts.notes]\ninstruction = "i"\n', notes=[reply("Done.")])
-    wrong = terminal.call("validate")
-    assert wrong.code == 2
-    assert "compaction.expert: there is no Expert `nots`; did you mean `notes`?" in wrong.out + wrong.err
+    result = terminal.call("validate")
+    assert result.code == 2
+    assert "compaction.expert: there is no Expert `nots`; did you mean `notes`?" in result.out + result.err

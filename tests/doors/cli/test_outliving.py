@@ -16,7 +16,7 @@ from perstack.system.process_groups import process_start_time
 
 pytestmark = pytest.mark.linux  # what has outlived a host is known from /proc
 
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 
 
 def endless(script: str = "sleep 300 & echo $$ $! > pids; wait") -> dict:
@@ -31,19 +31,19 @@ def pids_in(file: Path) -> list[int]:
 
 def guards_of(pid: int) -> list[int]:
     """Return the process ids of the guards among a process's children."""
-    found = list[int]()
+    guards = list[int]()
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             if b"\0guard\0" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(int(child))
-    return found
+                guards.append(int(child))
+    return guards
 
 
 @pytest.mark.parametrize(
     "script", ["sleep 300 & echo $$ $! > pids; wait", "trap '' TERM; echo $$ $$ > pids; sleep 300"]
 )
 def test_a_program_that_exec_started_ends_when_the_host_is_killed(terminal: Terminal, script: str) -> None:
-    terminal.project(ONE, solo=[endless(script), reply("end")])
+    terminal.project(SOLO, solo=[endless(script), reply("end")])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     pids = pids_in(terminal.workspace / "pids")
     process.kill()
@@ -58,14 +58,14 @@ def test_a_guard_that_was_killed_is_replaced_and_the_new_one_knows_what_runs(ter
     )
     calls = [("exec", {"command": "sh", "args": ["-c", turn], "timeout": 200_000}) for turn in turns]
     late = ("exec", {"command": "sh", "args": ["-c", "while [ ! -e gone ]; do sleep 0.01; done"]})
-    terminal.project(ONE, solo=[reply("", *calls, late), reply("end")])
+    terminal.project(SOLO, solo=[reply("", *calls, late), reply("end")])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     pids = pids_in(terminal.workspace / "first")
     (guard,) = guards_of(process.pid)
     os.kill(guard, signal.SIGKILL)
     wait_until(lambda: not alive(guard), "the guard to end")
     (terminal.workspace / "gone").touch()  # the end of one program is what the new guard starts at
-    wait_until(lambda: [one for one in guards_of(process.pid) if one != guard], "a new guard")
+    wait_until(lambda: [pid for pid in guards_of(process.pid) if pid != guard], "a new guard")
     (terminal.workspace / "go").touch()
     pids += pids_in(terminal.workspace / "second")
     process.kill()
@@ -80,7 +80,7 @@ for one in open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().spl
         open("guards", "a").write(one + "\n")
 """
     call = ("exec", {"command": "python3", "args": ["-c", look]})
-    terminal.project(ONE, solo=[reply("", call), reply("", call, call), reply("end")])
+    terminal.project(SOLO, solo=[reply("", call), reply("", call, call), reply("end")])
     assert terminal.run("run", "solo", "q", "--provider", "scripted").code == 0
     seen = (terminal.workspace / "guards").read_text().split()
     assert (len(seen), len(set(seen))) == (3, 1)
@@ -99,7 +99,7 @@ def test_an_evaluator_ends_when_the_host_is_killed(terminal: Terminal) -> None:
 
 
 def test_a_hangup_is_an_interrupt_like_ctrl_c(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[endless(), reply("end")])
+    terminal.project(SOLO, solo=[endless(), reply("end")])
     command = Attended(terminal, "run", "solo", "q", "--job-id", "job")
     pids = pids_in(terminal.workspace / "pids")
     command.process.send_signal(signal.SIGHUP)
@@ -110,7 +110,7 @@ def test_a_hangup_is_an_interrupt_like_ctrl_c(terminal: Terminal) -> None:
 
 
 def test_nohup_keeps_its_promise(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[endless("echo $$ $$ > pids; while [ ! -e go ]; do sleep 0.01; done"), reply("end")])
+    terminal.project(SOLO, solo=[endless("echo $$ $$ > pids; while [ ! -e go ]; do sleep 0.01; done"), reply("end")])
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         process = start(terminal, "run", "solo", "q", "--job-id", "job")
@@ -131,7 +131,7 @@ STUBBORN = "exec > out 2>&1; trap 'echo asked > asked' TERM; echo $$ $$ > pids; 
 
 def kill_host_and_guard(terminal: Terminal, script: str, storage: str) -> int:
     """Kill a Job's host together with its guard, and return the process id of its program, which still runs."""
-    terminal.project(f'storage = "{storage}"\n{ONE}', solo=[endless(script), reply("end")])
+    terminal.project(f'storage = "{storage}"\n{SOLO}', solo=[endless(script), reply("end")])
     process = start(terminal, "run", "solo", "q", "--job-id", "job")
     pid = pids_in(terminal.workspace / "pids")[0]
     (record,) = terminal.workspace.glob("perstack/*programs/*")
@@ -197,7 +197,7 @@ def test_an_evaluator_that_is_left_has_ended_before_the_iterations_go_on(termina
         "echo $$ $$ > pids\n"
         """[ -e go ] && echo '{"score": 1}' || sleep 300\n"""
     )
-    toml = f'{ONE}[experts.solo.iterate]\nmaxIterations = 1\nevaluator = ["sh", "measure"]\n'
+    toml = f'{SOLO}[experts.solo.iterate]\nmaxIterations = 1\nevaluator = ["sh", "measure"]\n'
     terminal.project(toml, solo=[reply("made"), reply("made")])
     process = start(terminal, "iterate", "solo", "q", "--id", "it")
     pid = pids_in(terminal.workspace / "pids")[0]
@@ -220,7 +220,7 @@ def test_what_is_left_of_a_command_that_a_task_asks_has_ended_before_it_is_asked
     (terminal.workspace / "look").write_text(
         f"[ -e pids ] && {LIVES} && touch beside\necho $$ $$ > pids\n[ -e go ] || sleep 300\n"
     )
-    terminal.project(f'storage = "{storage}"\n{ONE}')
+    terminal.project(f'storage = "{storage}"\n{SOLO}')
     terminal.call("task", "create", "deploy", "--start")
     terminal.call("task", "pause", "deploy", "--reason", "external_dependency", "--command", "exec sh look")
     process = start(terminal, "task", "run-due")

@@ -10,12 +10,12 @@ COMMANDS = ["init", "run", "start", "jobs", "log", "inbox"]
 
 def overview_lines(terminal: Terminal) -> tuple[str, str]:
     """Return the line about this folder, and the next step."""
-    done = terminal.run()
-    assert (done.code, done.err) == (0, "")
-    assert [line.split()[0] for line in done.lines[2:8]] == COMMANDS
-    assert done.lines[-1] == "All commands: perstack --help"
-    assert max(map(len, done.lines[:8])) <= 80
-    return done.lines[-3], done.lines[-2].removeprefix("Next: ")
+    result = terminal.run()
+    assert (result.code, result.err) == (0, "")
+    assert [line.split()[0] for line in result.lines[2:8]] == COMMANDS
+    assert result.lines[-1] == "All commands: perstack --help"
+    assert max(map(len, result.lines[:8])) <= 80
+    return result.lines[-3], result.lines[-2].removeprefix("Next: ")
 
 
 def test_an_empty_folder(terminal: Terminal) -> None:

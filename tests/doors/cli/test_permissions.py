@@ -47,10 +47,10 @@ deny = ["deleteDirectory"]
 )
 def test_a_call_is_tried_with_the_rule_its_file_and_line(terminal: Terminal, expert, tool, args, said, line):
     path = terminal.project(RULES)
-    shown = terminal.call("permissions", "test", expert, tool, json.dumps(args))
-    assert (shown.code, shown.err) == (0, "")
-    assert shown.lines[0].startswith(said)
-    assert shown.lines[1:] == ([] if line is None else [f"{terminal.workspace / 'perstack.toml'}:{line}"]), path
+    result = terminal.call("permissions", "test", expert, tool, json.dumps(args))
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[0].startswith(said)
+    assert result.lines[1:] == ([] if line is None else [f"{terminal.workspace / 'perstack.toml'}:{line}"]), path
 
 
 def test_the_rules_of_those_that_delegate_hold_as_well(terminal: Terminal) -> None:
@@ -86,9 +86,9 @@ def test_the_rules_of_those_that_delegate_hold_as_well(terminal: Terminal) -> No
 )
 def test_what_cannot_be_tried_is_wrong_usage_in_one_line(terminal: Terminal, args, words):
     terminal.project(RULES)
-    shown = terminal.call("permissions", "test", *args)
-    assert (shown.code, shown.out, shown.err.count("\n")) == (2, "", 1)
-    assert words in shown.err
+    result = terminal.call("permissions", "test", *args)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert words in result.err
 
 
 def test_validate_warns_of_rules_that_do_nothing(terminal: Terminal) -> None:
@@ -143,14 +143,14 @@ def _job(terminal: Terminal) -> None:
         ],
         helper=[reply("", ("createDirectory", {"path": "d"})), reply("A part.")],
     )
-    done = terminal.call("run", "lead", "Go", "--provider", "scripted", "--job-id", "one")
-    assert done.code == 0, done.err
+    result = terminal.call("run", "lead", "Go", "--provider", "scripted", "--job-id", "one")
+    assert result.code == 0, result.err
 
 
 def test_rules_are_tried_on_all_calls_that_were_made(terminal: Terminal, tmp_path: Path) -> None:
     _job(terminal)
-    same = terminal.call("permissions", "backtest")
-    assert (same.code, same.lines) == (0, ["1 Job, 6 calls: 0 would be decided otherwise"])
+    result = terminal.call("permissions", "backtest")
+    assert (result.code, result.lines) == (0, ["1 Job, 6 calls: 0 would be decided otherwise"])
     rules = tmp_path / "new.toml"
     rules.write_text(
         '[permissions]\ndefault = "ask"\nallow = ["delegate/*", "exec(echo *)", "exec(true)"]\n'
@@ -181,9 +181,9 @@ def test_a_delegates_calls_are_tried_under_the_rules_of_those_above_it(terminal:
     _job(terminal)
     path = terminal.workspace / "perstack.toml"
     path.write_text(path.read_text() + '\n[experts.lead.permissions]\ndeny = ["createDirectory"]\n')
-    shown = terminal.call("permissions", "backtest", "--json")
-    assert shown.code == 1
-    assert [(call["runId"], call["source"]) for call in shown.events[:-1]] == [
+    result = terminal.call("permissions", "backtest", "--json")
+    assert result.code == 1
+    assert [(call["runId"], call["source"]) for call in result.events[:-1]] == [
         ("one-2", "[experts.lead.permissions].deny")
     ]
 
@@ -203,7 +203,7 @@ def test_a_job_that_cannot_be_read_is_named_and_the_others_are_tried(terminal: T
     _job(terminal)
     log = terminal.workspace / "perstack/jobs/one/runs/one-1/events.jsonl"
     log.write_bytes(b"nonsense\n" + log.read_bytes())
-    shown = terminal.call("permissions", "backtest")
-    assert shown.code == 0
-    assert "warning: Job one cannot be read" in shown.err
-    assert shown.lines[-1].startswith("1 Job, 0 calls")
+    result = terminal.call("permissions", "backtest")
+    assert result.code == 0
+    assert "warning: Job one cannot be read" in result.err
+    assert result.lines[-1].startswith("1 Job, 0 calls")

@@ -16,7 +16,7 @@ from perstack.core.definitions.settings import Overrides
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.host import Host
 
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")
 WRITE = [reply("", ("writeTextFile", {"path": "made.txt", "text": "x"})), reply("ok")]
 
@@ -24,9 +24,9 @@ WRITE = [reply("", ("writeTextFile", {"path": "made.txt", "text": "x"})), reply(
 def standing_in(terminal: Terminal, folder: Path) -> Terminal:
     """Return a terminal with the same environment in another folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    there = Terminal(folder)
-    there.env = terminal.env
-    return there
+    inner = Terminal(folder)
+    inner.env = terminal.env
+    return inner
 
 
 def ids(terminal: Terminal, *args: str) -> list[str]:
@@ -35,7 +35,7 @@ def ids(terminal: Terminal, *args: str) -> list[str]:
 
 @pytest.fixture
 def subfolder(terminal: Terminal) -> Terminal:
-    terminal.project(ONE, solo=WRITE)
+    terminal.project(SOLO, solo=WRITE)
     return standing_in(terminal, terminal.workspace / "src/deep")
 
 
@@ -57,7 +57,7 @@ def test_below_a_project_state_is_beside_its_perstack_toml_and_files_are_where_o
 
 def test_a_workspace_that_perstack_toml_names_is_seen_from_that_file(terminal: Terminal, subfolder: Terminal) -> None:
     (terminal.workspace / "out").mkdir()
-    terminal.project(f'workspace = "out"\n{ONE}', solo=WRITE)
+    terminal.project(f'workspace = "out"\n{SOLO}', solo=WRITE)
     assert subfolder.call("run", "solo", "q", *SCRIPTED).code == 0
     assert (terminal.workspace / "out/made.txt").exists()
     assert terminal.jobs().is_dir()
@@ -69,10 +69,10 @@ def test_a_workspace_that_perstack_toml_names_is_seen_from_that_file(terminal: T
 
 
 def test_a_workspace_that_is_not_there_is_refused_before_anything_is_written(terminal: Terminal) -> None:
-    terminal.project(f'workspace = "out"\n{ONE}', solo=WRITE)
-    ran = terminal.call("run", "solo", "q", *SCRIPTED)
-    assert (ran.code, ran.out) == (2, "")
-    assert f"there is no directory {terminal.workspace / 'out'}; make it" in ran.err
+    terminal.project(f'workspace = "out"\n{SOLO}', solo=WRITE)
+    result = terminal.call("run", "solo", "q", *SCRIPTED)
+    assert (result.code, result.out) == (2, "")
+    assert f"there is no directory {terminal.workspace / 'out'}; make it" in result.err
     assert not (terminal.workspace / "perstack").exists()
     assert terminal.call("jobs").code == 0
 
@@ -80,7 +80,7 @@ def test_a_workspace_that_is_not_there_is_refused_before_anything_is_written(ter
 def test_with_a_shared_definition_state_stays_where_one_stands(terminal: Terminal, tmp_path: Path) -> None:
     shared = tmp_path / "shared/team.toml"
     shared.parent.mkdir()
-    shared.write_text(ONE)
+    shared.write_text(SOLO)
     terminal.script(solo=WRITE)
     args = ("--config", str(shared))
     assert terminal.call("run", "solo", "q", *SCRIPTED, *args, "--job-id", "job").code == 0
@@ -91,8 +91,8 @@ def test_with_a_shared_definition_state_stays_where_one_stands(terminal: Termina
 
 
 def test_naming_the_definition_that_would_be_found_changes_nothing(terminal: Terminal, subfolder: Terminal) -> None:
-    ran = subfolder.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", "--config", "../../perstack.toml")
-    assert ran.code == 0
+    result = subfolder.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", "--config", "../../perstack.toml")
+    assert result.code == 0
     assert ids(terminal) == ids(subfolder) == ["job"]
 
 
@@ -106,9 +106,9 @@ def test_a_storage_that_is_named_is_seen_from_where_one_stands(terminal: Termina
 
 def test_a_perstack_folder_below_the_project_is_no_state(terminal: Terminal, subfolder: Terminal) -> None:
     (subfolder.workspace / "perstack/jobs/other").mkdir(parents=True)
-    ran = subfolder.call("run", "solo", "q", *SCRIPTED, "--job-id", "job")
-    assert ran.code == 0
-    assert str(subfolder.workspace / "perstack") not in ran.err
+    result = subfolder.call("run", "solo", "q", *SCRIPTED, "--job-id", "job")
+    assert result.code == 0
+    assert str(subfolder.workspace / "perstack") not in result.err
     assert ids(terminal) == ["job"]
 
 
@@ -118,10 +118,10 @@ def test_tools_keep_off_state_in_the_workspace_under_any_name(terminal: Terminal
     tries = ("readTextFile", "writeTextFile", "deleteFile", "getFileInfo")
     calls = [reply("", (tool, {"path": f"{place}", "text": ""})) for tool in tries]
     subfolder = standing_in(terminal, terminal.workspace / "src")
-    terminal.project(f'storage = "{storage}"\nworkspace = "."\n{ONE}', solo=[*calls, reply("ok")])
-    ran = subfolder.call("run", "solo", "q", *SCRIPTED)
-    assert ran.code == 0
-    said = [event["contents"][0]["text"] for event in ran.events if event["type"] == "finishToolCall"]
+    terminal.project(f'storage = "{storage}"\nworkspace = "."\n{SOLO}', solo=[*calls, reply("ok")])
+    result = subfolder.call("run", "solo", "q", *SCRIPTED)
+    assert result.code == 0
+    said = [event["contents"][0]["text"] for event in result.events if event["type"] == "finishToolCall"]
     assert len(said) == len(tries)
     assert all("off limits" in text for text in said), said
     assert subfolder.call("verify").code == 0
@@ -155,7 +155,7 @@ def test_printed_settings_of_an_editor_find_the_same_state_and_workspace(
     assert named[named.index("--storage") + 1] == "file:mine"
     outside = terminal.workspace.parent / "outside"
     outside.mkdir(exist_ok=True)
-    terminal.project(f'workspace = "../outside"\n{ONE}')
+    terminal.project(f'workspace = "../outside"\n{SOLO}')
     args = printed()
     assert args[args.index("--workspace") + 1] == str(outside)
     assert args[args.index("--config") + 1] == str(terminal.workspace / "perstack.toml")
@@ -191,10 +191,10 @@ def test_a_definition_above_that_may_be_another_users_is_not_obeyed(
     top = subfolder.workspace.parent.parent
     give(top / file, mode, user)
     for command in (("run", "solo", "hi", *SCRIPTED), ("jobs",), ("validate",), ("trust", "--yes"), ("mcp",)):
-        done = subfolder.run(*command)
-        assert (done.code, why in done.err, "--config" in done.err) == (2, True, True), done.err
-        assert str(top / "perstack.toml") in done.err
-        assert done.err.count("\n") == 1
+        result = subfolder.run(*command)
+        assert (result.code, why in result.err, "--config" in result.err) == (2, True, True), result.err
+        assert str(top / "perstack.toml") in result.err
+        assert result.err.count("\n") == 1
     config = str(top / "perstack.toml")
     assert subfolder.run("run", "solo", "hi", *SCRIPTED, "--config", config).code == 0
     assert subfolder.run("run", "solo", "hi", *SCRIPTED, env={"PERSTACK_TRUST": config}).code == 0
@@ -252,8 +252,8 @@ def test_another_user_on_an_access_control_list_may_not_write_beside_a_definitio
         os.setxattr(top, "system.posix_acl_access", struct.pack("<I", 2) + packed)
     except OSError:
         pytest.skip("this file system has no access control lists")
-    done = subfolder.run("jobs")
-    assert (done.code, "another user can write" in done.err) == (code, code == 2), done
+    result = subfolder.run("jobs")
+    assert (result.code, "another user can write" in result.err) == (code, code == 2), result
 
 
 @pytest.mark.parametrize("name", [".env", ".env.local"])
@@ -267,8 +267,8 @@ def test_variables_that_another_user_has_put_there_are_not_taken(
         subfolder.workspace.chmod(0o1777)
     else:
         give(dotenv, user=user)
-    done = subfolder.run("run", "solo", "hi", *SCRIPTED)
-    assert (done.code, str(dotenv) in done.err, "--env-path" in done.err) == (2, True, True)
+    result = subfolder.run("run", "solo", "hi", *SCRIPTED)
+    assert (result.code, str(dotenv) in result.err, "--env-path" in result.err) == (2, True, True)
     assert subfolder.run("run", "solo", "hi", *SCRIPTED, "--env-path", name).code == 0
 
 
@@ -277,7 +277,7 @@ def test_variables_that_another_user_has_put_there_are_not_taken(
 def test_an_included_file_of_another_user_is_an_error_with_its_line(
     terminal: Terminal, pattern: str, user: int | None
 ) -> None:
-    terminal.project(f'include = ["{pattern}"]\n{ONE}', solo=[reply("ok")])
+    terminal.project(f'include = ["{pattern}"]\n{SOLO}', solo=[reply("ok")])
     more = terminal.workspace / "more"
     more.mkdir()
     (more / "one.toml").write_text('[experts.other]\ninstruction = "x"\n')
@@ -287,15 +287,15 @@ def test_an_included_file_of_another_user_is_an_error_with_its_line(
     else:
         give(more / "one.toml", user=user)
     for config in ((), ("--config", "perstack.toml")):
-        done = terminal.run("validate", *config)
-        assert done.code == 2
-        assert "perstack.toml:1: error: include[0]: " in done.out + done.err
-        assert "so it is not read" in done.out + done.err
+        result = terminal.run("validate", *config)
+        assert result.code == 2
+        assert "perstack.toml:1: error: include[0]: " in result.out + result.err
+        assert "so it is not read" in result.out + result.err
 
 
 @AS_ROOT
 def test_a_project_that_was_named_is_whole_whoever_it_belongs_to(terminal: Terminal) -> None:
-    terminal.project(f'include = ["more/*.toml"]\nenvPath = ["more/env"]\n{ONE}', solo=[reply("ok")])
+    terminal.project(f'include = ["more/*.toml"]\nenvPath = ["more/env"]\n{SOLO}', solo=[reply("ok")])
     more = terminal.workspace / "more"
     more.mkdir()
     (more / "one.toml").write_text('[experts.other]\ninstruction = "x"\n')
@@ -309,8 +309,8 @@ def test_a_project_that_was_named_is_whole_whoever_it_belongs_to(terminal: Termi
 def test_what_shells_complete_is_quiet_about_a_definition_of_another_user(subfolder: Terminal) -> None:
     subfolder.workspace.parent.parent.chmod(0o777)
     asked = {"COMP_WORDS": "perstack run ", "COMP_CWORD": "2", "_PERSTACK_COMPLETE": "bash_complete"}
-    done = subfolder.run(env=asked)
-    assert (done.out, "Traceback" in done.err) == ("", False)
+    result = subfolder.run(env=asked)
+    assert (result.out, "Traceback" in result.err) == ("", False)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_link_in_a_project_does_not_say_where_its_state_is(
     path = terminal.workspace / link
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target.replace("outside", str(outside), 1) if target.startswith("outside") else target)
-    terminal.project(storage + ONE, solo=[reply("ok")])
+    terminal.project(storage + SOLO, solo=[reply("ok")])
     for words in (
         ("run", "solo", "go", *SCRIPTED),
         ("jobs",),
@@ -357,7 +357,7 @@ def test_a_link_in_a_project_does_not_say_where_its_state_is(
         assert "Traceback" not in refused.err
         if words[0] not in ("doctor", "mcp"):
             assert len(refused.err.splitlines()) == 1, refused.err
-    assert [one.name for one in outside.iterdir()] == ["their.db"]
+    assert [path.name for path in outside.iterdir()] == ["their.db"]
     assert (outside / "their.db").read_bytes() == b""
     assert not (outside.parent / "beyond").exists()
 
@@ -367,9 +367,9 @@ def test_a_link_that_a_person_names_is_where_the_state_is(
 ) -> None:
     outside = tmp_path_factory.mktemp("disk")
     (terminal.workspace / "perstack").symlink_to(outside)
-    terminal.project(ONE, solo=[reply("ok")])
-    done = terminal.run("run", "solo", "go", *SCRIPTED, "--storage", "file:perstack", "--job-id", "here")
-    assert done.code == 0, done.err
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.run("run", "solo", "go", *SCRIPTED, "--storage", "file:perstack", "--job-id", "here")
+    assert result.code == 0, result.err
     assert (outside / "jobs" / "here").is_dir()
     assert ids(terminal, "--storage", "file:perstack") == ["here"]
 
@@ -377,11 +377,11 @@ def test_a_link_that_a_person_names_is_where_the_state_is(
 def test_a_project_that_is_reached_through_a_link_has_its_state(
     terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     link = tmp_path_factory.mktemp("links") / "project"
     link.symlink_to(terminal.workspace)
     there = Terminal(link)
     there.env = terminal.env
-    done = there.run("run", "solo", "go", *SCRIPTED, "--job-id", "here")
-    assert done.code == 0, done.err
+    result = there.run("run", "solo", "go", *SCRIPTED, "--job-id", "here")
+    assert result.code == 0, result.err
     assert ids(terminal) == ["here"]

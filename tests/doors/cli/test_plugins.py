@@ -19,9 +19,9 @@ def broken_package(tmp_path: Path) -> Path:
 
 
 def test_each_plugin_is_listed_with_its_package_and_what_it_brings(terminal: Terminal) -> None:
-    shown = terminal.run("plugins")
-    assert shown.code == 0
-    rows = {line.split()[0]: line for line in shown.lines[1:]}
+    result = terminal.run("plugins")
+    assert result.code == 0
+    rows = {line.split()[0]: line for line in result.lines[1:]}
     assert rows["filesystem"].split() == ["filesystem", "perstack", "0.1.0", "storage", "file"]
     assert rows["base"].split()[3:] == ["skill", "@perstack/base;", "runtime", "local"]
     assert rows["original"].split()[3:] == ["format", "perstack"]
@@ -37,17 +37,17 @@ def test_json_has_the_same(terminal: Terminal) -> None:
 
 def test_a_plugin_that_cannot_be_loaded_is_named_once_with_its_error(terminal: Terminal, broken_package: Path) -> None:
     env = {"PYTHONPATH": str(broken_package)}
-    shown = terminal.run("plugins", env=env)
-    assert shown.code == 0
-    row = next(line for line in shown.lines if line.startswith("broken "))
+    result = terminal.run("plugins", env=env)
+    assert result.code == 0
+    row = next(line for line in result.lines if line.startswith("broken "))
     assert row.split()[1:3] == ["broken-one", "2.5"]
-    assert shown.err.count("broken_one_module") == 1
-    assert "ModuleNotFoundError" in shown.err
+    assert result.err.count("broken_one_module") == 1
+    assert "ModuleNotFoundError" in result.err
     found = {plugin["name"]: plugin for plugin in terminal.run("plugins", "--json", env=env).events[0]["plugins"]}
     assert "broken_one_module" in found["broken"]["error"]
 
 
 def test_modules_named_in_the_environment_that_do_not_exist_are_wrong_usage(terminal: Terminal) -> None:
-    shown = terminal.run("plugins", env={"PERSTACK_PLUGINS": "no_such_module"})
-    assert shown.code == 2
-    assert "PERSTACK_PLUGINS" in shown.err
+    result = terminal.run("plugins", env={"PERSTACK_PLUGINS": "no_such_module"})
+    assert result.code == 2
+    assert "PERSTACK_PLUGINS" in result.err

@@ -14,10 +14,10 @@ def results_seen(terminal: Terminal, toml: str, path: str, *args: str) -> list[s
     tools = ("readTextFile", "writeTextFile", "appendTextFile", "deleteFile")
     calls = [reply("", (tool, {"path": path, "text": "x"})) for tool in tools]
     terminal.project(toml, solo=[*calls, reply("ok")])
-    ran = terminal.call("run", "solo", "q", "--provider", "scripted", *args)
-    assert ran.code == 0, ran.err
-    assert SECRET not in ran.out
-    return [event["contents"][0]["text"] for event in ran.events if event["type"] == "finishToolCall"]
+    result = terminal.call("run", "solo", "q", "--provider", "scripted", *args)
+    assert result.code == 0, result.err
+    assert SECRET not in result.out
+    return [event["contents"][0]["text"] for event in result.events if event["type"] == "finishToolCall"]
 
 
 @pytest.mark.parametrize("name", [".env", ".env.local", "keys/prod", "team.toml", "more/late.toml"])

@@ -44,8 +44,8 @@ def test_a_run_shows_what_the_provider_has_run_and_the_log_what_it_has_found(ter
 
 def test_a_recording_has_the_uses_and_plays_them(terminal: Terminal) -> None:
     searched(terminal).call("run", "a", "q", "--provider", "scripted", "--job-id", "j")
-    kept = terminal.call("record", "j", "--to", "j.json")
-    assert kept.code == 0, kept.err
+    result = terminal.call("record", "j", "--to", "j.json")
+    assert result.code == 0, result.err
     again = terminal.call("run", "a", "q", "--recording", "j.json", "--job-id", "k", "--output", "text")
     assert (again.code, again.out) == (0, "It is Paris.\n"), again.err
     assert PAGE in terminal.call("log", "--job", "k").out
@@ -122,20 +122,20 @@ def test_an_older_api_of_a_compatible_server_has_no_tools(terminal: Terminal) ->
     setting = '[provider]\nproviderName = "openai"\nsetting = { baseUrl = "http://127.0.0.1:9/v1" }\n'
     terminal.project('model = "m"\n' + setting + '[experts.a]\ninstruction = "i"\nproviderTools = ["webSearch"]\n')
     assert "provider openai runs no tools itself" in terminal.call("validate").out
-    done = terminal.call("run", "a", "q")
-    assert done.code == 2
-    assert "experts.a.providerTools[0]: provider openai runs no tools itself" in done.err
+    result = terminal.call("run", "a", "q")
+    assert result.code == 2
+    assert "experts.a.providerTools[0]: provider openai runs no tools itself" in result.err
 
 
 def test_the_offered_tools_are_listed_and_rules_about_them_can_be_tested(terminal: Terminal) -> None:
     searched(terminal)
-    shown = terminal.call("expert", "show", "a", "--provider", "scripted")
-    assert "== tools that the provider runs ==\nwebSearch\n" in shown.out
+    result = terminal.call("expert", "show", "a", "--provider", "scripted")
+    assert "== tools that the provider runs ==\nwebSearch\n" in result.out
     assert json.loads(terminal.call("expert", "show", "a", "--provider", "scripted", "--json").out)["providerTools"]
     assert terminal.call("permissions", "test", "a", "webSearch").out.startswith("allow: ")
     terminal.project(EXPERT + '\n[permissions]\nask = ["provider/webSearch"]\n')
-    told = terminal.call("permissions", "test", "a", "provider/webSearch").out
-    assert told.startswith("deny: the rule provider/webSearch asks, and the provider runs it")
+    output = terminal.call("permissions", "test", "a", "provider/webSearch").out
+    assert output.startswith("deny: the rule provider/webSearch asks, and the provider runs it")
     assert "warning: a: webSearch is not offered" in terminal.call("expert", "show", "a", "--provider", "scripted").err
     assert "never matches" not in terminal.call("validate").out
 

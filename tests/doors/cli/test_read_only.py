@@ -112,18 +112,18 @@ def test_a_sqlite_file_that_a_killed_process_left_is_not_read_without_what_it_ha
 def test_verify_all_checks_jobs_tasks_and_series_and_goes_on_after_a_damaged_one(own_team: Terminal) -> None:
     assert own_team.call("task", "create", "chore", "--start").code == 0
     assert own_team.call("task", "complete", "chore").code == 0
-    shown = own_team.call("verify", "--all")
-    assert shown.code == 0, shown.out
-    assert shown.lines[-1].endswith(": 1 Job, 1 task, 0 series, 0 findings")
+    result = own_team.call("verify", "--all")
+    assert result.code == 0, result.out
+    assert result.lines[-1].endswith(": 1 Job, 1 task, 0 series, 0 findings")
     log = own_team.workspace / "perstack" / "tasks" / "chore" / "runs" / "chore-1" / "events.jsonl"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
     own_team.log_of("team-3").write_bytes(b"{}\n")
-    shown = own_team.call("verify", "--all")
-    assert shown.code == 1
-    assert any(line.startswith("Task chore: the log ends at 2, ") for line in shown.lines), shown.out
-    assert any("team-3" in line for line in shown.lines)
+    result = own_team.call("verify", "--all")
+    assert result.code == 1
+    assert any(line.startswith("Task chore: the log ends at 2, ") for line in result.lines), result.out
+    assert any("team-3" in line for line in result.lines)
     reports = own_team.call("verify", "--all", "--json").events
-    seen = [(one["kind"], one["jobId"], one["ok"]) for one in reports]
+    seen = [(report["kind"], report["jobId"], report["ok"]) for report in reports]
     assert seen == [("job", "team", False), ("task", "chore", False)]
     assert own_team.call("verify", "chore").code == 1
     assert own_team.call("verify", "chore", "--all").code == 2
@@ -135,9 +135,9 @@ def test_a_task_whose_log_was_cut_is_damaged_and_never_at_work_again(own_team: T
     log = own_team.workspace / "perstack" / "tasks" / "chore" / "runs" / "chore-1" / "events.jsonl"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
     for args in (("task", "get", "chore"), ("task", "checkpoint", "chore"), ("task", "fail", "chore", "x")):
-        shown = own_team.call(*args)
-        assert shown.code == 1, (args, shown)
-        assert "its log has 2 events, and its entry names 3" in shown.err
+        result = own_team.call(*args)
+        assert result.code == 1, (args, result)
+        assert "its log has 2 events, and its entry names 3" in result.err
 
 
 def test_what_a_killed_driver_had_recorded_is_vouched_for_by_job_json(terminal: Terminal) -> None:
@@ -167,6 +167,6 @@ def test_what_a_killed_driver_had_recorded_is_vouched_for_by_job_json(terminal: 
         process.wait(30)
     assert terminal.call("verify").code == 0
     log.write_bytes(b"".join(lines[:-1]))
-    shown = terminal.call("verify")
-    assert shown.code == 1
-    assert f"a head kept elsewhere says it had {len(lines)} events" in shown.out
+    result = terminal.call("verify")
+    assert result.code == 1
+    assert f"a head kept elsewhere says it had {len(lines)} events" in result.out

@@ -38,10 +38,10 @@ def test_a_receipt_is_signed_and_the_logs_are_compared_with_it(signing: tuple[Te
     assert (written.code, written.out, written.err) == (0, "", "")
     statement = statement_in((terminal.workspace / "receipt.json").read_text())
     assert statement["predicate"]["jobId"] == "team"
-    assert [one["name"] for one in statement["subject"]] == ["team-1", "team-2", "team-3"]
-    shown = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public), "--json")
-    report = json.loads(shown.out)
-    assert (shown.code, report["ok"], report["complete"], report["findings"]) == (0, True, True, [])
+    assert [subject["name"] for subject in statement["subject"]] == ["team-1", "team-2", "team-3"]
+    result = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public), "--json")
+    report = json.loads(result.out)
+    assert (result.code, report["ok"], report["complete"], report["findings"]) == (0, True, True, [])
     assert report["checked"]["heads"] == json.loads(terminal.call("verify", "--json").out)["checked"]["heads"] + 3
 
 
@@ -67,15 +67,15 @@ def test_without_a_key_a_receipt_is_not_signed_and_says_so(own_team: Terminal) -
     written = own_team.call("receipt", "team", "--to", "receipt.json")
     assert (written.code, "is not signed" in written.err) == (0, True)
     assert json.loads((own_team.workspace / "receipt.json").read_text())["_type"] == "https://in-toto.io/Statement/v1"
-    shown = own_team.call("verify", "--receipt", "receipt.json")
-    assert (shown.code, "not checked: Job team: the receipt is not signed" in shown.out) == (0, True)
+    result = own_team.call("verify", "--receipt", "receipt.json")
+    assert (result.code, "not checked: Job team: the receipt is not signed" in result.out) == (0, True)
 
 
 def test_with_a_key_an_unsigned_receipt_counts_for_nothing(own_team: Terminal, tmp_path_factory) -> None:
     _, public = key_pair(tmp_path_factory.mktemp("keys"))
     own_team.call("receipt", "team", "--to", "receipt.json")
-    shown = own_team.call("verify", "--receipt", "receipt.json", "--key", str(public))
-    assert (shown.code, "the receipt is not signed" in shown.out) == (1, True)
+    result = own_team.call("verify", "--receipt", "receipt.json", "--key", str(public))
+    assert (result.code, "the receipt is not signed" in result.out) == (1, True)
 
 
 def test_the_key_may_be_in_a_variable(own_team: Terminal, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -101,16 +101,16 @@ def test_an_edited_receipt_is_found_whatever_was_changed_in_it(signing: tuple[Te
         assert old in body
         changed = {**envelope, "payload": b64encode(body.replace(old, new)).decode()}
         (terminal.workspace / "edited.json").write_text(json.dumps(changed))
-        shown = terminal.call("verify", "--receipt", "edited.json", "--key", str(public))
-        assert shown.code in (1, 2), shown.out
+        result = terminal.call("verify", "--receipt", "edited.json", "--key", str(public))
+        assert result.code in (1, 2), result.out
 
 
 def test_another_key_has_not_signed_it(signing: tuple[Terminal, Path], tmp_path_factory) -> None:
     terminal, _ = signing
     _, other = key_pair(tmp_path_factory.mktemp("keys"), "other")
     terminal.call("receipt", "team", "--to", "receipt.json")
-    shown = terminal.call("verify", "--receipt", "receipt.json", "--key", str(other))
-    assert (shown.code, "the receipt is not signed by that key" in shown.out) == (1, True)
+    result = terminal.call("verify", "--receipt", "receipt.json", "--key", str(other))
+    assert (result.code, "the receipt is not signed by that key" in result.out) == (1, True)
 
 
 def test_a_copy_of_the_logs_can_be_checked_without_the_project(
@@ -129,17 +129,17 @@ def test_a_job_that_is_gone_is_found(signing: tuple[Terminal, Path]) -> None:
     terminal, public = signing
     terminal.call("receipt", "team", "--to", "receipt.json")
     shutil.rmtree(terminal.workspace / "perstack")
-    shown = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public))
-    assert (shown.code, "there is no such Job here" in shown.out) == (1, True)
+    result = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public))
+    assert (result.code, "there is no such Job here" in result.out) == (1, True)
 
 
 def test_what_was_appended_since_is_named_as_not_vouched_for(signing: tuple[Terminal, Path]) -> None:
     terminal, public = signing
     terminal.call("receipt", "team", "--to", "receipt.json")
     terminal.call("run", "lead", "More", "--continue-job", "team", "--provider", "scripted")
-    shown = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public))
-    assert shown.code == 0, shown.out
-    assert "of its events were appended after the receipt" in shown.out
+    result = terminal.call("verify", "--receipt", "receipt.json", "--key", str(public))
+    assert result.code == 0, result.out
+    assert "of its events were appended after the receipt" in result.out
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_what_was_appended_since_is_named_as_not_vouched_for(signing: tuple[Term
     ],
 )
 def test_wrong_files_are_named_in_one_line(team: Terminal, given: list[str], words: str) -> None:
-    shown = team.call("verify", *given)
-    assert (shown.code, shown.out) == (2, "")
-    assert shown.err.startswith(f"error: {words}")
-    assert shown.err.count("\n") == 1
+    result = team.call("verify", *given)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {words}")
+    assert result.err.count("\n") == 1
 
 
 def test_a_receipt_of_another_job_is_refused(team: Terminal, tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_receipt_of_another_job_is_refused(team: Terminal, tmp_path: Path) -> 
 def test_no_receipt_is_written_over_a_log_that_does_not_hold(own_team: Terminal) -> None:
     path = own_team.log_of("team-2")
     path.write_bytes(path.read_bytes().replace(b"first part", b"other part"))
-    shown = own_team.call("receipt", "team")
-    assert (shown.code, shown.out) == (1, "")
+    result = own_team.call("receipt", "team")
+    assert (result.code, result.out) == (1, "")
 
 
 # --- every edit ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-TELLING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "telling.py"
+TELLING_SERVER = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "telling.py"
 SERVED = f"""
 [experts.mechanic]
 instruction = "You mend."
@@ -19,7 +19,7 @@ permissions = {{ allow = ["exec"] }}
 [experts.mechanic.skills.bench]
 type = "mcpStdioSkill"
 command = "{sys.executable}"
-args = ["{TELLING}"]
+args = ["{TELLING_SERVER}"]
 requiredEnv = ["BENCH_TOKEN"]
 """
 
@@ -39,9 +39,9 @@ def mended(terminal: Terminal) -> Terminal:
     (terminal.workspace / ".env").write_text("BENCH_TOKEN=nobody-else-knows-this\n")
     done = terminal.call("run", "mechanic", "Mend it", "--provider", "scripted", "--job-id", "mend")
     assert done.code == 0, done.err
-    kept = terminal.call("record", "mend", "--to", "mend.json")
-    assert (kept.code, kept.out) == (0, "")
-    assert kept.err.startswith("mend.json: 1 Run, 2 generations, 2 calls, ")
+    result = terminal.call("record", "mend", "--to", "mend.json")
+    assert (result.code, result.out) == (0, "")
+    assert result.err.startswith("mend.json: 1 Run, 2 generations, 2 calls, ")
     (terminal.workspace / ".env").unlink()
     (terminal.workspace / "told.jsonl").unlink()
     (terminal.workspace / "pid").unlink()
@@ -62,10 +62,10 @@ def test_with_mask_secrets_neither_output_nor_disk_has_what_tools_give(terminal:
     read = reply("", ("touch", {}), ("exec", {"command": "cat", "args": ["notes.txt", "told.jsonl"]}))
     write = reply("", ("writeTextFile", {"path": "out.txt", "text": "[secret:1] [secret:2] [secret:3]"}))
     terminal.project(f"maskSecrets = true\n{SERVED}", **{"*": [read, write, reply("Done.")]})
-    done = terminal.call("run", "mechanic", "Go", "--provider", "scripted", "--job-id", "job")
-    assert done.code == 0, done.err
+    result = terminal.call("run", "mechanic", "Go", "--provider", "scripted", "--job-id", "job")
+    assert result.code == 0, result.err
     assert {*(terminal.workspace / "out.txt").read_text().split()} == {"ada", password, variable}
-    shown = [done.out, done.err, terminal.call("log", "job").out, terminal.call("record", "job").out]
+    shown = [result.out, result.err, terminal.call("log", "job").out, terminal.call("record", "job").out]
     kept = [path.read_text() for path in (terminal.workspace / "perstack").rglob("*") if path.is_file()]
     assert not [text for text in (*shown, *kept) if password in text or variable in text]
 
@@ -81,9 +81,9 @@ def test_the_model_of_a_played_run_is_that_of_the_recording_alone(mended: Termin
 
 
 def test_stdout_takes_a_recording_too_and_an_older_one_is_replaced(mended: Terminal) -> None:
-    shown = mended.call("record", "mend", "--to", "-")
-    assert shown.out == (mended.workspace / "mend.json").read_text()
-    assert shown.err.startswith("recorded: 1 Run, ")
+    result = mended.call("record", "mend", "--to", "-")
+    assert result.out == (mended.workspace / "mend.json").read_text()
+    assert result.err.startswith("recorded: 1 Run, ")
     assert mended.call("record", "@last", "--to", "mend.json").code == 0
     assert mended.call("record", "mend", "--to", "deep/er/mend.json").code == 0
     assert json.loads((mended.workspace / "deep" / "er" / "mend.json").read_text())["job"] == "mend"
@@ -100,9 +100,9 @@ def test_what_is_no_recording_is_not_replaced(mended: Terminal) -> None:
 
 
 def test_a_job_that_is_not_finished_is_recorded_and_that_is_said(waiting: Terminal) -> None:
-    kept = waiting.call("record", "ask", "--to", "ask.json")
-    assert kept.code == 0
-    assert "note: Job ask is not finished (stoppedByInteractiveTool); it is recorded as far as it got" in kept.err
+    result = waiting.call("record", "ask", "--to", "ask.json")
+    assert result.code == 0
+    assert "note: Job ask is not finished (stoppedByInteractiveTool); it is recorded as far as it got" in result.err
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_the_secrets_of_env_files_are_in_no_recording(terminal: Terminal) -> Non
     terminal.project('[experts.a]\ninstruction = "A."\n', **{"*": [reply("It is nobody-else-knows-this.")]})
     (terminal.workspace / ".env").write_text("BENCH_TOKEN=nobody-else-knows-this\n")
     assert terminal.call("run", "a", "q", "--provider", "scripted", "--job-id", "a").code == 0
-    kept = terminal.call("record", "a", "--to", "a.json")
-    assert "note: what may be secret was taken out in 1 place: [redacted] stands there" in kept.err
+    result = terminal.call("record", "a", "--to", "a.json")
+    assert "note: what may be secret was taken out in 1 place: [redacted] stands there" in result.err
     assert "nobody-else" not in (terminal.workspace / "a.json").read_text()
 
 

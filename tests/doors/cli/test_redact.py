@@ -32,10 +32,10 @@ def test_it_says_what_went_with_it_and_where_the_text_still_is_and_the_log_shows
     assert "query" in done.out
     assert done.err.startswith("the same text is also in: job-1-")
     assert "redacts" in job_with_secret.call("log", "job").out
-    shown = job_with_secret.call("verify", "job")
-    assert shown.code == 0
-    assert "redacted: job-1, event 1 (startRun), by " in shown.out
-    assert ": a password" in shown.out
+    result = job_with_secret.call("verify", "job")
+    assert result.code == 0
+    assert "redacted: job-1, event 1 (startRun), by " in result.out
+    assert ": a password" in result.out
     assert SECRET not in job_with_secret.call("jobs", "--json").out.partition('"text"')[0]
 
 
@@ -44,9 +44,9 @@ def test_with_its_copies_no_byte_of_it_is_left_and_the_same_again_changes_nothin
     files = [path for path in (job_with_secret.workspace / "perstack").rglob("*") if path.is_file()]
     assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
     before = job_with_secret.call("log", "job", "--json").out
-    again = job_with_secret.call("redact", "job-1-1", "query", "--reason", "another", "--copies", "--json")
-    assert (again.code, again.err) == (0, "")
-    assert json.loads(again.out.splitlines()[0])["reason"] == "a password"
+    result = job_with_secret.call("redact", "job-1-1", "query", "--reason", "another", "--copies", "--json")
+    assert (result.code, result.err) == (0, "")
+    assert json.loads(result.out.splitlines()[0])["reason"] == "a password"
     assert job_with_secret.call("log", "job", "--json").out == before
     assert job_with_secret.call("verify", "job").code == 0
 
@@ -76,10 +76,10 @@ def test_what_cannot_be_taken_out_is_refused_in_a_line(
     job_with_secret: Terminal, event: str, field: str, words: str
 ) -> None:
     before = events(job_with_secret)
-    done = job_with_secret.call("redact", event, field, "--reason", "r")
-    assert (done.code, done.out) == (2, "")
-    assert words in done.err
-    assert len(done.err.splitlines()) == 1
+    result = job_with_secret.call("redact", event, field, "--reason", "r")
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+    assert len(result.err.splitlines()) == 1
     assert events(job_with_secret) == before
 
 
@@ -88,9 +88,9 @@ def test_a_job_that_is_driven_is_refused(terminal: Terminal) -> None:
     terminal.project(TEAM, lead=slow)
     with start(terminal, "run", "lead", SECRET, "--job-id", "job") as process:
         wait_until(lambda: (terminal.workspace / "began").exists(), "the command runs")
-        done = terminal.call("redact", "job-1-1", "query", "--reason", "r")
-        assert (done.code, done.out) == (1, "")
-        assert "is being driven by" in done.err
+        result = terminal.call("redact", "job-1-1", "query", "--reason", "r")
+        assert (result.code, result.out) == (1, "")
+        assert "is being driven by" in result.err
         assert terminal.call("cancel", "job").code == 0
         process.communicate(timeout=SECONDS)
     assert terminal.call("redact", "job-1-1", "query", "--reason", "r").code == 0

@@ -67,13 +67,13 @@ def test_no_command_waits_for_what_has_the_name_of_a_file_of_the_project(
     put(project.workspace / name, kind)
     others = (("validate",), ("doctor",), ("install",)) if kind == "pipe" else ()
     for words in (("run", "solo", "go", "--provider", "scripted"), *others):
-        done = project.run(*words)
-        assert "Traceback" not in done.err, done.err
+        result = project.run(*words)
+        assert "Traceback" not in result.err, result.err
         if words[0] == "run" and name == "perstack.lock":
-            assert done.code == 2, done.err
-            assert done.err.startswith("error: ")
-            assert "perstack.lock cannot be read: " in done.err
-            assert len(done.err.splitlines()) == 1, done.err
+            assert result.code == 2, result.err
+            assert result.err.startswith("error: ")
+            assert "perstack.lock cannot be read: " in result.err
+            assert len(result.err.splitlines()) == 1, result.err
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,10 +92,10 @@ def test_no_command_waits_for_a_file_that_is_named(project: Terminal, kind: str)
         ("run", "solo", "go", "--provider", "scripted", "--storage", "sqlite:named"),
         ("jobs", "--storage", "file:named"),
     ):
-        done = project.run(*words)
-        assert done.code != 0 or words[0] in ("run", "jobs"), words
-        assert "Traceback" not in done.err + done.out, (words, done.err)
-        assert "no such option" not in done.err.lower(), done.err
+        result = project.run(*words)
+        assert result.code != 0 or words[0] in ("run", "jobs"), words
+        assert "Traceback" not in result.err + result.out, (words, result.err)
+        assert "no such option" not in result.err.lower(), result.err
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -124,8 +124,8 @@ def test_no_command_waits_for_what_has_the_name_of_a_file_of_the_state(terminal:
     terminal.project(
         f'storage = "{storage}"\n[experts.solo]\ninstruction = "x"\n', solo=[reply("", ("think", {"thought": "a"}))] * 9
     )
-    ran = terminal.run("run", "solo", "go", "--provider", "scripted", "--job-id", "j", "--max-steps", "2")
-    assert ran.code == 4, ran.err
+    result = terminal.run("run", "solo", "go", "--provider", "scripted", "--job-id", "j", "--max-steps", "2")
+    assert result.code == 4, result.err
     assert terminal.run("task", "create", "t", "--start").code == 0
     state = terminal.workspace / storage.partition(":")[2].partition("/")[0]
     kept = state.with_name("kept")

@@ -47,12 +47,12 @@ def checkpoints(terminal: Terminal) -> list[str]:
 
 def test_a_diff_is_a_patch_that_git_applies(worked: Terminal) -> None:
     first = checkpoints(worked)[0]
-    shown = worked.call("diff", "j", "1")
-    assert shown.out == (
+    result = worked.call("diff", "j", "1")
+    assert result.out == (
         "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,4 @@\n one\n-two\n+2\n three\n+four\n"
     )
-    assert worked.call("diff", "j", first).out == shown.out
-    assert worked.call("diff", first).out == shown.out
+    assert worked.call("diff", "j", first).out == result.out
+    assert worked.call("diff", first).out == result.out
     patch = worked.call("diff", "j", "2").out.replace("Binary files /dev/null and b/pic differ\n", "")
     assert worked.call("rewind", "j", first, "--yes").code == 0
     fits = subprocess.run(["git", "apply", "-"], cwd=worked.workspace, input=patch.encode(), capture_output=True)
@@ -105,9 +105,9 @@ def test_a_rewind_shows_what_it_does_and_the_way_back_works_as_it_is_printed(wor
         2,
         "error: files would be changed (−1 in 4 files): add --yes to change them\n",
     )
-    done = worked.call("rewind", "j", first, "--yes")
+    result = worked.call("rewind", "j", first, "--yes")
     assert set(tree(worked.workspace)) == {b"a.txt", b"script.json"}
-    back = done.lines[-1].split()
+    back = result.lines[-1].split()
     assert back[:2] == ["perstack", "rewind"]
     assert worked.call(*back[1:], "--yes").code == 0
     assert tree(worked.workspace) == after
@@ -127,9 +127,9 @@ def test_a_person_is_asked_and_only_a_yes_changes_files(worked: Terminal) -> Non
 
 def test_a_rewind_to_where_the_files_are_does_and_records_nothing(worked: Terminal) -> None:
     before = worked.call("log", "j", "--json").out
-    done = worked.call("rewind", "j", checkpoints(worked)[1], "--yes")
-    assert done.code == 0
-    assert "there is nothing to rewind" in done.err
+    result = worked.call("rewind", "j", checkpoints(worked)[1], "--yes")
+    assert result.code == 0
+    assert "there is nothing to rewind" in result.err
     assert worked.call("log", "j", "--json").out == before
 
 
@@ -149,8 +149,8 @@ def test_a_branch_begins_with_the_files_of_then_in_place_or_in_a_new_folder(work
     assert done.code == 0, done.err
     assert tree(new)[b"a.txt"][1] == b"one\n2\nthree\nfour\n"
     assert tree(worked.workspace) == after
-    again = worked.call(*branch, "--workspace", str(new))
-    assert (again.code, "is not empty" in again.err) == (2, True)
+    result = worked.call(*branch, "--workspace", str(new))
+    assert (result.code, "is not empty" in result.err) == (2, True)
     unsure = worked.call(*branch)
     assert (unsure.code, tree(worked.workspace) == after) == (2, True)
     (worked.workspace / "later.txt").write_text("later\n")
@@ -162,7 +162,7 @@ def test_a_branch_begins_with_the_files_of_then_in_place_or_in_a_new_folder(work
 
 
 SCREENS = Path(__file__).parent / "screens" / "files"
-SHOWN = {
+COMMANDS = {
     "diff": ("diff", "j"),
     "diff-stat": ("diff", "j", "--stat"),
     "rewind-dry-run": ("rewind", "j", "CHECKPOINT", "--dry-run"),
@@ -176,15 +176,15 @@ def test_each_screen_looks_as_it_did(worked: Terminal) -> None:
     (long / "the_name_of_the_file_that_counts.py").write_text("x\n" * 1200)
     assert worked.call("rewind", "j", "j-1-2", "--only", "l", "--yes").code == 0
     first = checkpoints(worked)[0]
-    for name, given in SHOWN.items():
-        args = [first if one == "CHECKPOINT" else one for one in given]
+    for name, given in COMMANDS.items():
+        args = [first if word == "CHECKPOINT" else word for word in given]
         screens = [f"{columns} columns\n{_screen(worked, args, columns)}" for columns in (80, 200)]
         found = "\n".join(screens).replace(str(worked.workspace), "WORKSPACE").replace("\x1b", "␛")
-        kept = SCREENS / f"{name}.txt"
+        path = SCREENS / f"{name}.txt"
         if os.environ.get("PERSTACK_KEEP_SCREENS"):
-            kept.parent.mkdir(exist_ok=True)
-            kept.write_text(found)
-        assert found == kept.read_text()
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(found)
+        assert found == path.read_text()
 
 
 def _screen(terminal: Terminal, args: list[str], columns: int) -> str:

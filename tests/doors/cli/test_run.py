@@ -9,36 +9,36 @@ import sys
 import pytest
 from terminal import ASKING, TEAM, Terminal, reply
 
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")
 
 
 def test_stdout_carries_only_events_one_a_line_and_stderr_is_empty_without_a_terminal(terminal: Terminal) -> None:
     terminal.project(TEAM, lead=[reply("", ("helper", {"query": "x"})), reply("ok")], helper=[reply("done")])
-    ran = terminal.run("run", "lead", "q", *SCRIPTED)
-    assert ran.code == 0
-    kinds = [event["type"] for event in ran.events]
+    result = terminal.run("run", "lead", "q", *SCRIPTED)
+    assert result.code == 0
+    kinds = [event["type"] for event in result.events]
     assert kinds[:3] == ["initializeRuntime", "startRun", "startGeneration"]
     assert kinds[-1] == "finishRun"
-    for event in ran.events:
+    for event in result.events:
         assert {"type", "id", "timestamp", "jobId", "runId"} <= set(event)
-    for event in (event for event in ran.events if "digest" in event):
+    for event in (event for event in result.events if "digest" in event):
         assert event["stepNumber"] == event["step"] >= 1
         assert event["expertKey"] in ("lead", "helper")
-    assert ran.err == "", "nothing is wrong, and nobody looks"
+    assert result.err == "", "nothing is wrong, and nobody looks"
 
 
 def test_stdout_is_what_stands_in_the_logs(terminal: Terminal) -> None:
     terminal.project(TEAM, lead=[reply("", ("helper", {"query": "x"})), reply("ok")], helper=[reply("done")])
-    ran = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job")
+    result = terminal.call("run", "lead", "q", *SCRIPTED, "--job-id", "job")
     for run_id in ("job-1", "job-2"):
         log = terminal.workspace / "perstack/jobs/job/runs" / run_id / "events.jsonl"
-        shown = [line for line in ran.lines if json.loads(line)["runId"] == run_id and "digest" in json.loads(line)]
+        shown = [line for line in result.lines if json.loads(line)["runId"] == run_id and "digest" in json.loads(line)]
         assert log.read_text().splitlines() == shown
 
 
 def test_text_is_streamed_only_when_asked_for(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("many words come", thinking="hm")])
+    terminal.project(SOLO, solo=[reply("many words come", thinking="hm")])
     quiet = terminal.call("run", "solo", "q", *SCRIPTED)
     loud = terminal.call("run", "solo", "q", *SCRIPTED, "--stream")
     assert not [event for event in quiet.events if event["type"].startswith("stream")]
@@ -48,9 +48,9 @@ def test_text_is_streamed_only_when_asked_for(terminal: Terminal) -> None:
 
 
 def test_a_query_of_a_dash_is_read_from_stdin(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
-    ran = terminal.run("run", "solo", "-", *SCRIPTED, stdin="from a pipe")
-    assert next(event for event in ran.events if event["type"] == "startRun")["query"] == "from a pipe"
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.run("run", "solo", "-", *SCRIPTED, stdin="from a pipe")
+    assert next(event for event in result.events if event["type"] == "startRun")["query"] == "from a pipe"
 
 
 def test_each_way_a_job_ends_has_its_exit_status_and_says_what_to_do_next(terminal: Terminal) -> None:
@@ -60,10 +60,10 @@ def test_each_way_a_job_ends_has_its_exit_status_and_says_what_to_do_next(termin
         3,
         True,
     )
-    answered = terminal.call("run", "guest", "yes", "--continue", "-i", *SCRIPTED, attended=True)
-    assert (answered.code, "completed: 2 steps" in answered.err) == (0, True)
+    result = terminal.call("run", "guest", "yes", "--continue", "-i", *SCRIPTED, attended=True)
+    assert (result.code, "completed: 2 steps" in result.err) == (0, True)
 
-    terminal.project(ONE, solo=[{**reply("", ("todo", {})), "repeat": 3}, reply("end")])
+    terminal.project(SOLO, solo=[{**reply("", ("todo", {})), "repeat": 3}, reply("end")])
     limited = terminal.call("run", "solo", "q", *SCRIPTED, "--max-steps", "2", "--job-id", "long", attended=True)
     assert (limited.code, "perstack resume long --max-steps N" in limited.err) == (4, True)
     resumed = terminal.call("resume", "long", "--max-steps", "9", *SCRIPTED, attended=True)
@@ -78,15 +78,15 @@ def test_without_a_terminal_a_question_and_a_limit_leave_stderr_empty_and_stdout
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea?"})), reply("Served.")])
     asks = terminal.call("run", "guest", "q", *SCRIPTED, "--job-id", "tea")
     assert (asks.code, asks.err, asks.events[-1]["type"]) == (3, "", "stopRunByInteractiveTool")
-    answered = terminal.call("answer", "tea", "yes", *SCRIPTED)
-    assert (answered.code, answered.err, answered.events[-1]["type"]) == (0, "", "finishRun")
-    terminal.project(ONE, solo=[{**reply("", ("todo", {})), "repeat": 3}, reply("end")])
+    result = terminal.call("answer", "tea", "yes", *SCRIPTED)
+    assert (result.code, result.err, result.events[-1]["type"]) == (0, "", "finishRun")
+    terminal.project(SOLO, solo=[{**reply("", ("todo", {})), "repeat": 3}, reply("end")])
     limited = terminal.call("run", "solo", "q", *SCRIPTED, "--max-steps", "2", "--job-id", "long")
     assert (limited.code, limited.err, limited.events[-1]["type"]) == (4, "", "stopRunByExceededMaxSteps")
 
 
-GONE = (
-    ONE
+MISSING_SKILLS = (
+    SOLO
     + """
 [experts.solo.skills.tools]
 type = "mcpStdioSkill"
@@ -100,7 +100,7 @@ lazyInit = true
 
 
 def test_a_missing_skill_is_named_on_stderr_and_the_run_goes_on(terminal: Terminal) -> None:
-    ran = terminal.project(GONE.partition("[experts.solo.skills.others]")[0], solo=[reply("ok")]).call(
+    ran = terminal.project(MISSING_SKILLS.partition("[experts.solo.skills.others]")[0], solo=[reply("ok")]).call(
         "run", "solo", "q", *SCRIPTED
     )
     assert ran.code == 0
@@ -113,15 +113,15 @@ def test_a_missing_skill_is_named_on_stderr_and_the_run_goes_on(terminal: Termin
 @pytest.mark.parametrize("way", ["required = true", "--strict-skills"])
 def test_a_required_skill_that_is_missing_ends_the_run_before_its_model_is_called(terminal: Terminal, way: str) -> None:
     flags = (way,) if way.startswith("--") else ()
-    toml = GONE if flags else GONE.replace("command =", f"{way}\ncommand =")
+    toml = MISSING_SKILLS if flags else MISSING_SKILLS.replace("command =", f"{way}\ncommand =")
     terminal.project(toml, solo=[reply("ok")])
-    ran = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", *flags)
-    assert ran.code == 1
-    stored = [event for event in ran.events if "digest" in event]
+    result = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "job", *flags)
+    assert result.code == 1
+    stored = [event for event in result.events if "digest" in event]
     assert [event["type"] for event in stored] == ["startRun", "errorRun"]
     for words in ("skill 'tools' is required and missing: ", "no-such-command", "skill 'others' is required", "nor-th"):
         assert words in stored[1]["error"]["message"]
-        assert words in ran.err
+        assert words in result.err
     again = terminal.call("resume", "job", *SCRIPTED, *flags)
     assert (again.code, again.events[-1]["type"]) == (1, "errorRun")
 
@@ -149,38 +149,38 @@ def test_a_required_skill_that_is_missing_ends_the_run_before_its_model_is_calle
 def test_wrong_usage_is_one_line_that_says_what_to_change_and_exit_2(
     terminal: Terminal, args: tuple[str, ...], words: str
 ) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
-    ran = terminal.call(*args)
-    assert ran.code == 2
-    assert words in ran.err
-    assert "Traceback" not in ran.err
-    assert not ran.out
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.call(*args)
+    assert result.code == 2
+    assert words in result.err
+    assert "Traceback" not in result.err
+    assert not result.out
     assert not list(terminal.workspace.glob("perstack/jobs/*"))
 
 
 def test_without_any_definition_the_error_says_where_it_looked(terminal: Terminal) -> None:
-    ran = terminal.call("run", "solo", "q")
-    assert ran.code == 2
-    assert "no perstack.toml in" in ran.err
+    result = terminal.call("run", "solo", "q")
+    assert result.code == 2
+    assert "no perstack.toml in" in result.err
 
 
 def test_a_broken_definition_names_every_problem_and_runs_nothing(terminal: Terminal) -> None:
     terminal.project('[experts.a]\ndelegates = ["ghost"]\n[experts."b c"]\ninstruction = 7\n', a=[])
-    ran = terminal.call("run", "a", "q", *SCRIPTED)
-    assert ran.code == 2
-    assert len([line for line in ran.err.splitlines() if line.startswith("error: ")]) >= 3
+    result = terminal.call("run", "a", "q", *SCRIPTED)
+    assert result.code == 2
+    assert len([line for line in result.err.splitlines() if line.startswith("error: ")]) >= 3
     assert not (terminal.workspace / "perstack").exists()
 
 
 def test_an_id_that_exists_is_refused(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine").code == 0
-    again = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine")
-    assert (again.code, "Job mine exists" in again.err) == (2, True)
+    result = terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "mine")
+    assert (result.code, "Job mine exists" in result.err) == (2, True)
 
 
 def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     storage = ("--storage", "sqlite:perstack/state.db")
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "in-db", *storage).code == 0
     assert "in-db" in terminal.call("jobs", *storage).out
@@ -251,7 +251,7 @@ UNUSED = {
 
 
 def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     program = (
         "import sys\n"
         "from perstack.doors.cli import run\n"
@@ -277,32 +277,32 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
 
 @pytest.mark.parametrize("name", ["docker", "cursor", "claude-code", "gemini"])
 def test_a_runtime_of_the_original_is_one_warning_and_the_definition_chooses(terminal: Terminal, name: str) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
-    ran = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name)
-    assert (ran.code, len(ran.err.splitlines())) == (0, 1), ran.err
-    assert ran.err.startswith(f"warning: --runtime {name} has no effect: programs run where perstack.toml says")
-    assert "runtime" not in next(event for event in ran.events if event["type"] == "startRun").get("overrides", [])
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name)
+    assert (result.code, len(result.err.splitlines())) == (0, 1), result.err
+    assert result.err.startswith(f"warning: --runtime {name} has no effect: programs run where perstack.toml says")
+    assert "runtime" not in next(event for event in result.events if event["type"] == "startRun").get("overrides", [])
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "perstack").err == ""
     # the sandbox of the definition is not lost
-    terminal.project('runtime = "nosuch"\n' + ONE, solo=[reply("ok")])
+    terminal.project('runtime = "nosuch"\n' + SOLO, solo=[reply("ok")])
     assert "no runtime 'nosuch' is installed" in terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", name).err
 
 
 def test_a_runtime_that_there_is_not_is_refused_before_anything_is_written(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
-    ran = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "lcoal")
-    assert (ran.code, ran.out) == (2, "")
-    assert "no runtime 'lcoal' is installed; there are: " in ran.err
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "lcoal")
+    assert (result.code, result.out) == (2, "")
+    assert "no runtime 'lcoal' is installed; there are: " in result.err
     assert not terminal.jobs().exists()
     assert terminal.call("run", "solo", "q", *SCRIPTED, "--runtime", "local").code == 0
 
 
 def test_a_broken_module_in_perstack_plugins_is_one_line(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     (terminal.workspace / "broken.py").write_text("raise RuntimeError('half\\nmade')")
-    ran = terminal.run("run", "solo", "q", env={"PERSTACK_PLUGINS": "broken", "PYTHONPATH": str(terminal.workspace)})
-    assert (ran.code, ran.out, len(ran.err.splitlines())) == (2, "", 1)
-    assert "PERSTACK_PLUGINS: broken cannot be imported (RuntimeError: half made)" in ran.err
+    result = terminal.run("run", "solo", "q", env={"PERSTACK_PLUGINS": "broken", "PYTHONPATH": str(terminal.workspace)})
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert "PERSTACK_PLUGINS: broken cannot be imported (RuntimeError: half made)" in result.err
 
 
 @pytest.mark.parametrize(
@@ -312,12 +312,12 @@ def test_a_broken_module_in_perstack_plugins_is_one_line(terminal: Terminal) -> 
 def test_a_missing_file_of_variables_is_an_error_in_every_command(
     terminal: Terminal, command: tuple[str, ...], kind: str
 ) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     (terminal.workspace / ".env").write_text("A=b\n")
     (terminal.workspace / "folder").mkdir()
-    ran = terminal.call(*command, "--env-path", ".env", "--env-path", kind)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == f"error: --env-path {kind}: no such file in {terminal.workspace}\n"
+    result = terminal.call(*command, "--env-path", ".env", "--env-path", kind)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"error: --env-path {kind}: no such file in {terminal.workspace}\n"
     assert not terminal.jobs().exists()
 
 
@@ -333,7 +333,7 @@ def test_a_missing_file_of_variables_is_an_error_in_every_command(
 )
 def test_several_files_of_variables_follow_one_option_as_in_the_original(terminal: Terminal, written: str) -> None:
     reads = '\n[experts.solo.skills.b]\ntype = "mcpStdioSkill"\ncommand = "nowhere"\nrequiredEnv = ["A", "B"]\n'
-    terminal.project(ONE + reads, solo=[reply("ok")])
+    terminal.project(SOLO + reads, solo=[reply("ok")])
     for name in ("a", "b", "c"):
         (terminal.workspace / f"{name}.env").write_text(f"{name.upper()}=set\n")
     ran = terminal.run(*written.split(), *SCRIPTED, "--strict-skills")
@@ -341,19 +341,19 @@ def test_several_files_of_variables_follow_one_option_as_in_the_original(termina
 
 
 def test_a_word_too_many_that_follows_no_file_is_still_an_error(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
+    terminal.project(SOLO, solo=[reply("ok")])
     (terminal.workspace / ".env").write_text("A=b\n")
-    ran = terminal.call("run", "solo", "two", "words", "--env-path", ".env")
-    assert (ran.code, "too much is given: words" in ran.err) == (2, True)
-    ran = terminal.call("run", "solo", "q", "--env-path", ".env", "words")
-    assert ran.err == f"error: --env-path words: no such file in {terminal.workspace}\n"
+    result = terminal.call("run", "solo", "two", "words", "--env-path", ".env")
+    assert (result.code, "too much is given: words" in result.err) == (2, True)
+    result = terminal.call("run", "solo", "q", "--env-path", ".env", "words")
+    assert result.err == f"error: --env-path words: no such file in {terminal.workspace}\n"
 
 
 def test_options_of_the_original_without_effect_are_a_warning_that_says_what_to_write(terminal: Terminal) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
-    ran = terminal.call("run", "solo", "q", "--env", "FOO", "BAR", "--verbose", "--env", "BAZ", "--quiet", *SCRIPTED)
-    assert (ran.code, ran.out) == (0, "ok\n")
-    assert ran.err.splitlines() == [
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.call("run", "solo", "q", "--env", "FOO", "BAR", "--verbose", "--env", "BAZ", "--quiet", *SCRIPTED)
+    assert (result.code, result.out) == (0, "ok\n")
+    assert result.err.splitlines() == [
         "warning: --env has no effect: a skill names its variables in `requiredEnv`",
         "warning: --verbose has no effect: `perstack log --verbose` prints the full texts",
     ]
@@ -361,10 +361,10 @@ def test_options_of_the_original_without_effect_are_a_warning_that_says_what_to_
 
 @pytest.mark.parametrize("key", ["@org/expert", "@org/expert@1.0.0"])
 def test_an_unknown_published_expert_names_the_way_to_bring_it_over(terminal: Terminal, key: str) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
-    ran = terminal.call("run", key, "q", *SCRIPTED)
-    assert ran.code == 2
-    assert "there are: solo; bring a published Expert over with `include`: docs/from-perstack.md" in ran.err
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.call("run", key, "q", *SCRIPTED)
+    assert result.code == 2
+    assert "there are: solo; bring a published Expert over with `include`: docs/from-perstack.md" in result.err
     assert "include" not in terminal.call("run", "nobody", "q", *SCRIPTED).err
 
 
@@ -372,15 +372,15 @@ def test_an_unknown_published_expert_names_the_way_to_bring_it_over(terminal: Te
 def test_a_continuation_without_a_query_names_the_command_that_needs_none(
     terminal: Terminal, which: tuple[str, ...]
 ) -> None:
-    terminal.project(ONE, solo=[reply("ok")])
-    ran = terminal.run("run", "solo", *which, stdin="")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.endswith("; `perstack resume` continues a Job without one\n")
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.run("run", "solo", *which, stdin="")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.endswith("; `perstack resume` continues a Job without one\n")
 
 
 def test_the_step_limit_that_is_shown_is_the_one_in_force_after_a_resume(terminal: Terminal) -> None:
     thinks = [reply("", ("think", {"thought": "hm"})) for _ in range(5)]
-    terminal.project(ONE, solo=[*thinks, reply("ok")])
+    terminal.project(SOLO, solo=[*thinks, reply("ok")])
     terminal.call("run", "solo", "q", *SCRIPTED, "--job-id", "j", "--max-steps", "2")
     summary = terminal.jobs() / "j" / "job.json"
     for most, shown in (("4", "4 of at most 4 steps"), ("0", "6 steps")):

@@ -79,8 +79,8 @@ def test_a_session_looks_as_it_did(
         found = seen_in(terminal, window, *args)
         assert window.state() == before
     assert found.count("That is all.") == 1
-    kept = SCREENS / f"{name}-{columns}x{lines}.txt"
+    path = SCREENS / f"{name}-{columns}x{lines}.txt"
     if os.environ.get("PERSTACK_KEEP_SCREENS"):
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(found)
-    assert found == kept.read_text()
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found)
+    assert found == path.read_text()

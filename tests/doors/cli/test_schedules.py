@@ -31,10 +31,10 @@ def due(terminal: Terminal, project: str = MINUTELY) -> Terminal:
 
 def test_what_there_is_is_listed_with_its_next_time(terminal: Terminal) -> None:
     terminal.project(PROJECT, a=[])
-    shown = terminal.run("schedules")
-    assert shown.lines[0].split() == ["name", "cron", "zone", "next", "last", "status", "Job"]
-    assert shown.lines[1].split()[:7] == ["nightly", "0", "2", "*", "*", "*", "Europe/Berlin"]
-    assert shown.lines[1].split()[8:] == ["02:00", "-", "-", "-"]
+    result = terminal.run("schedules")
+    assert result.lines[0].split() == ["name", "cron", "zone", "next", "last", "status", "Job"]
+    assert result.lines[1].split()[:7] == ["nightly", "0", "2", "*", "*", "*", "Europe/Berlin"]
+    assert result.lines[1].split()[8:] == ["02:00", "-", "-", "-"]
     (one,) = [json.loads(line) for line in terminal.run("schedules", "--json").lines]
     assert one.pop("next") % 3_600_000 == 0
     assert one == {
@@ -75,6 +75,6 @@ def test_verify_copy_and_du_know_its_log(terminal: Terminal) -> None:
     assert terminal.call("storage", "copy", "file:perstack", "file:other", "--yes").code in (0, 2)
     edit(terminal.workspace, "file:perstack", b"setSchedule", b"setSchedulx")
     assert terminal.call("verify", "--all").code == 1
-    listed = terminal.call("schedules")
-    assert "error" in listed.out
-    assert "schedule nightly: " in listed.err
+    result = terminal.call("schedules")
+    assert "error" in result.out
+    assert "schedule nightly: " in result.err

@@ -155,8 +155,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
         def did(*args: str, status: int = 0) -> None:
             Clock.now += MINUTE
-            done = terminal.call(*args)
-            assert done.code == status, (args, done.err)
+            result = terminal.call(*args)
+            assert result.code == status, (args, result.err)
 
         did("run", "lead", LONG, "--job-id", "pond", "--label", "team=poets")
         did("run", "lead", "Once more, shorter", "--continue-job", "pond")
@@ -188,9 +188,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 
 def screen(terminal: Terminal, name: str, columns: int, *, colours: bool) -> str:
-    found = terminal.call(*COMMANDS[name], columns=columns, env={} if colours else {"NO_COLOR": "1"})
-    text = f"{found.out}{found.err}".replace(str(terminal.workspace), "WORKSPACE")
-    return f"{text}[exit status {found.code}]\n"
+    result = terminal.call(*COMMANDS[name], columns=columns, env={} if colours else {"NO_COLOR": "1"})
+    text = f"{result.out}{result.err}".replace(str(terminal.workspace), "WORKSPACE")
+    return f"{text}[exit status {result.code}]\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -207,11 +207,11 @@ def test_a_screen_looks_as_it_did(store: Terminal, name: str) -> None:
         if name in TABLES:
             assert all(cell_len(line) <= columns for line in plain.splitlines())
     found = "\n".join(f"──── {title} ────\n{text}" for title, text in shown.items()).replace("\x1b", "␛")
-    kept = SCREENS / f"{name}.txt"
+    path = SCREENS / f"{name}.txt"
     if os.environ.get("PERSTACK_KEEP_SCREENS"):
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(found)
-    assert found == kept.read_text()
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found)
+    assert found == path.read_text()
 
 
 TABLES = (

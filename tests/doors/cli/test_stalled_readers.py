@@ -20,7 +20,7 @@ from terminal import SECONDS, Terminal, reply
 from perstack.doors.shared import output_stream
 from perstack.doors.shared.output_stream import OutputChannel
 
-ONE = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 BIG = "x" * 40_000
 STEPS = 8
 """Steps of the Job. Their texts alone exceed the buffer of a pipe or a terminal."""
@@ -30,7 +30,7 @@ def talkative(terminal: Terminal) -> Terminal:
     """Write a project whose Expert produces much output in each of many steps."""
     lines = "\n".join(f"line {number} {'y' * 70}" for number in range(500))
     steps = [reply(f"{number} {lines}", ("todo", {"newTodos": [f"{number} {BIG}"]})) for number in range(STEPS)]
-    return terminal.project(ONE, solo=[*steps, reply("The end.")])
+    return terminal.project(SOLO, solo=[*steps, reply("The end.")])
 
 
 def is_completed(terminal: Terminal, run_id: str = "job-1") -> bool:
@@ -138,7 +138,7 @@ def test_start_whose_terminal_has_gone_without_a_hangup_completes_its_job_and_en
     steps = [{**reply(f"{number}", ("todo", {"newTodos": ["a"]})), "delayMs": 60} for number in range(60)]
     if doing == "asking":
         steps = [reply("", ("askUser", {"question": "Sure?"}))]
-    terminal.project(ONE + ASKS, solo=[*steps, reply("The end.")])
+    terminal.project(SOLO + ASKS, solo=[*steps, reply("The end.")])
     query = () if doing == "nothing" else ("solo", "q")
     with unread(terminal, "start", *query, "--provider", "scripted", tty=True, term="xterm-256color") as command:
         while (b"Sure?" if doing == "asking" else b"solo") not in command.seen:
@@ -219,11 +219,11 @@ def test_a_log_that_is_followed_waits_for_its_reader_and_loses_no_line(terminal:
 def channel() -> Iterator[tuple[OutputChannel, int]]:
     """Yield a channel to a pipe, and the end to read. It is discarded at the end, which ends its thread."""
     ours, theirs = os.pipe()
-    made = OutputChannel(theirs, os.fstat(theirs))
+    output = OutputChannel(theirs, os.fstat(theirs))
     try:
-        yield made, ours
+        yield output, ours
     finally:
-        made.discard()
+        output.discard()
         for fd in (ours, theirs):
             with suppress(OSError):
                 os.close(fd)

@@ -47,15 +47,15 @@ def contents(storage: Storage) -> dict[str, object]:
     """Return every record and blob of a storage."""
 
     async def read() -> dict[str, object]:
-        found: dict[str, object] = {}
+        records: dict[str, object] = {}
         for kind in get_args(OwnerKind):
             space = space_of(storage, kind)
             for of in await every_id(lambda after, space=space: space.jobs(after=after)):
                 for run in await every_id(lambda after, space=space, of=of: space.runs(of, after=after)):
-                    found[f"{kind} {run}"] = await space.read(RunRef(of, run))
+                    records[f"{kind} {run}"] = await space.read(RunRef(of, run))
                 for name in await space.blobs(of):
-                    found[f"{kind} {of} {name}"] = await space.blob(of, name)
-        return found
+                    records[f"{kind} {of} {name}"] = await space.blob(of, name)
+        return records
 
     return asyncio.run(read())
 
@@ -68,8 +68,8 @@ def test_every_job_and_task_is_there_as_it_was_and_can_be_continued(stored_jobs:
     done = stored_jobs.call("storage", "copy", "file:perstack", "sqlite:other.db")
     assert (done.code, done.err) == (0, "")
     assert done.lines[-1] == "copied: 3"
-    back = stored_jobs.call("storage", "copy", "sqlite:other.db", "file:again")
-    assert back.code == 0
+    result = stored_jobs.call("storage", "copy", "sqlite:other.db", "file:again")
+    assert result.code == 0
     assert contents(FilesystemStorage(stored_jobs.workspace / "again")) == contents(of_folder(stored_jobs))
     there = ("--storage", "sqlite:other.db")
     assert stored_jobs.call("verify", "--all", *there).code == 0
@@ -96,8 +96,8 @@ def test_only_what_had_an_event_since_is_copied(stored_jobs: Terminal) -> None:
     copy = ("storage", "copy", "file:perstack", "sqlite:other.db")
     assert stored_jobs.call(*copy, "--since", "2100-01-01").lines == ["there is nothing to copy"]
     assert stored_jobs.call(*copy, "--since", "7d").lines[-1] == "copied: 3"
-    wrong = stored_jobs.call(*copy, "--since", "lately")
-    assert (wrong.code, len(wrong.err.splitlines())) == (2, 1)
+    result = stored_jobs.call(*copy, "--since", "lately")
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
 
 
 def test_what_was_continued_there_is_left_and_named(stored_jobs: Terminal) -> None:
@@ -109,10 +109,10 @@ def test_what_was_continued_there_is_left_and_named(stored_jobs: Terminal) -> No
     stored_jobs.script(planner=[reply("-"), reply("-"), reply("Here, and otherwise.")])
     assert stored_jobs.call(*more).code == 0
     before = contents_of_sqlite(stored_jobs)
-    done = stored_jobs.call(*copy)
-    assert done.code == 1
-    assert "job first was left: " in done.err
-    assert "it was continued there" in done.err
+    result = stored_jobs.call(*copy)
+    assert result.code == 1
+    assert "job first was left: " in result.err
+    assert "it was continued there" in result.err
     assert contents_of_sqlite(stored_jobs) == before
     assert stored_jobs.call("verify", "--all", "--storage", "sqlite:other.db").code == 0
 
@@ -141,18 +141,18 @@ def test_what_was_redacted_since_is_redacted_there(stored_jobs: Terminal) -> Non
     ],
 )
 def test_what_cannot_be_copied_is_said_in_one_line(stored_jobs: Terminal, words: tuple[str, ...], says: str) -> None:
-    done = stored_jobs.call("storage", "copy", *words)
-    assert done.code == 2
-    assert says in done.err
-    assert len(done.err.splitlines()) == 1
+    result = stored_jobs.call("storage", "copy", *words)
+    assert result.code == 2
+    assert says in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_a_copy_that_is_cut_short_anywhere_is_completed_by_the_next(stored_jobs: Terminal) -> None:
     source = of_folder(stored_jobs)
 
     async def copy(target: Storage) -> None:
-        async for one in copy_storage(source, target):
-            assert not one.problem, one.problem
+        async for item in copy_storage(source, target):
+            assert not item.problem, item.problem
 
     whole = contents(source)
     counting = CrashingStorage(InMemoryStorage())
@@ -168,10 +168,10 @@ def test_a_copy_that_is_cut_short_anywhere_is_completed_by_the_next(stored_jobs:
 def test_an_edited_log_is_not_copied(stored_jobs: Terminal) -> None:
     path = stored_jobs.log_of("first-1")
     path.write_bytes(path.read_bytes().replace(b"plan", b"PLAN", 1))
-    done = stored_jobs.call("storage", "copy", "file:perstack", "sqlite:other.db")
-    assert done.code == 1
-    assert "job first was left" in done.err
-    assert done.lines[-1] == "copied: 2, left: 1"
+    result = stored_jobs.call("storage", "copy", "file:perstack", "sqlite:other.db")
+    assert result.code == 1
+    assert "job first was left" in result.err
+    assert result.lines[-1] == "copied: 2, left: 1"
 
 
 def test_a_storage_is_checked_and_nothing_is_made(stored_jobs: Terminal) -> None:
@@ -180,9 +180,9 @@ def test_a_storage_is_checked_and_nothing_is_made(stored_jobs: Terminal) -> None
     assert stored_jobs.call("storage", "check", "sqlite:new.db").code == 0
     assert not (stored_jobs.workspace / "new.db").exists()
     (stored_jobs.workspace / "text.db").write_text("no database, but a text that is long enough to be one" * 20)
-    wrong = stored_jobs.call("storage", "check", "sqlite:text.db")
-    assert wrong.code == 1
-    assert "not an SQLite database" in wrong.out
+    result = stored_jobs.call("storage", "check", "sqlite:text.db")
+    assert result.code == 1
+    assert "not an SQLite database" in result.out
 
 
 def test_a_storage_that_has_no_settings_refuses_them(stored_jobs: Terminal) -> None:

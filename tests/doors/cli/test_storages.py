@@ -20,8 +20,8 @@ def stored_team(terminal: Terminal) -> Terminal:
         lead=[reply("", ("helper", {"query": "a part"})), reply("All is done.", usage=(10, 1))],
         helper=[reply("A part.", usage=(5, 1))],
     )
-    done = terminal.call("run", "lead", "Do it", "--provider", "scripted", "--job-id", "team")
-    assert done.code == 0, done.err
+    result = terminal.call("run", "lead", "Do it", "--provider", "scripted", "--job-id", "team")
+    assert result.code == 0, result.err
     return terminal
 
 
@@ -48,7 +48,7 @@ def test_damage_is_named_with_its_place_and_what_is_before_it_shown(stored_team:
         database.execute(
             "UPDATE records SET line = ? WHERE key = ?", (found[1].replace(b"helper", b"hacker"), found[0])
         )
-    shown = stored_team.call("log", "--run", "team-1", "--json")
-    assert (shown.code, len(shown.lines)) == (1, 2)
-    assert shown.err.startswith("damaged: ")
+    result = stored_team.call("log", "--run", "team-1", "--json")
+    assert (result.code, len(result.lines)) == (1, 2)
+    assert result.err.startswith("damaged: ")
     assert stored_team.call("verify").code == 1

@@ -11,16 +11,16 @@ from terminal import ASKING, SECONDS, Terminal, reply
 
 
 def task(terminal: Terminal, *words: str) -> dict:
-    done = terminal.call("task", *words, "--json")
-    assert done.code == 0, done.err
-    return json.loads(done.out)
+    result = terminal.call("task", *words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
 
 
 def run_apart(terminal: Terminal, *words: str) -> dict:
     """Run a `task` command in its own process, and return its output."""
-    done = terminal.run("task", *words, "--json")
-    assert done.code == 0, done.err
-    return json.loads(done.out)
+    result = terminal.run("task", *words, "--json")
+    assert result.code == 0, result.err
+    return json.loads(result.out)
 
 
 def test_a_task_that_one_process_creates_is_approved_by_another_and_resumed_by_a_third(terminal: Terminal) -> None:
@@ -42,13 +42,13 @@ def test_a_task_is_shown_and_listed_in_tables(terminal: Terminal) -> None:
     task(terminal, "checkpoint", "tidy", "--name", "half", "--state", '{"left": []}')
     task(terminal, "pause", "tidy", "--reason", "human_input", "--message", "Which first?")
     task(terminal, "create", "other")
-    shown = terminal.call("task", "get", "tidy").out
+    output = terminal.call("task", "get", "tidy").out
     task(terminal, "create", "build", "--start")
     waits = task(terminal, "pause", "build", "--reason", "external_dependency", "--waiting-for", "the nightly build")
     assert waits["token"].startswith("build.")
     assert "the nightly build" in terminal.call("task", "list").out
     for words in ("Tidy up", "paused: human_input", "Which first?", '{"left": []}', "tidy-3 (1 in all)"):
-        assert words in shown
+        assert words in output
     listed = terminal.call("task", "list", "--status", "paused", "--agent", "me").out.splitlines()
     assert listed[0].split() == ["task", "agent", "status", "checkpoints", "when", "about"]
     assert len(listed) == 2
@@ -62,9 +62,9 @@ def test_where_the_definition_cannot_be_used_tasks_are_shown_and_none_is_changed
     config.write_text('[audit]\nanchor = "file:away/heads.jsonl"\n')
     task(terminal, "create", "deploy")
     config.write_text('[audit]\nanchor = "file:away/heads.jsonl"\n[audit\n')
-    listed = terminal.call("task", "list")
-    assert (listed.code, "deploy" in listed.out) == (0, True)
-    assert listed.err.startswith("warning: perstack.toml cannot be used, so Jobs are looked for in file:perstack; ")
+    result = terminal.call("task", "list")
+    assert (result.code, "deploy" in result.out) == (0, True)
+    assert result.err.startswith("warning: perstack.toml cannot be used, so Jobs are looked for in file:perstack; ")
     for words in (("start", "deploy"), ("create", "other"), ("delete", "deploy")):
         refused = terminal.call("task", *words)
         assert (refused.code, refused.out) == (2, "")
@@ -92,8 +92,8 @@ def test_a_text_as_the_reason_is_a_question_that_a_person_answers_with_any_text(
         paused = task(terminal, "pause", name, "--reason", asked)
         assert (paused["pauseReason"], paused["pauseMessage"]) == ("human_input", asked)
     assert terminal.call("inbox").out.count(asked) == 2
-    answered = terminal.call("answer", "review", "Fine, but rename b.py")
-    assert answered.code == 0, answered.err
+    result = terminal.call("answer", "review", "Fine, but rename b.py")
+    assert result.code == 0, result.err
     assert task(terminal, "resume", "review")["input"] == "Fine, but rename b.py"
     assert task(terminal, "resume", "other")["status"] == "running"
     assert asked not in terminal.call("inbox").out
@@ -139,10 +139,10 @@ def test_going_back_to_a_checkpoint_keeps_the_later_ones(terminal: Terminal) -> 
 )
 def test_mistakes_are_told_in_one_line(terminal: Terminal, words: tuple[str, ...], says: str) -> None:
     task(terminal, "create", "t", "--start")
-    done = terminal.call("task", *words)
-    assert done.code in (1, 2)
-    assert says in done.err
-    assert len(done.err.splitlines()) == 1
+    result = terminal.call("task", *words)
+    assert result.code in (1, 2)
+    assert says in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_a_state_may_be_a_mebibyte_and_no_more(terminal: Terminal) -> None:
@@ -158,9 +158,9 @@ def test_run_due_wakes_an_expert_and_says_what_it_did(terminal: Terminal) -> Non
     terminal.project('[experts.fixer]\ninstruction = "[[fixer]] Fix."\n', fixer=[reply("Fixed.")])
     task(terminal, "create", "fix", "--agent", "fixer", "--start")
     task(terminal, "pause", "fix", "--reason", "scheduled_wait", "--resume-at", "1")
-    done = terminal.call("task", "run-due", "--provider", "scripted", "--json")
-    assert done.code == 0, done.err
-    told = json.loads(done.out)
+    result = terminal.call("task", "run-due", "--provider", "scripted", "--json")
+    assert result.code == 0, result.err
+    told = json.loads(result.out)
     assert (told["taskId"], told["did"], told["status"]) == ("fix", "worked", "completed")
     job = json.loads(terminal.call("jobs", "--json").out)
     assert (job["id"], job["status"]) == (told["jobId"], "completed")
@@ -177,7 +177,7 @@ def deletable(terminal: Terminal) -> None:
 
 
 def task_ids(terminal: Terminal) -> list[str]:
-    return sorted(one["taskId"] for one in json.loads(terminal.call("task", "list", "--json").out)["tasks"])
+    return sorted(item["taskId"] for item in json.loads(terminal.call("task", "list", "--json").out)["tasks"])
 
 
 def test_tasks_are_deleted_in_bulk_but_for_those_that_others_wait_for(terminal: Terminal) -> None:
@@ -196,8 +196,8 @@ def test_tasks_are_deleted_in_bulk_but_for_those_that_others_wait_for(terminal: 
     )
     assert task_ids(terminal) == ["needed", "runs", "waits"]
     task(terminal, "resume", "waits")
-    again = terminal.call("task", "delete", "--status", "completed", "--yes", "--json")
-    assert (again.code, json.loads(again.out)) == (0, {"deleted": ["needed"], "kept": {}})
+    result = terminal.call("task", "delete", "--status", "completed", "--yes", "--json")
+    assert (result.code, json.loads(result.out)) == (0, {"deleted": ["needed"], "kept": {}})
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ def test_what_a_task_waits_for_is_shown_with_what_became_of_it(terminal: Termina
     deletable(terminal)
     assert "waits for runs (running)" in terminal.call("task", "list").out
     task(terminal, "fail", "runs", '{"message": "no disk", "errno": 28}')
-    shown = terminal.call("task", "get", "waits").out
-    assert "depends on  needed, runs" in shown
-    assert "held up     waits for runs (failed: no disk)" in shown
+    output = terminal.call("task", "get", "waits").out
+    assert "depends on  needed, runs" in output
+    assert "held up     waits for runs (failed: no disk)" in output
     assert "held up" not in terminal.call("task", "get", "runs").out
     (item,) = terminal.call("inbox", "--json").events
     assert (item["id"], item["text"]) == ("waits", "waits for runs (failed: no disk)")

@@ -42,14 +42,14 @@ def project_of(terminal: Terminal, *tests: str, toml: str = WRITER, **turns: lis
 
 
 def test_report(terminal: Terminal, *args: str) -> dict[str, Any]:
-    shown = terminal.call("test", "--json", *args)
-    report: dict[str, Any] = json.loads(shown.out)
-    assert report["ok"] is (shown.code == 0)
+    result = terminal.call("test", "--json", *args)
+    report: dict[str, Any] = json.loads(result.out)
+    assert report["ok"] is (result.code == 0)
     return report
 
 
 def reasons(terminal: Terminal) -> list[list[str]]:
-    return [one["attempts"][0]["reasons"] for one in test_report(terminal)["tests"]]
+    return [test["attempts"][0]["reasons"] for test in test_report(terminal)["tests"]]
 
 
 def test_a_test_that_is_as_expected_passes_and_leaves_nothing(terminal: Terminal, room: Path) -> None:
@@ -66,13 +66,13 @@ def test_a_test_that_is_as_expected_passes_and_leaves_nothing(terminal: Terminal
         """,
     )
     before = sorted(path.name for path in terminal.workspace.rglob("*"))
-    done = terminal.call("test")
-    assert (done.code, done.err) == (0, "")
-    assert done.lines[-2].split() == [
+    result = terminal.call("test")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[-2].split() == [
         *("writer:", "a", "haiku", "ok", "1/1", "100", "%", "(21–100)", "2", "120", "unknown"),
-        *done.lines[-2].split()[-2:],
+        *result.lines[-2].split()[-2:],
     ]
-    assert done.lines[-1] == "1 of 1 test passed, 1 Job, cost unknown"
+    assert result.lines[-1] == "1 of 1 test passed, 1 Job, cost unknown"
     assert sorted(path.name for path in terminal.workspace.rglob("*")) == before
     assert list(room.iterdir()) == []
 
@@ -90,8 +90,8 @@ def test_a_test_that_fails_says_why_and_keeps_the_job_to_be_looked_at(terminal: 
         expect.command = ["sh", "-c", "echo so it goes >&2; exit 7"]
         """,
     )
-    done = terminal.call("test")
-    assert done.code == 1
+    result = terminal.call("test")
+    assert result.code == 1
     for line in (
         "FAILED writer: fails",
         f"  {terminal.workspace}/perstack.toml:4",
@@ -102,11 +102,11 @@ def test_a_test_that_fails_says_why_and_keeps_the_job_to_be_looked_at(terminal: 
         '  out.md has no "disks"; it begins: about logs',
         "  it took 2 steps, more than 1",
     ):
-        assert line in done.lines
+        assert line in result.lines
     everything = " ".join(reasons(terminal)[0])
     assert "ended with exit status 7: so it goes" in everything
     assert "its cost is unknown" in everything
-    command = next(line.strip() for line in done.lines if line.startswith("  perstack log"))
+    command = next(line.strip() for line in result.lines if line.startswith("  perstack log"))
     looked = terminal.call(*command.split()[1:])
     assert looked.code == 0
     assert "writeTextFile" in looked.out
@@ -271,9 +271,9 @@ def test_a_job_that_takes_too_long_is_stopped(terminal: Terminal) -> None:
 
 def test_no_test_is_a_failure_and_a_wrong_one_a_wrong_definition(terminal: Terminal) -> None:
     terminal.project(WRITER)
-    none = terminal.call("test")
-    assert (none.code, none.out) == (1, "")
-    assert none.err.startswith("error: no Expert has a test: write [[experts.NAME.tests]]")
+    result = terminal.call("test")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: no Expert has a test: write [[experts.NAME.tests]]")
     project_of(terminal, 'name = "n"\nrepeats = 0')
     wrong = terminal.call("test")
     assert (wrong.code, wrong.out) == (2, "")
@@ -291,9 +291,9 @@ def test_no_test_is_a_failure_and_a_wrong_one_a_wrong_definition(terminal: Termi
 
 def test_validate_checks_tests_too(terminal: Terminal) -> None:
     project_of(terminal, 'name = "n"\nexpect.called = ["exec("]')
-    done = terminal.call("validate")
-    assert done.code == 2
-    assert "experts.writer.tests[0].expect.called[0]" in done.out
+    result = terminal.call("validate")
+    assert result.code == 2
+    assert "experts.writer.tests[0].expect.called[0]" in result.out
 
 
 def test_an_expert_with_errors_is_no_hindrance_to_the_tests_of_others(terminal: Terminal) -> None:
@@ -314,8 +314,8 @@ def test_junit_has_a_case_for_each_test_and_survives_what_a_model_wrote(terminal
         'name = "bad"\nexpect.resultContains = ["x"]',
         writer=[reply("\x00\x1b]0;<&\ufffe")],
     )
-    done = terminal.call("test", "--junit", "report.xml")
-    assert done.code == 1
+    result = terminal.call("test", "--junit", "report.xml")
+    assert result.code == 1
     (suite,) = Xml.fromstring((terminal.workspace / "report.xml").read_bytes())
     assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("writer", "2", "1")
     good, bad = suite
@@ -354,5 +354,5 @@ def test_ctrl_c_ends_with_what_there_is(terminal: Terminal, room: Path) -> None:
     assert (process.returncode, err) == (130, b"")
     report = json.loads(out)
     assert (report["ok"], report["interrupted"]) == (False, True)
-    assert [(one["name"], one["done"]) for one in report["tests"]] == [("quick", 1), ("slow", 0)]
+    assert [(test["name"], test["done"]) for test in report["tests"]] == [("quick", 1), ("slow", 0)]
     assert list(room.iterdir()) == []

@@ -57,16 +57,16 @@ def team(terminal: Terminal) -> Terminal:
     terminal.project(TEAM, **SAYS)
     stopped = terminal.call("run", "lead", "A haiku", "--provider", "scripted", "--job-id", "haiku")
     assert stopped.code == 3, stopped.err
-    done = terminal.call("answer", "haiku", "Logs", "--provider", "scripted")
-    assert done.code == 0, done.err
+    result = terminal.call("answer", "haiku", "Logs", "--provider", "scripted")
+    assert result.code == 0, result.err
     return terminal
 
 
 @pytest.fixture
 def tested_team(team: Terminal) -> Terminal:
     """Return the project of `team` with a test made of the Job."""
-    done = team.call("test", "--from", "haiku", "--name", "a haiku")
-    assert done.code == 0, done.err
+    result = team.call("test", "--from", "haiku", "--name", "a haiku")
+    assert result.code == 0, result.err
     return team
 
 
@@ -97,9 +97,9 @@ files."haiku.md" = "Each step written down."
 
 
 def test_it_passes_where_there_is_no_key_no_script_and_nobody_to_answer(tested_team: Terminal) -> None:
-    done = tested_team.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
-    assert (done.code, done.err) == (0, ""), done.out
-    assert done.lines[-1].startswith("1 of 1 test passed")
+    result = tested_team.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
+    assert (result.code, result.err) == (0, ""), result.out
+    assert result.lines[-1].startswith("1 of 1 test passed")
 
 
 MUTATIONS: dict[str, tuple[str, str]] = {
@@ -128,9 +128,9 @@ def test_the_recorded_test_catches_a_definition_in_which(tested_team: Terminal, 
     text = path.read_text()
     assert text.count(before) == 1
     path.write_text(text.replace(before, after))
-    done = tested_team.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
-    assert done.code == 1, done.out + done.err
-    assert "FAILED lead: a haiku" in done.out
+    result = tested_team.call("test", env={"PERSTACK_PLUGINS": "", "PERSTACK_SCRIPT": ""})
+    assert result.code == 1, result.out + result.err
+    assert "FAILED lead: a haiku" in result.out
 
 
 def test_a_name_is_given_once_and_nothing_is_changed_when_it_is_refused(tested_team: Terminal) -> None:
@@ -141,11 +141,11 @@ def test_a_name_is_given_once_and_nothing_is_changed_when_it_is_refused(tested_t
         (("--name", "a\nb"), "--name must be one line"),
         ((), "--from makes one test: give it a --name"),
     ):
-        done = tested_team.call("test", "--from", "haiku", *args)
-        assert (done.code, words in done.err) == (2, True), done.err
+        result = tested_team.call("test", "--from", "haiku", *args)
+        assert (result.code, words in result.err) == (2, True), result.err
     assert tested_team.call("test", "--name", "x").code == 2
     assert path.read_bytes() == before
-    assert [one.name for one in (tested_team.workspace / "tests").iterdir()] == ["lead-a-haiku.json"]
+    assert [path.name for path in (tested_team.workspace / "tests").iterdir()] == ["lead-a-haiku.json"]
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
@@ -155,8 +155,8 @@ def test_tests_follow_whatever_the_file_ends_with(team: Terminal, ending: str) -
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     path.chmod(0o640)
     for name in ("one", "two"):
-        done = team.call("test", "--from", "haiku", "--name", name)
-        assert done.code == 0, done.err
+        result = team.call("test", "--from", "haiku", "--name", name)
+        assert result.code == 0, result.err
     assert path.read_bytes().startswith(b"\xef\xbb\xbf" + text.encode())
     assert path.stat().st_mode & 0o777 == 0o640
     assert b"\n" not in path.read_bytes().replace(b"\r\n", b"") or ending != "\r\n"
@@ -184,9 +184,9 @@ def test_tests_that_are_a_list_in_brackets_are_left_as_they_are(team: Terminal) 
     path = team.workspace / "perstack.toml"
     written = TEAM.replace("maxSteps = 20", 'maxSteps = 20\ntests = [{ name = "n", query = "q" }]')
     path.write_text(written)
-    done = team.call("test", "--from", "haiku", "--name", "one")
-    assert done.code == 2
-    assert "no test can follow what is there for Expert `lead`" in done.err
+    result = team.call("test", "--from", "haiku", "--name", "one")
+    assert result.code == 2
+    assert "no test can follow what is there for Expert `lead`" in result.err
     assert path.read_text() == written
     assert list((team.workspace / "tests").iterdir()) == []
 
@@ -204,8 +204,8 @@ def test_a_job_that_needs_files_names_a_folder_that_has_them(terminal: Terminal,
     fixture = terminal.workspace / "tests" / "notes"
     fixture.mkdir(parents=True)
     (fixture / "notes.md").write_text("old words")
-    done = terminal.call("test", "--from", "e", "--name", "edits", "--files", "tests/notes")
-    assert done.code == 0, done.err
+    result = terminal.call("test", "--from", "e", "--name", "edits", "--files", "tests/notes")
+    assert result.code == 0, result.err
     assert 'workspace = "tests/notes"' in (terminal.workspace / "perstack.toml").read_text()
     assert 'files."notes.md" = "new words"' in (terminal.workspace / "perstack.toml").read_text()
     assert terminal.call("test").code == 0

@@ -60,9 +60,9 @@ def records(terminal: Terminal) -> list[Path]:
 
 
 def test_it_shows_what_is_executed_and_where_requests_go(terminal: Terminal) -> None:
-    shown = terminal.call("trust", "--show")
-    assert shown.code == 0
-    assert shown.lines == [
+    result = terminal.call("trust", "--show")
+    assert result.code == 0
+    assert result.lines == [
         f"{terminal.workspace}:",
         f"+ include: {terminal.workspace}/more/*.toml  (include)",
         "+ provider: anthropic at https://proxy.example with headers  (provider of perstack.toml)",
@@ -70,7 +70,7 @@ def test_it_shows_what_is_executed_and_where_requests_go(terminal: Terminal) -> 
         "+ command: uvx mcp-server-time --utc --token '***' (gets TOKEN, ZONE)  (skill clock of solo)",
         "+ endpoint: https://web.example/mcp (gets Authorization)  (skill web of solo)",
     ]
-    assert "s3cret" not in shown.out
+    assert "s3cret" not in result.out
     assert records(terminal) == []
 
 
@@ -79,8 +79,8 @@ def test_a_program_that_is_given_heads_is_something_to_agree_to(terminal: Termin
         '[audit]\nanchor = ["notary", "--token", "s3cret"]\nsigningKey = "env:KEY"\n[experts.solo]\ninstruction = "i"\n'
     )
     (terminal.workspace / "perstack.toml").write_text(toml)
-    shown = terminal.call("trust", "--show")
-    assert shown.lines[1] == "+ anchor: notary --token '***' with the key env:KEY  (audit)"
+    result = terminal.call("trust", "--show")
+    assert result.lines[1] == "+ anchor: notary --token '***' with the key env:KEY  (audit)"
     assert terminal.call("trust", "--yes").code == 0
     (terminal.workspace / "perstack.toml").write_text(toml.replace("notary", "other"))
     assert any(line.startswith("+ anchor: other") for line in terminal.call("trust", "--show").lines)
@@ -152,9 +152,9 @@ def test_a_record_that_does_not_read_is_no_agreement(terminal: Terminal) -> None
 
 def test_a_definition_cannot_write_on_the_terminal_that_asks(terminal: Terminal) -> None:
     terminal.project(TOML.replace("--utc", "\\u001b[2J\\n--utc"), solo=[reply("ok")])
-    shown = terminal.call("trust", "--show").out
-    assert "\x1b" not in shown
-    assert len(shown.splitlines()) == 6
+    output = terminal.call("trust", "--show").out
+    assert "\x1b" not in output
+    assert len(output.splitlines()) == 6
 
 
 def test_an_address_that_only_env_names_is_taken_once_it_is_agreed_to(terminal: Terminal) -> None:
@@ -165,8 +165,8 @@ def test_an_address_that_only_env_names_is_taken_once_it_is_agreed_to(terminal: 
     run = ("run", "a", "hi", "--provider", "anthropic", "--max-retries", "0")
     refused = terminal.call(*run)
     assert (refused.code, "perstack trust" in refused.err) == (2, True)
-    shown = terminal.call("trust", "--yes")
-    assert "+ address: ANTHROPIC_BASE_URL=http://127.0.0.1:9  (ANTHROPIC_BASE_URL)" in shown.lines
+    result = terminal.call("trust", "--yes")
+    assert "+ address: ANTHROPIC_BASE_URL=http://127.0.0.1:9  (ANTHROPIC_BASE_URL)" in result.lines
     assert terminal.call(*run).code == 1, "it was sent there, where nobody listens"
     dotenv.write_text("ANTHROPIC_BASE_URL=http://127.0.0.1:10\n")
     assert terminal.call(*run).code == 2
@@ -251,13 +251,13 @@ def test_no_command_opens_a_storage_of_a_cloned_repository(
 ) -> None:
     terminal.project(storage.format(place=stranger.place, port=stranger.port) + f"\n{ALONE}", solo=[reply("ok")])
     terminal.env |= {"OPENAI_API_KEY": SECRET, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": SECRET}
-    done = terminal.run(*command)
+    result = terminal.run(*command)
     assert stranger.sent == []
-    assert done.code == 2
-    (line,) = done.err.splitlines()
+    assert result.code == 2
+    (line,) = result.err.splitlines()
     assert line.startswith("error: ")
     assert "`perstack trust`" in line
-    assert SECRET not in done.out + done.err
+    assert SECRET not in result.out + result.err
 
 
 def test_what_is_agreed_to_is_opened_until_it_changes(terminal: Terminal, stranger: Stranger) -> None:
@@ -344,12 +344,12 @@ def test_a_key_is_not_shown_as_the_address_that_it_is_not(terminal: Terminal) ->
     terminal.project(f'storage = "${{OPENAI_API_KEY}}"\n{ALONE}')
     terminal.env["OPENAI_API_KEY"] = SECRET
     for command in (("validate",), ("jobs",), ("trust", "--yes"), ("jobs",), ("doctor",)):
-        done = terminal.call(*command)
-        assert SECRET not in done.out + done.err, command
+        result = terminal.call(*command)
+        assert SECRET not in result.out + result.err, command
     assert "is no address of what is installed, with the value of OPENAI_API_KEY" in terminal.call("jobs").err
 
 
-HERE = [
+LOCAL = [
     "file:perstack",
     "sqlite:state.db",
     "postgresql://localhost/x",
@@ -359,7 +359,7 @@ HERE = [
     "postgresql://[::1]/x?hostaddr=::1",
     "temporal://localhost:7233/default",
 ]
-ELSEWHERE = [
+REMOTE = [
     "postgresql://db.example.com/x",
     "postgresql://localhost.example.com/x",
     "postgresql://localhost,example.com/x",
@@ -391,7 +391,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize(
-    ("address", "is_outside"), [*((one, False) for one in HERE), *((one, True) for one in ELSEWHERE)]
+    ("address", "is_outside"), [*((address, False) for address in LOCAL), *((address, True) for address in REMOTE)]
 )
 def test_only_an_address_that_is_certainly_on_this_machine_needs_no_agreement(address: str, is_outside: bool) -> None:
     address = address.encode().decode("unicode_escape")

@@ -19,9 +19,9 @@ def three(terminal: Terminal) -> Terminal:
 
 
 def log_line(terminal: Terminal, *words: str) -> str:
-    done = terminal.call("log", *words, "--json", "--take", "1")
-    assert done.code == 0, done.err
-    return str(json.loads(done.out)["jobId"])
+    result = terminal.call("log", *words, "--json", "--take", "1")
+    assert result.code == 0, result.err
+    return str(json.loads(result.out)["jobId"])
 
 
 def test_a_beginning_that_only_one_has_and_the_last_are_ids(three: Terminal) -> None:
@@ -32,16 +32,16 @@ def test_a_beginning_that_only_one_has_and_the_last_are_ids(three: Terminal) -> 
     assert log_line(three, "--run", "@last~1-1") == "spring-sun"
     assert "team" not in three.call("log", "--checkpoint", "spring-s-1-5").out
     for words in (("verify", "aut"), ("replay", "@last"), ("receipt", "aut"), ("export", "aut", "--format", "jsonl")):
-        done = three.call(*words)
-        assert done.code == 0, (words, done.err)
-        assert "autumn" in done.out
+        result = three.call(*words)
+        assert result.code == 0, (words, result.err)
+        assert "autumn" in result.out
 
 
 def test_a_beginning_that_several_have_is_refused_with_all_of_them(three: Terminal) -> None:
     for words in (("log", "--job", "spring"), ("resume", "s"), ("answer", "spring-", "yes"), ("verify", "spring")):
-        done = three.call(*words)
-        assert (done.code, done.out) == (2, "")
-        assert "fits spring-rain, spring-sun: type more" in done.err
+        result = three.call(*words)
+        assert (result.code, result.out) == (2, "")
+        assert "fits spring-rain, spring-sun: type more" in result.err
 
 
 def test_a_whole_id_is_meant_even_if_others_begin_with_it(three: Terminal) -> None:
@@ -50,12 +50,12 @@ def test_a_whole_id_is_meant_even_if_others_begin_with_it(three: Terminal) -> No
 
 
 def test_what_fits_nothing_is_said_as_it_was_typed(three: Terminal) -> None:
-    done = three.call("log", "--job", "winter")
-    assert (done.code, "winter" in done.err) == (2, True)
-    done = three.call("log", "--job", "@last~9")
-    assert (done.code, "there are only 3 Jobs in" in done.err) == (2, True)
-    done = three.call("log", "--job", "@first")
-    assert (done.code, "'@first' is not a valid job id" in done.err) == (2, True)
+    result = three.call("log", "--job", "winter")
+    assert (result.code, "winter" in result.err) == (2, True)
+    result = three.call("log", "--job", "@last~9")
+    assert (result.code, "there are only 3 Jobs in" in result.err) == (2, True)
+    result = three.call("log", "--job", "@first")
+    assert (result.code, "'@first' is not a valid job id" in result.err) == (2, True)
 
 
 def test_a_job_is_answered_and_continued_by_its_beginning(three: Terminal) -> None:
@@ -93,12 +93,12 @@ def test_a_task_is_named_by_its_beginning_and_by_when_it_was_written_to(terminal
     assert "paint fits paint-boat, paint-house: type more" in refused.err
     assert shown("create", "sai") == "sai", "a new task is never named by a beginning"
     assert terminal.call("task", "delete", "paint-b").out == "deleted paint-boat\n"
-    none = terminal.call("task", "get", "@last~7")
-    assert (none.code, "there are only 3 tasks in" in none.err) == (2, True)
+    result = terminal.call("task", "get", "@last~7")
+    assert (result.code, "there are only 3 tasks in" in result.err) == (2, True)
 
 
 def test_the_last_of_tasks_and_iterations_is_no_job(three: Terminal) -> None:
     for words in (("task", "get", "@last"), ("report", "@last")):
-        done = three.call(*words)
-        assert (done.code, done.out) == (2, "")
-        assert "yet in" in done.err, done.err
+        result = three.call(*words)
+        assert (result.code, result.out) == (2, "")
+        assert "yet in" in result.err, result.err

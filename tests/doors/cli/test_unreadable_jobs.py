@@ -54,7 +54,7 @@ ORIGINAL: dict[str, Harm] = {
     "a folder for a file": lambda job: _becomes(_event(job, "1-callTools"), Path.mkdir),
     "a FIFO for a file": lambda job: _becomes(_event(job, "1-callTools"), os.mkfifo),
 }
-OURS: dict[str, Harm] = {
+HARMS: dict[str, Harm] = {
     "an event that cannot follow": lambda job: _change_log(job, b'"type":"callTools"', b'"type":"finishStep"'),
     "a log that is a folder": lambda job: (_becomes(_log(job), Path.mkdir), (job / "job.json").unlink()),
     "a log that is a FIFO": lambda job: (_becomes(_log(job), os.mkfifo), (job / "job.json").unlink()),
@@ -84,20 +84,20 @@ def _check_lists(terminal: Terminal, bad: str) -> None:
     checked = {row["jobId"]: row["ok"] for row in terminal.call("verify", "--all", "--json").events}
     assert checked == {bad: False, "sound": True}
     for command in ("jobs", "inbox", "cost", "du", "prune --older-than 0s --dry-run", "prune --keep-last 9 --dry-run"):
-        done = terminal.call(*command.split())
-        assert (done.code, done.err) == (0, ""), command
+        result = terminal.call(*command.split())
+        assert (result.code, result.err) == (0, ""), command
     for command in (f"log {bad}", f"log {bad} --verbose", f"export {bad} --format json", f"verify {bad}"):
-        done = terminal.call(*command.split())
-        assert done.code in (0, 1), command
-        assert "Traceback" not in done.err
-        assert len(done.err.splitlines()) < 3, done.err
+        result = terminal.call(*command.split())
+        assert result.code in (0, 1), command
+        assert "Traceback" not in result.err
+        assert len(result.err.splitlines()) < 3, result.err
     assert terminal.call("export", "sound", "--format", "json").code == 0
     assert terminal.call("log", "sound").code == 0
 
 
 def _check_deleted(terminal: Terminal, bad: str) -> None:
-    gone = terminal.call("delete", bad, "--yes")
-    assert (gone.code, gone.err) == (0, "")
+    result = terminal.call("delete", bad, "--yes")
+    assert (result.code, result.err) == (0, "")
     assert [row["id"] for row in terminal.call("jobs", "--json").events] == ["sound"]
     assert terminal.call("verify", "--all").code == 0
 
@@ -114,7 +114,7 @@ def test_a_job_of_the_original_that_does_not_read_is_one_row_and_can_be_deleted(
     _check_deleted(own_team, "bad")
 
 
-@pytest.mark.parametrize("harm", OURS.values(), ids=OURS)
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_a_job_that_does_not_read_is_one_row_and_can_be_deleted(own_team: Terminal, harm: Harm) -> None:
     assert own_team.call("run", "lead", "q", "--provider", "scripted", "--job-id", "sound").code == 0
     harm(own_team.workspace / "perstack" / "jobs" / "team")
@@ -141,8 +141,8 @@ def test_a_job_whose_process_ended_before_its_first_event_is_deleted_unless_it_i
     refused = own_team.call("delete", "dead")
     assert (refused.code, refused.out) == (2, "")
     assert "1 Job would be deleted for good" in refused.err
-    gone = own_team.call("delete", "dead", "dead-log", "dead-summary", "--yes", "--json")
-    assert gone.events == [{"deleted": ["dead", "dead-log", "dead-summary"], "kept": {}}]
+    result = own_team.call("delete", "dead", "dead-log", "dead-summary", "--yes", "--json")
+    assert result.events == [{"deleted": ["dead", "dead-log", "dead-summary"], "kept": {}}]
     again = own_team.call("delete", "dead", "--yes")
     assert again.code != 0
     assert len(again.err.splitlines()) == 1

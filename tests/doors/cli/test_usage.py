@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from terminal import Terminal
 
-WRONG = {
+MISTAKES = {
     "rnu writer x": "perstack: there is no command rnu; did you mean run?",
     "zzz": "perstack: there is no command zzz; `perstack --help` lists them",
     "--foo": "perstack: there is no option --foo; `perstack --help` lists them",
@@ -30,19 +30,19 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("line", WRONG)
+@pytest.mark.parametrize("line", MISTAKES)
 def test_it_names_the_command_what_is_wrong_with_it_and_what_to_write(terminal: Terminal, line: str) -> None:
-    done = terminal.call(*line.split())
-    assert (done.code, done.out, done.err) == (2, "", f"error: {WRONG[line]}\n")
+    result = terminal.call(*line.split())
+    assert (result.code, result.out, result.err) == (2, "", f"error: {MISTAKES[line]}\n")
 
 
 def test_what_was_typed_is_no_more_than_text(terminal: Terminal) -> None:
-    done = terminal.call("a\x1b[2J\nb")
-    assert done.err.count("\n") == 1
-    assert "\x1b" not in done.err
+    result = terminal.call("a\x1b[2J\nb")
+    assert result.err.count("\n") == 1
+    assert "\x1b" not in result.err
 
 
 def test_a_group_without_a_command_shows_its_help(terminal: Terminal) -> None:
-    done = terminal.call("task")
-    assert done.code == 2
-    assert "Usage: perstack task [OPTIONS] COMMAND" in done.out + done.err
+    result = terminal.call("task")
+    assert result.code == 2
+    assert "Usage: perstack task [OPTIONS] COMMAND" in result.out + result.err

@@ -10,30 +10,30 @@ from terminal import ASKING, ASKING_BY_SKILL, TEAM, Terminal
 
 def test_a_good_file_is_told_with_a_table_of_its_experts(terminal: Terminal) -> None:
     terminal.project('model = "m-1"\n' + TEAM + ASKING)
-    shown = terminal.run("validate")
-    assert (shown.code, shown.err) == (0, "")
-    assert shown.lines[0].split() == ["Expert", "version", "delegates", "skills", "model"]
-    assert shown.lines[1].split() == ["lead", "1.0.0", "helper", "-", "m-1"]
-    assert shown.lines[3].split() == ["guest", "1.0.0", "-", "@perstack/ask", "m-1"]
-    assert shown.lines[-1] == "ok: 3 Experts"
+    result = terminal.run("validate")
+    assert (result.code, result.err) == (0, "")
+    assert result.lines[0].split() == ["Expert", "version", "delegates", "skills", "model"]
+    assert result.lines[1].split() == ["lead", "1.0.0", "helper", "-", "m-1"]
+    assert result.lines[3].split() == ["guest", "1.0.0", "-", "@perstack/ask", "m-1"]
+    assert result.lines[-1] == "ok: 3 Experts"
 
 
 def test_all_problems_are_named_with_file_line_and_key_and_the_status_is_2(terminal: Terminal) -> None:
     terminal.project('[experts.a]\ninstruction = 1\n\n[experts.b]\ninstruction = "i"\ndelegates = ["nobody"]\n')
-    shown = terminal.call("validate")
-    assert shown.code == 2
+    result = terminal.call("validate")
+    assert result.code == 2
     path = terminal.workspace / "perstack.toml"
-    assert shown.lines[0].startswith(f"{path}:2: error: experts.a.instruction: ")
-    assert shown.lines[1].startswith(f"{path}:6: error: experts.b.delegates")
-    assert shown.lines[2:] == ["2 errors, 0 warnings"]
+    assert result.lines[0].startswith(f"{path}:2: error: experts.a.instruction: ")
+    assert result.lines[1].startswith(f"{path}:6: error: experts.b.delegates")
+    assert result.lines[2:] == ["2 errors, 0 warnings"]
 
 
 def test_a_warning_is_shown_and_becomes_an_error_with_strict(terminal: Terminal) -> None:
     terminal.project('[experts.a]\ninstruction = "i"\ndesciption = "d"\n')
-    shown = terminal.call("validate")
-    assert shown.code == 0
-    assert ":3: warning: experts.a.desciption: " in shown.lines[0]
-    assert shown.lines[-1] == "ok: 1 Expert"
+    result = terminal.call("validate")
+    assert result.code == 0
+    assert ":3: warning: experts.a.desciption: " in result.lines[0]
+    assert result.lines[-1] == "ok: 1 Expert"
     strict = terminal.call("validate", "--strict")
     assert strict.code == 2
     assert "ok:" not in strict.out
@@ -41,9 +41,9 @@ def test_a_warning_is_shown_and_becomes_an_error_with_strict(terminal: Terminal)
 
 def test_json_has_problems_and_experts(terminal: Terminal) -> None:
     terminal.project(TEAM + "stray = 1\n")
-    shown = terminal.call("validate", "--json")
-    report = json.loads(shown.out)
-    assert (shown.code, report["ok"]) == (0, True)
+    result = terminal.call("validate", "--json")
+    report = json.loads(result.out)
+    assert (result.code, report["ok"]) == (0, True)
     assert [expert["key"] for expert in report["experts"]] == ["lead", "helper"]
     assert [(problem["severity"], problem["line"]) for problem in report["problems"]] == [("warning", 9)]
     terminal.project("[experts.a]\n")
@@ -53,9 +53,9 @@ def test_json_has_problems_and_experts(terminal: Terminal) -> None:
 
 def test_a_file_that_is_not_there_is_wrong_usage(terminal: Terminal) -> None:
     for args in ((), ("--config", "none.toml"), ("--workspace", "nowhere")):
-        shown = terminal.call("validate", *args)
-        assert shown.code == 2
-        assert (shown.out + shown.err).count("\n") <= 2
+        result = terminal.call("validate", *args)
+        assert result.code == 2
+        assert (result.out + result.err).count("\n") <= 2
 
 
 def test_a_file_can_be_named(terminal: Terminal) -> None:
@@ -65,32 +65,32 @@ def test_a_file_can_be_named(terminal: Terminal) -> None:
 
 def test_what_tools_cost_at_every_step_is_shown(terminal: Terminal) -> None:
     terminal.project(TEAM)
-    shown = terminal.run("validate", "--tools")
-    assert shown.code == 0, shown.err
-    rows = [line.split() for line in shown.lines]
+    result = terminal.run("validate", "--tools")
+    assert result.code == 0, result.err
+    rows = [line.split() for line in result.lines]
     heading = rows.index(["lead:", "skill", "tools", "tokens", "names"])
     assert rows[heading + 1][0] == "@perstack/base"
     assert "delegate/helper" in {row[0] for row in rows[heading:] if row}
     assert any(
-        line.startswith("lead: about ") and line.endswith("tokens of tools at every step") for line in shown.lines
+        line.startswith("lead: about ") and line.endswith("tokens of tools at every step") for line in result.lines
     )
     found = json.loads(terminal.run("validate", "--tools", "--json").out)["tools"]["lead"]
-    assert found["tokens"] == sum(one["tokens"] for one in found["tools"])
-    assert not any(one["deferred"] for one in found["tools"])
+    assert found["tokens"] == sum(tool["tokens"] for tool in found["tools"])
+    assert not any(tool["deferred"] for tool in found["tools"])
 
 
 def test_an_expert_that_could_not_begin_is_named_and_the_others_costs_are_told(terminal: Terminal) -> None:
     needy = '[experts.a.skills.s]\ntype = "mcpStdioSkill"\ncommand = "x"\nrequiredEnv = ["NOT_SET_HERE"]\n'
     gone = '[experts.b.skills.s]\ntype = "mcpStdioSkill"\ncommand = "no-such-command"\n'
     terminal.project(f'[experts.a]\ninstruction = "i"\n{needy}[experts.b]\ninstruction = "i"\n{gone}')
-    shown = terminal.call("validate", "--tools")
-    assert shown.code == 1
-    assert shown.err.splitlines() == [
+    result = terminal.call("validate", "--tools")
+    assert result.code == 1
+    assert result.err.splitlines() == [
         "error: a: skill 's' needs NOT_SET_HERE: set it in the environment or in a .env file",
         "warning: b: skill 's' could not be connected to: no-such-command was not found: install it, or correct"
         " `command`",
     ]
-    assert shown.lines[-1].startswith("b: about ")
+    assert result.lines[-1].startswith("b: about ")
     found = json.loads(terminal.call("validate", "--tools", "--json").out)["tools"]
     assert found["a"]["tools"] == []
     assert "NOT_SET_HERE" in found["a"]["problems"][0]
@@ -103,18 +103,18 @@ def test_settings_that_a_provider_refuses_are_problems_and_a_missing_key_is_none
     expert = '[experts.a]\ninstruction = "i"\n'
     table = f"[{where}provider]\nproviderName = {{name}}\n[{where}provider.setting]\n{{setting}}\n"
     terminal.project(expert + table.format(name='"anthropic"', setting='baseUrls = "https://example.com"'))
-    shown = terminal.call("validate")
-    assert shown.code == 2
-    assert f"error: {where}provider.setting.baseUrls: " in shown.lines[0]
+    result = terminal.call("validate")
+    assert result.code == 2
+    assert f"error: {where}provider.setting.baseUrls: " in result.lines[0]
     terminal.project(expert + table.format(name='"anthropic"', setting='baseUrl = "https://example.com"'))
     assert terminal.call("validate").code == 0
     terminal.project(expert + table.format(name='"antropic"', setting=""))
-    shown = terminal.call("validate")
-    assert (shown.code, f"{where}providerName" in shown.out.replace("provider.providerName", "providerName")) == (
+    result = terminal.call("validate")
+    assert (result.code, f"{where}providerName" in result.out.replace("provider.providerName", "providerName")) == (
         2,
         True,
     )
-    assert "anthropic" in shown.out
+    assert "anthropic" in result.out
 
 
 BASE = '[experts.a]\ninstruction = "i"\n[experts.a.skills."@perstack/base"]\ntype = "mcpStdioSkill"\n'
@@ -122,9 +122,11 @@ BASE = '[experts.a]\ninstruction = "i"\n[experts.a.skills."@perstack/base"]\ntyp
 
 def problems_of(terminal: Terminal, toml: str, *args: str) -> tuple[int, list[tuple[str, int | None, str, str]]]:
     terminal.project(toml)
-    shown = terminal.call("validate", "--json", *args)
-    found = json.loads(shown.out)["problems"]
-    return shown.code, [(one["severity"], one["line"], one["key"], one["message"]) for one in found]
+    result = terminal.call("validate", "--json", *args)
+    problems = json.loads(result.out)["problems"]
+    return result.code, [
+        (problem["severity"], problem["line"], problem["key"], problem["message"]) for problem in problems
+    ]
 
 
 @pytest.mark.parametrize(
@@ -208,10 +210,10 @@ def test_problems_of_the_file_and_of_plugins_come_together_in_the_order_of_lines
 def test_a_module_in_perstack_plugins_that_is_not_there_is_a_problem_beside_the_others(terminal: Terminal) -> None:
     terminal.env["PERSTACK_PLUGINS"] = "no_such_module"
     terminal.project("maxSteps = -1\n" + TEAM)
-    shown = terminal.call("validate")
-    assert shown.code == 2
-    assert shown.lines[0].startswith("PERSTACK_PLUGINS: error: no_such_module cannot be imported")
-    assert ":1: error: maxSteps" in shown.lines[1]
+    result = terminal.call("validate")
+    assert result.code == 2
+    assert result.lines[0].startswith("PERSTACK_PLUGINS: error: no_such_module cannot be imported")
+    assert ":1: error: maxSteps" in result.lines[1]
 
 
 def test_an_empty_file_is_an_error(terminal: Terminal) -> None:
@@ -233,9 +235,9 @@ type = "interactiveSkill"
 inputJsonSchema = '''{json.dumps(schema)}'''
 """
     terminal.project(toml)
-    done = terminal.call("validate")
-    assert done.code == 0
-    lines = [line for line in (done.out + done.err).splitlines() if "is not checked" in line]
+    result = terminal.call("validate")
+    assert result.code == 0
+    lines = [line for line in (result.out + result.err).splitlines() if "is not checked" in line]
     assert [("(?=" in line, "(a)" in line) for line in lines] == [(False, True), (True, False)]
     assert all("perstack.toml:7: warning: experts.one.skills.user.tools.ask.inputJsonSchema" in line for line in lines)
 

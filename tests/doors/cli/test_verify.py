@@ -20,36 +20,36 @@ from perstack_filesystem.storage import FilesystemStorage
 
 def test_a_whole_job_verifies_and_replays(team: Terminal) -> None:
     for command in ("verify", "replay"):
-        shown = team.run(command, "team")
-        assert shown.code == 0, shown.err
-        assert shown.out.startswith("Job team: 44 events of 3 Runs checked, every ")
-        assert team.call(command).out == shown.out
+        result = team.run(command, "team")
+        assert result.code == 0, result.err
+        assert result.out.startswith("Job team: 44 events of 3 Runs checked, every ")
+        assert team.call(command).out == result.out
 
 
 def test_an_edited_event_is_found_with_its_file_and_line(own_team: Terminal) -> None:
     path = own_team.log_of("team-2")
     path.write_bytes(path.read_bytes().replace(b"first part", b"other part"))
-    shown = own_team.call("verify")
-    assert shown.code == 1
-    assert f"{path}, line 1," in shown.out
-    assert shown.lines[-1].startswith("Job team: ")
+    result = own_team.call("verify")
+    assert result.code == 1
+    assert f"{path}, line 1," in result.out
+    assert result.lines[-1].startswith("Job team: ")
 
 
 def test_a_cut_tail_is_found_against_the_heads_kept_elsewhere(own_team: Terminal) -> None:
     path = own_team.log_of("team-2")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    shown = own_team.call("verify", "--json")
-    report = json.loads(shown.out)
-    assert (shown.code, report["ok"], report["jobId"], report["runs"]) == (1, False, "team", 3)
+    result = own_team.call("verify", "--json")
+    report = json.loads(result.out)
+    assert (result.code, report["ok"], report["jobId"], report["runs"]) == (1, False, "team", 3)
     assert [finding["runId"] for finding in report["findings"]] == ["team-2"]
     assert "had 10 events" in report["findings"][0]["message"]
 
 
 def test_a_log_that_was_rewritten_whole_is_found(own_team: Terminal) -> None:
     reseal(own_team.log_of("team-2"), lambda payload: payload.replace(b"A part.", b"A plot."))
-    shown = own_team.call("verify")
-    assert shown.code == 1
-    assert "rewritten" in shown.out
+    result = own_team.call("verify")
+    assert result.code == 1
+    assert "rewritten" in result.out
 
 
 def test_replay_finds_a_decision_that_the_loop_would_not_make(own_team: Terminal) -> None:
@@ -57,10 +57,10 @@ def test_replay_finds_a_decision_that_the_loop_would_not_make(own_team: Terminal
         own_team.log_of("team-2"),
         lambda payload: payload.replace(b'"text":"A part.","totalUsage"', b'"text":"A plot.","totalUsage"'),
     )
-    shown = own_team.call("replay")
-    assert shown.code == 1
-    assert shown.lines[0].startswith("team-2, event 10: text 'A plot.'")
-    assert shown.lines[-1] == "Job team: 44 events of 3 Runs checked, 1 finding"
+    result = own_team.call("replay")
+    assert result.code == 1
+    assert result.lines[0].startswith("team-2, event 10: text 'A plot.'")
+    assert result.lines[-1] == "Job team: 44 events of 3 Runs checked, 1 finding"
 
 
 @pytest.mark.parametrize(
@@ -79,23 +79,23 @@ def test_replay_names_what_the_model_was_not_sent(
 ) -> None:
     assert old in own_team.log_of(run_id).read_bytes()
     reseal(own_team.log_of(run_id), lambda payload: payload.replace(old, new))
-    shown = own_team.call("replay")
-    assert shown.code == 1
-    assert shown.lines[0].startswith(f"{run_id}, event {event}: generation of step ")
-    assert differs in shown.lines[0]
+    result = own_team.call("replay")
+    assert result.code == 1
+    assert result.lines[0].startswith(f"{run_id}, event {event}: generation of step ")
+    assert differs in result.lines[0]
 
 
 def test_replay_names_tools_that_are_others_than_those_that_were_offered(own_team: Terminal) -> None:
     offered = {run_id: tools_digest(own_team, run_id) for run_id in ("team-1", "team-2")}
     reseal(own_team.log_of("team-2"), lambda payload: payload.replace(offered["team-2"], offered["team-1"]))
-    shown = own_team.call("replay")
-    assert (shown.code, shown.lines[0].endswith("the tools differ")) == (1, True)
+    result = own_team.call("replay")
+    assert (result.code, result.lines[0].endswith("the tools differ")) == (1, True)
 
 
 def tools_digest(terminal: Terminal, run_id: str) -> bytes:
-    found = re.search(rb'"toolsDigest":"([^"]+)"', terminal.log_of(run_id).read_bytes())
-    assert found
-    return found[1]
+    match = re.search(rb'"toolsDigest":"([^"]+)"', terminal.log_of(run_id).read_bytes())
+    assert match
+    return match[1]
 
 
 def test_requests_without_a_digest_of_ours_are_told_and_no_finding(own_team: Terminal) -> None:
@@ -109,11 +109,11 @@ def test_requests_without_a_digest_of_ours_are_told_and_no_finding(own_team: Ter
             sealed, head = seal(head, [re.sub(pattern, new, open_line(line).payload)])
             lines += sealed
         path.write_bytes(b"\n".join(lines) + b"\n")
-    shown = own_team.call("replay")
-    assert shown.code == 0
-    assert [line.split(":")[1] for line in shown.lines[:2]] == [" team-1, 4 events", " team-2, 2 events"]
-    assert "the log has no digest of what the model was sent" in shown.lines[0]
-    assert shown.lines[2].endswith("of what could be checked, every decision and request is the same again")
+    result = own_team.call("replay")
+    assert result.code == 0
+    assert [line.split(":")[1] for line in result.lines[:2]] == [" team-1, 4 events", " team-2, 2 events"]
+    assert "the log has no digest of what the model was sent" in result.lines[0]
+    assert result.lines[2].endswith("of what could be checked, every decision and request is the same again")
     report = json.loads(own_team.call("replay", "--json").out)
     assert (report["ok"], report["complete"], report["checked"]["requests"]) == (True, False, 2)
 
@@ -143,9 +143,9 @@ def test_an_event_cannot_be_forged_by_saying_that_it_is_redacted(own_team: Termi
     lines[4] = line_of(forged, sealed.digest, sealed.hash)
     path.write_bytes(b"\n".join(lines) + b"\n")
     for command in ("verify", "replay"):
-        shown = own_team.call(command)
-        assert shown.code == 1
-        assert "it says that its content was redacted, and has content" in shown.out
+        result = own_team.call(command)
+        assert result.code == 1
+        assert "it says that its content was redacted, and has content" in result.out
     refused = own_team.call("run", "lead", "more", "--continue-job", "team", "--provider", "scripted")
     assert (refused.code, refused.out) == (1, "")
     assert "it says that its content was redacted, and has content" in refused.err
@@ -159,9 +159,9 @@ def test_a_redacted_line_that_nobody_accounts_for_is_a_finding(own_team: Termina
     lines[4] = line_of(redacted, sealed.digest, sealed.hash)
     path.write_bytes(b"\n".join(lines) + b"\n")
     for command in ("verify", "replay"):
-        shown = own_team.call(command)
-        assert shown.code == 1
-        assert shown.lines[0].startswith("team-2, event 5: its content was taken out, and no redactEvent says by whom")
+        result = own_team.call(command)
+        assert result.code == 1
+        assert result.lines[0].startswith("team-2, event 5: its content was taken out, and no redactEvent says by whom")
     assert own_team.call("log").code == 0
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "stoppedByError"
@@ -195,9 +195,9 @@ def test_a_summary_that_says_something_else_than_the_logs_is_found(
         place = place[step]
     place[last] = value
     file.write_text(json.dumps({key: one for key, one in job.items() if one is not None}))
-    shown = own_team.call("verify")
-    assert shown.code == 1
-    assert f"Job team: job.json {words}" in shown.out
+    result = own_team.call("verify")
+    assert result.code == 1
+    assert f"Job team: job.json {words}" in result.out
 
 
 def test_a_name_in_a_summary_is_as_it_was_written_or_the_job_reads_the_same_without_it(own_team: Terminal) -> None:
@@ -214,8 +214,8 @@ def test_a_name_in_a_summary_is_as_it_was_written_or_the_job_reads_the_same_with
 def test_a_summary_that_is_none_is_found_and_may_be_deleted(own_team: Terminal) -> None:
     file = own_team.jobs() / "team" / "job.json"
     file.write_text("[]")
-    shown = own_team.call("verify")
-    assert (shown.code, "job.json does not read; delete it" in shown.out) == (1, True)
+    result = own_team.call("verify")
+    assert (result.code, "job.json does not read; delete it" in result.out) == (1, True)
     file.unlink()
     assert own_team.call("verify").code == 0
 
@@ -239,10 +239,10 @@ def test_what_the_original_wrote_is_not_vouched_for(terminal: Terminal) -> None:
     runs = next(terminal.jobs().iterdir()) / "runs"
     event = next(path for path in sorted(runs.rglob("event-*.json")) if "startRun" in path.name)
     event.write_text(event.read_text().replace('"startRun"', '"startRun" '))
-    shown = terminal.call("verify")
-    assert shown.code == 0, "nothing was found"
-    assert "the original Perstack wrote it, without digests" in shown.out
-    assert shown.lines[-1].endswith("read, and nothing is there to check them against")
+    result = terminal.call("verify")
+    assert result.code == 0, "nothing was found"
+    assert "the original Perstack wrote it, without digests" in result.out
+    assert result.lines[-1].endswith("read, and nothing is there to check them against")
     report = json.loads(terminal.call("verify", "--json").out)
     assert (report["ok"], report["complete"], report["checked"]["digests"]) == (True, False, 0)
     assert {one["kind"] for one in report["unchecked"]} >= {"digests"}
@@ -255,9 +255,9 @@ def test_of_a_job_that_went_on_here_only_what_is_sealed_is_vouched_for(terminal:
     key = terminal.call("jobs", "--json").events[0]["expertKey"]
     terminal.project(f'[experts."{key}"]\ninstruction = "You go on."\n', **{key: [{**reply("and on"), "repeat": True}]})
     assert terminal.call("run", key, "more", "--continue-job", job_id, "--provider", "scripted").code == 0
-    shown = terminal.call("verify")
-    assert shown.code == 0, shown.out
-    assert "of them checked; of what could be checked, every digest" in shown.lines[-1]
+    result = terminal.call("verify")
+    assert result.code == 0, result.out
+    assert "of them checked; of what could be checked, every digest" in result.lines[-1]
     report = json.loads(terminal.call("verify", "--json").out)
     assert 0 < report["checked"]["digests"] < report["events"]
 
@@ -269,8 +269,8 @@ def test_a_run_without_its_log_is_found(own_team: Terminal) -> None:
 
 def test_an_unknown_job_is_wrong_usage(team: Terminal) -> None:
     for command in ("verify", "replay"):
-        shown = team.call(command, "nowhere")
-        assert (shown.code, shown.out) == (2, "")
+        result = team.call(command, "nowhere")
+        assert (result.code, result.out) == (2, "")
 
 
 def test_a_job_with_a_second_result_of_a_call_is_not_driven(own_team: Terminal) -> None:
@@ -287,7 +287,7 @@ def test_a_job_with_a_second_result_of_a_call_is_not_driven(own_team: Terminal) 
     words = f"event {first + 1}: it does not follow from what comes before it (finishToolCall cannot follow where the "
     assert own_team.call("verify").code == 1
     for command in (("run", "--continue-job", "team", "lead", "more"), ("resume", "team")):
-        shown = own_team.call(*command)
-        assert shown.code == 1, command
-        assert words in shown.err
-        assert shown.err.count("\n") == 1
+        result = own_team.call(*command)
+        assert result.code == 1, command
+        assert words in result.err
+        assert result.err.count("\n") == 1

@@ -81,10 +81,10 @@ def test_an_unreachable_endpoint_is_shown_with_its_port_and_its_tries(terminal: 
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        done = terminal.run("run", "a", "q", "--output", "human", env={**env, "ANTHROPIC_BASE_URL": address})
+        result = terminal.run("run", "a", "q", "--output", "human", env={**env, "ANTHROPIC_BASE_URL": address})
     where = f"no connection to {address}/v1/messages: connection refused"
-    assert f"{where}; try 2 of 2 after " in done.out
-    assert f"{where} (given up after 2 tries in " in done.err
-    assert "`maxRetries` of perstack.toml would allow more" in done.err
-    done = terminal.run("run", "a", "q", env={**env, "ANTHROPIC_BASE_URL": "https://nowhere.invalid"})
-    assert "no connection to https://nowhere.invalid/v1/messages (port 443): " in done.err
+    assert f"{where}; try 2 of 2 after " in result.out
+    assert f"{where} (given up after 2 tries in " in result.err
+    assert "`maxRetries` of perstack.toml would allow more" in result.err
+    result = terminal.run("run", "a", "q", env={**env, "ANTHROPIC_BASE_URL": "https://nowhere.invalid"})
+    assert "no connection to https://nowhere.invalid/v1/messages (port 443): " in result.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
-from http_server import KNOWN, serving
+from http_server import AUTH_HEADERS, serving
 from terminal import SECONDS, Terminal, reply
 
 RULES = """
@@ -25,7 +25,7 @@ def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_
     with serving(terminal) as (url, _):
         base = url.removesuffix("/mcp")
         assert httpx.get(f"{base}/v1/approvals").status_code == 401
-        with httpx.Client(base_url=base, headers=KNOWN, timeout=SECONDS) as client:
+        with httpx.Client(base_url=base, headers=AUTH_HEADERS, timeout=SECONDS) as client:
             (first,) = client.get("/v1/approvals").json()["approvals"]
             assert (first["jobId"], first["rule"], first["args"]["path"]) == ("job", "appendTextFile", "a.txt")
             assert "guest wants to call appendTextFile" in first["text"]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from engine_workers import Engine, served
-from http_server import KNOWN, serving
+from http_server import AUTH_HEADERS, serving
 from terminal import SECONDS, Terminal, reply
 
 from perstack.config.load import load_usable
@@ -44,7 +44,7 @@ def server(terminal: Terminal) -> Iterator[httpx.Client]:
     """Yield a client of a server that requires a token and offers one of two Experts."""
     with (
         serving(terminal, "--experts", "writer") as (url, _),
-        httpx.Client(base_url=url.removesuffix("/mcp"), headers=KNOWN, timeout=SECONDS) as client,
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=AUTH_HEADERS, timeout=SECONDS) as client,
     ):
         yield client
 
@@ -75,7 +75,7 @@ def test_the_same_request_again_is_no_second_job(server: httpx.Client, terminal:
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(send, range(8)))
     assert {one.status_code for one in answers} <= {202, 409}, [one.text for one in answers]
-    (job_id,) = {one.json()["id"] for one in answers if one.status_code == 202}
+    (job_id,) = {answer.json()["id"] for answer in answers if answer.status_code == 202}
     assert send(0).json() == {"id": job_id, "status": "queued"}
     served(terminal, job_id)
     assert send(0).json() == {"id": job_id, "status": "completed"}
@@ -120,7 +120,10 @@ def test_without_a_dispatcher_it_is_refused(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path).project('[experts.writer]\ninstruction = "x"\n', writer=[reply("A haiku.")])
     with serving(terminal) as (url, _):
         refused = httpx.post(
-            url.replace("/mcp", "/v1/jobs"), json={"expert": "writer", "query": "q"}, headers=KNOWN, timeout=SECONDS
+            url.replace("/mcp", "/v1/jobs"),
+            json={"expert": "writer", "query": "q"},
+            headers=AUTH_HEADERS,
+            timeout=SECONDS,
         )
         assert refused.status_code == 400
         assert "set `dispatcher` in [workers]" in refused.json()["detail"]
@@ -129,7 +132,7 @@ def test_without_a_dispatcher_it_is_refused(tmp_path: Path) -> None:
 
 def test_after_a_503_the_job_is_recorded_and_a_worker_that_looks_finds_it(tmp_path: Path) -> None:
     terminal = _terminal(tmp_path, TOML.replace("memory:jobs", "down:"))
-    asked, key = {"expert": "writer", "query": "logs"}, {**KNOWN, "Idempotency-Key": "order-17"}
+    asked, key = {"expert": "writer", "query": "logs"}, {**AUTH_HEADERS, "Idempotency-Key": "order-17"}
     with (
         serving(terminal) as (url, _),
         httpx.Client(base_url=url.removesuffix("/mcp"), headers=key, timeout=SECONDS) as client,

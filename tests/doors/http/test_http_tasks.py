@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from http_server import KNOWN, serving
+from http_server import AUTH_HEADERS, serving
 from terminal import Terminal, reply
 
 
@@ -20,14 +20,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     terminal = Terminal(tmp_path_factory.mktemp("tasks"))
     terminal.project('[experts.one]\ninstruction = "x"\n')
     with serving(terminal) as (url, _):
-        headers = KNOWN
+        headers = AUTH_HEADERS
         with httpx.Client(base_url=url.removesuffix("/mcp"), headers=headers) as client:
             yield client
 
 
 def test_a_task_lives_through_every_operation(server: httpx.Client) -> None:
-    made = server.post("/v1/execution", json={"taskId": "report", "state": {"read": 0}, "agentId": "writer"})
-    assert (made.status_code, made.json()["status"], made.json()["version"]) == (201, "running", 2)
+    created = server.post("/v1/execution", json={"taskId": "report", "state": {"read": 0}, "agentId": "writer"})
+    assert (created.status_code, created.json()["status"], created.json()["version"]) == (201, "running", 2)
     again = server.post("/v1/execution", json={"taskId": "report"})
     assert again.status_code == 409
     assert "continue it" in again.json()["detail"]
@@ -157,11 +157,11 @@ def test_what_comes_while_nothing_runs_resumes_a_task_at_the_next_start(tmp_path
     token = task("pause", "deploy", "--reason", "external_dependency", "--message", "the build")["token"]
     if door == "webhook":
         with serving(terminal) as (url, _):
-            told = httpx.post(f"{url.removesuffix('/mcp')}/v1/hooks/{token}", json=event)
-        assert told.status_code == 202
+            delivery = httpx.post(f"{url.removesuffix('/mcp')}/v1/hooks/{token}", json=event)
+        assert delivery.status_code == 202
     else:
-        told = terminal.run("signal", "deploy", "--provider", "scripted", stdin=json.dumps(event))
-        assert told.code == 0, told.err
+        result = terminal.run("signal", "deploy", "--provider", "scripted", stdin=json.dumps(event))
+        assert result.code == 0, result.err
     assert task("get", "deploy")["status"] == "paused", "nothing runs that could wake it"
     woken = terminal.run("task", "run-due", "--provider", "scripted")
     assert (woken.code, woken.out) == (0, "deploy: worked, now completed\n")

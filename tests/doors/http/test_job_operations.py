@@ -46,7 +46,7 @@ def test_one_more_row_is_a_tool_and_a_request(monkeypatch: pytest.MonkeyPatch) -
     paths = described["paths"]
     assert isinstance(paths, dict)
     request = paths["/v1/jobs/{id}/remark"]["post"]
-    assert [one["name"] for one in request["parameters"]] == ["id"]
+    assert [parameter["name"] for parameter in request["parameters"]] == ["id"]
     assert {"loudWords", "loud_words"} <= set(
         request["requestBody"]["content"]["application/json"]["schema"]["properties"]
     )

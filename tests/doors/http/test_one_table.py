@@ -35,7 +35,7 @@ from perstack.ports.tasks import TaskMemory
 from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack_memory.tools import kit_of
 
-NAMES = [one.name for one in OPERATIONS]
+NAMES = [operation.name for operation in OPERATIONS]
 SKILL = PluginSkill(name="memory", plugin="@perstack/execution-memory")
 LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "delete"}
 """Operations that need more than their task, for which the engine has a special case."""
@@ -64,10 +64,10 @@ def test_every_door_has_every_operation(memory: ExecutionMemory) -> None:
     methods = {name for name, one in vars(TaskMemory).items() if inspect.iscoroutinefunction(one)} - {"do"}
     assert methods == {*NAMES, "list_checkpoints"} - {"checkpoints"}
     served = {(method, route.path) for route in routes(memory) for method in route.methods or ()}
-    assert {(one.method, f"{BASE}{one.path}") for one in OPERATIONS} <= served
+    assert {(operation.method, f"{BASE}{operation.path}") for operation in OPERATIONS} <= served
     assert [tool.name for tool in list_tools({}, TASK_TOOLS)] == [f"task_{name}" for name in NAMES]
-    assert [one.name for one in kit_of(OPERATIONS).known_tools(SKILL)] == [
-        one.tool for one in OPERATIONS if "expert" in one.callers
+    assert [tool.name for tool in kit_of(OPERATIONS).known_tools(SKILL)] == [
+        operation.tool for operation in OPERATIONS if "expert" in operation.callers
     ]
     assert set(task_command.commands) == {*NAMES, "run-due"}
     assert {*COMMAND_HELP, "delete"} == set(NAMES)
@@ -86,7 +86,7 @@ def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -
             assert snake.json()["version"] == 4
             wrong = await client.post(f"{BASE}/t/remark", json={"word": "well"})
             assert wrong.status_code == 400
-        names = [one.name for one in await memory.list_checkpoints("t")]
+        names = [checkpoint.name for checkpoint in await memory.list_checkpoints("t")]
         assert names == ["WELL", "OH"]
 
     wait_for(over_http())
@@ -98,7 +98,7 @@ def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -
     assert list(tool.input_schema["properties"]) == ["task_id", "words", "expected_version"]
     command = command_of(REMARK)
     assert command.help == "Remark on a task. This is an operation that only this test has."
-    assert [one.name for one in command.params][:4] == ["task_id", "words", "loud_words", "expected_version"]
+    assert [param.name for param in command.params][:4] == ["task_id", "words", "loud_words", "expected_version"]
 
 
 def test_an_ordinary_operation_is_declared_in_three_places() -> None:
@@ -153,7 +153,7 @@ def test_the_description_says_what_is_taken_in_both_spellings() -> None:
     assert {"taskId", "task_id", "dependsOn", "depends_on"} <= set(create["properties"])
     assert create["allOf"] == [{"anyOf": [{"required": ["taskId"]}, {"required": ["task_id"]}]}]
     assert create["required"] == []
-    listed = [one["name"] for one in paths[BASE]["get"]["parameters"]]
+    listed = [parameter["name"] for parameter in paths[BASE]["get"]["parameters"]]
     assert {"agentId", "agent_id", "olderThan", "older_than"} <= set(listed)
     got = paths[f"{BASE}/{{taskId}}"]["get"]["parameters"]
     assert [(one["name"], one["in"]) for one in got] == [("taskId", "path")]
@@ -162,7 +162,7 @@ def test_the_description_says_what_is_taken_in_both_spellings() -> None:
 def test_every_answer_to_a_task_that_is_not_there_is_the_same(memory: ExecutionMemory) -> None:
     async def work() -> None:
         for operation in OPERATIONS:
-            needed = {one.name: "t" for one in operation.arguments("program") if one.default is ...}
+            needed = {argument.name: "t" for argument in operation.arguments("program") if argument.default is ...}
             if operation.name in ("create", "list"):
                 continue
             given = {**needed, "reason": "checkpoint"} if operation.name == "pause" else needed

@@ -25,9 +25,9 @@ def test_an_agent_keeps_a_task_that_a_later_process_goes_on_with(tmp_path: Path)
             refused = await editor.call("task_complete", taskId="refactor")
             assert refused.is_error
             assert "allowed now: answer, resume" in texts(refused)[0]
-            wrong = await editor.call("task_create", taksId="x")
-            assert wrong.is_error
-            assert "`taskId` is missing" in texts(wrong)[0] or "no argument `taksId`" in texts(wrong)[0]
+            result = await editor.call("task_create", taksId="x")
+            assert result.is_error
+            assert "`taskId` is missing" in texts(result)[0] or "no argument `taksId`" in texts(result)[0]
 
     async def go_on() -> None:
         async with connected(terminal, "--tasks", era="stateless") as editor:
@@ -54,11 +54,11 @@ def test_the_inbox_is_the_same_in_an_editor(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with connected(terminal, "--tasks") as editor:
-            shown = await editor.call("inbox")
-            job, task = structure(shown)["questions"]
+            result = await editor.call("inbox")
+            job, task = structure(result)["questions"]
             assert (job["id"], job["job"], job["who"], job["text"]) == ("tea-1-5", "tea", "guest", "Tea or coffee?")
             assert (task["id"], task["task"], task["who"], task["approval"]) == ("deploy", "deploy", "ci", True)
-            assert 'or by: perstack answer tea-1-5 "ANSWER"' in texts(shown)[0]
+            assert 'or by: perstack answer tea-1-5 "ANSWER"' in texts(result)[0]
             assert texts(await editor.call("answer", job="tea", question="tea-1-5", answer="Tea"))[0] == "Served."
             assert (await editor.call("answer", job="tea", question="tea-1-5", answer="Coffee")).is_error
             assert structure(await editor.call("task_answer", taskId="deploy", value=True))["answered"] is True

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from editor import connected, structure, texts
 from hosts import wait_for
-from http_server import KNOWN, serving
+from http_server import AUTH_HEADERS, serving
 from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal
 
@@ -78,10 +78,10 @@ def test_a_checkpoint_of_a_list_has_its_data_under_both_names(tmp_path: Path) ->
         async with ExecutionMemory.open(workspace=tmp_path) as memory:
             await memory.create("t", checkpoint_data={"phase": 1}, start=True)
             await memory.checkpoint("t", data={"phase": 2})
-            found = [json.loads(one.to_json()) for one in await memory.list_checkpoints("t")]
+            checkpoints = [json.loads(checkpoint.to_json()) for checkpoint in await memory.list_checkpoints("t")]
             assert (
-                [one["checkpointData"] for one in found]
-                == [one["data"] for one in found]
+                [entry["checkpointData"] for entry in checkpoints]
+                == [entry["data"] for entry in checkpoints]
                 == [{"phase": 1}, {"phase": 2}]
             )
 
@@ -108,7 +108,7 @@ def test_the_example_goes_over_http(tmp_path: Path, style: Callable[[Any], Any],
     terminal = Terminal(tmp_path)
     terminal.project('[experts.one]\ninstruction = "x"\n')
     with serving(terminal) as (url, _):
-        headers = KNOWN
+        headers = AUTH_HEADERS
         client = httpx.Client(base_url=url.removesuffix("/mcp"), headers=headers)
 
         async def send(operation: str, **given: Any) -> dict[str, Any]:
@@ -135,9 +135,9 @@ def test_the_example_goes_over_mcp(tmp_path: Path, style: Callable[[Any], Any]) 
         async with connected(terminal, "--tasks") as editor:
 
             async def send(operation: str, **given: Any) -> dict[str, Any]:
-                done = await editor.call(f"task_{operation}", **style(given))
-                assert not done.is_error, texts(done)
-                return structure(done)
+                result = await editor.call(f"task_{operation}", **style(given))
+                assert not result.is_error, texts(result)
+                return structure(result)
 
             await play(send)
 
@@ -173,8 +173,8 @@ def test_the_example_goes_over_the_command_line(tmp_path: Path) -> None:
         for name, value in given.items():
             text = f"{value}ms" if name in ("timeout", "checkpoint_interval") else value
             words += [f"--{name.replace('_', '-')}", text if isinstance(text, str) else json.dumps(text)]
-        done = terminal.run("task", operation, *words, "--json")
-        assert done.code == 0, done.err
-        return json.loads(done.out)
+        result = terminal.run("task", operation, *words, "--json")
+        assert result.code == 0, result.err
+        return json.loads(result.out)
 
     wait_for(play(send), SECONDS)

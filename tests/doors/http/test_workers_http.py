@@ -27,8 +27,8 @@ DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", 
 
 
 def values(page: str) -> dict[str, float]:
-    found = re.findall(r"^(perstack_\w+(?:\{[^}]*\})?) (\S+)$", page, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+    matches = re.findall(r"^(perstack_\w+(?:\{[^}]*\})?) (\S+)$", page, re.MULTILINE)
+    return {name: float(value) for name, value in matches}
 
 
 def test_health_and_figures_are_served_and_change_with_the_work(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from terminal import Terminal, reply
 
-TWO = """
+EXPERTS = """
 [experts.solo]
 description = "works alone"
 instruction = "[[solo]] You work alone."
@@ -26,7 +26,7 @@ def terminal(terminal: Terminal) -> Terminal:
     """Return a project with three Experts: `solo` reads a file, `@team/lead` asks `researcher`."""
     (terminal.workspace / "notes.txt").write_text("a note")
     return terminal.project(
-        TWO,
+        EXPERTS,
         **{
             "[[solo]]": [reply("", ("readTextFile", {"path": "notes.txt"}), usage=(10, 1)), reply("One note.")],
             "[[lead]]": [reply("", ("researcher", {"query": "look it up"})), reply("It is known.")],

@@ -143,22 +143,22 @@ def home(terminal: Terminal) -> Iterator[Path]:
     """Yield an agent's home, its project folder. Fail if any process remains in it."""
     yield terminal.workspace
     end = time.monotonic() + SECONDS
-    while left := _living_in(terminal.workspace):
+    while pids := _living_in(terminal.workspace):
         if time.monotonic() > end:
-            for number in left:
-                os.kill(number, signal.SIGKILL)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
             pytest.fail("the agent, or its server, was still there a minute after its end")
         time.sleep(0.02)  # a poll of other processes, bounded above
 
 
 def _living_in(home: Path) -> list[int]:
     mark = f"HOME={home}".encode()
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if mark in (place / "environ").read_bytes().split(b"\0"):
-                found.append(int(place.name))
-    return found
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                pids.append(int(folder.name))
+    return pids
 
 
 def run(agent: Agent, terminal: Terminal, home: Path, settings: str) -> None:
@@ -184,9 +184,9 @@ def run(agent: Agent, terminal: Terminal, home: Path, settings: str) -> None:
 
 
 def printed(terminal: Terminal, agent: Agent) -> str:
-    done = terminal.run("mcp", "--print-config", agent.client, "--provider", "scripted")
-    assert done.code == 0, done.err
-    return done.out
+    result = terminal.run("mcp", "--print-config", agent.client, "--provider", "scripted")
+    assert result.code == 0, result.err
+    return result.out
 
 
 @pytest.mark.timeout(350)  # the first time, the agent is installed

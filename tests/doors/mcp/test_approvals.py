@@ -112,8 +112,8 @@ def test_the_tool_answer_approves_of_nothing_and_puts_the_form_to_the_person(ask
     async def person() -> None:
         fill = ElicitResult(action="accept", content={"answer": "no"})
         async with attached(asking, era=era, fill=lambda params: fill) as editor:
-            done = await editor.call("answer", job="ask", answer="yes")
-            assert texts(done)[0] == "Done."
+            result = await editor.call("answer", job="ask", answer="yes")
+            assert texts(result)[0] == "Done."
             assert len(editor.shown) == 2
 
     wait_for(model(), 60)

@@ -117,8 +117,8 @@ def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(
             second = structure(await editor.call("answer", job=job["id"], answer="coffee"))
             assert second["question"] == "Sugar?"
             assert texts(await editor.call("answer", job=job["id"], answer="none"))[0] == "Served."
-            gone = await editor.call("answer", job=job["id"], answer="x", question=job["questionId"])
-            assert gone.is_error
+            result = await editor.call("answer", job=job["id"], answer="x", question=job["questionId"])
+            assert result.is_error
             other = await editor.call("answer", job=job["id"], answer="x", question="other-1-1")
             assert "is not one of Job" in texts(other)[0]
             late = await editor.call("answer", job=job["id"], answer="more")
@@ -164,16 +164,16 @@ def test_an_editor_that_is_closed_while_it_shows_the_form_leaves_a_job_that_wait
     leave(client)
     (job,) = asking.run("jobs", "--json").events
     assert job["status"] == "stoppedByInteractiveTool"
-    again = asking.run("answer", job["id"], "tea", "--provider", "scripted")
-    assert again.code == 3
-    assert "Sugar?" in again.out
+    result = asking.run("answer", job["id"], "tea", "--provider", "scripted")
+    assert result.code == 3
+    assert "Sugar?" in result.out
 
 
 def test_an_answer_to_a_question_that_was_answered_elsewhere_meanwhile_is_not_taken(asking: Terminal, era: str) -> None:
     def fill(params: ElicitRequestParams) -> ElicitResult:
         if "Tea" in params.message:
-            listed = asking.run("jobs", "--json").events
-            args = ("--continue-job", listed[0]["id"], "-i", "--provider", "scripted")
+            events = asking.run("jobs", "--json").events
+            args = ("--continue-job", events[0]["id"], "-i", "--provider", "scripted")
             assert asking.run("run", "guest", "water", *args).code == 3
             return ElicitResult(action="accept", content={"answer": "tea"})
         return ElicitResult(action="accept", content={"answer": "two"})

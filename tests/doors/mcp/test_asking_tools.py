@@ -102,12 +102,12 @@ type = "mcpStdioSkill"
 command = '{python}'
 args = ['{server}', '{era}']
 """
-ASKING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
+ASKING_SERVER = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
 
 
 def travelling(terminal: Terminal, server_era: str, *tools: str) -> Terminal:
     """Write a project whose Expert calls tools of an MCP server that ask while they run."""
-    toml = SERVER.format(python=sys.executable, server=ASKING, era=server_era)
+    toml = SERVER.format(python=sys.executable, server=ASKING_SERVER, era=server_era)
     return terminal.project(toml, **{"[[traveller]]": [*(reply("", (tool, {})) for tool in tools), reply("Off.")]})
 
 
@@ -160,8 +160,8 @@ def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_ans
             waiting = structure(await editor.call("traveller", query="A trip"))
             assert (waiting["question"], waiting["pauseReason"]) == ("you: where to?", "human_input")
             assert "To answer, give a JSON object with city (string), nights (integer)" in waiting["next"]
-            answered = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
-            assert texts(answered)[0] == "Off."
+            result = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
+            assert texts(result)[0] == "Off."
             return waiting["id"]
 
     assert server_said(terminal, wait_for(work(), 60)) == ['accept {"city": "Oslo", "nights": 2}']

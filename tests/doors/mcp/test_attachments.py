@@ -32,7 +32,7 @@ def test_paths_and_resource_links_of_the_workspace_are_attached(terminal: Termin
 
     job = structure(wait_for(work(), 60))["id"]
     first, second = first_events(terminal, job)
-    assert [one.get("name") for one in first["attachments"]] == ["shot.png", None]
+    assert [attachment.get("name") for attachment in first["attachments"]] == ["shot.png", None]
     assert first["attachments"][1]["text"].endswith("Attached file notes.txt:\na note")
     assert len(second["attachments"]) == 1
 

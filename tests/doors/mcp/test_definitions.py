@@ -12,7 +12,7 @@ from hosts import wait_for
 from mcp_types import ToolListChangedNotification
 from terminal import Terminal, reply
 
-MORE = '\n[experts.late]\ndescription = "came late"\ninstruction = "[[late]] You are new."\n'
+LATE_EXPERT = '\n[experts.late]\ndescription = "came late"\ninstruction = "[[late]] You are new."\n'
 
 
 async def names(editor: Editor) -> list[str]:
@@ -48,7 +48,7 @@ def test_a_client_is_told_of_a_new_expert_and_can_call_it(terminal: Terminal, er
         async with notified_editor(terminal, era) as (editor, changed):
             assert "late" not in await names(editor)
             file = terminal.workspace / "perstack.toml"
-            file.write_text(file.read_text() + MORE)
+            file.write_text(file.read_text() + LATE_EXPERT)
             await changed.wait()
             assert "late" in await names(editor)
 
@@ -80,7 +80,7 @@ def test_prompts_and_resources_are_told_to_have_changed_too(terminal: Terminal, 
                 await heard_first.wait()
             assert "late" not in await names(editor)
             file = terminal.workspace / "perstack.toml"
-            file.write_text(file.read_text() + MORE)
+            file.write_text(file.read_text() + LATE_EXPERT)
             while len([name for name in heard if name.endswith(kinds[era])]) < 3:
                 await editor.client.list_tools()
             assert "late" in {prompt.name for prompt in (await editor.client.list_prompts()).prompts}
@@ -96,7 +96,7 @@ def test_an_edit_while_the_server_starts_is_not_missed(terminal: Terminal) -> No
     client = Pipe(terminal)
     client.greet()
     file = terminal.workspace / "perstack.toml"
-    file.write_text(file.read_text() + MORE)
+    file.write_text(file.read_text() + LATE_EXPERT)
     client.write("tools/list", 1)
     assert "late" in {tool["name"] for tool in client.answer_to(1)["result"]["tools"]}
     assert client.close() == (0, "")
@@ -111,7 +111,7 @@ def test_an_edit_holds_for_the_next_call_at_once(terminal: Terminal) -> None:
             file = terminal.workspace / "perstack.toml"
             file.write_text(file.read_text().replace("[[solo]]", "[[fresh]]"))
             assert texts(await editor.call("solo", query="go"))[0] == "fresh"
-            file.write_text(file.read_text() + MORE)
+            file.write_text(file.read_text() + LATE_EXPERT)
             assert texts(await editor.call("late", query="go"))[0] == "I am new."
 
     wait_for(work(), 60)
@@ -125,11 +125,11 @@ def test_a_file_that_a_pattern_of_include_finds_later_is_taken_in(terminal: Term
         async with notified_editor(terminal, era) as (editor, changed):
             assert "late" not in await names(editor)
             (terminal.workspace / "experts").mkdir()
-            (terminal.workspace / "experts" / "late.toml").write_text(MORE)
+            (terminal.workspace / "experts" / "late.toml").write_text(LATE_EXPERT)
             await changed.wait()
             changed.clear()
             assert "late" in await names(editor)
-            (terminal.workspace / "experts" / "late.toml").write_text(MORE.replace("late", "later"))
+            (terminal.workspace / "experts" / "late.toml").write_text(LATE_EXPERT.replace("late", "later"))
             await changed.wait()
             assert "later" in await names(editor)
 
@@ -160,21 +160,21 @@ def test_while_the_file_is_broken_the_last_good_one_holds_and_results_say_so(ter
             details = await editor.job(structure(result)["id"])
             assert note == texts(await editor.call("get_checkpoint", checkpoint=details["checkpoint"]))[-1]
             if place == "root":
-                root.write_text(good + MORE)
+                root.write_text(good + LATE_EXPERT)
             else:
-                other.write_text(MORE)
+                other.write_text(LATE_EXPERT)
             assert "late" in await names(editor)
             assert "last good" not in texts(await editor.call("solo", query="go"))[-1]
 
     wait_for(work(), 60)
 
 
-BROKEN = '\n[experts.ill]\ndescription = "no instruction"\n'
+BROKEN_EXPERT = '\n[experts.ill]\ndescription = "no instruction"\n'
 
 
 def test_an_expert_with_errors_is_not_offered_and_the_others_are(terminal: Terminal) -> None:
     file = terminal.workspace / "perstack.toml"
-    file.write_text(file.read_text() + BROKEN)
+    file.write_text(file.read_text() + BROKEN_EXPERT)
 
     async def work() -> None:
         async with attached(terminal) as editor:
@@ -187,13 +187,13 @@ def test_an_expert_with_errors_is_not_offered_and_the_others_are(terminal: Termi
 def test_an_expert_that_is_broken_by_an_edit_stays_as_it_was_and_the_others_change(terminal: Terminal) -> None:
     file = terminal.workspace / "perstack.toml"
     before = file.read_text()
-    file.write_text(before + MORE)
+    file.write_text(before + LATE_EXPERT)
 
     async def work() -> None:
         async with notified_editor(terminal, "handshake") as (editor, changed):
             assert "late" in await names(editor)
-            broken = MORE.replace("instruction =", "instructoin =")
-            file.write_text(before + broken + MORE.replace("late", "later"))
+            broken = LATE_EXPERT.replace("instruction =", "instructoin =")
+            file.write_text(before + broken + LATE_EXPERT.replace("late", "later"))
             await changed.wait()
             assert {"late", "later"} <= set(await names(editor))
 

@@ -49,9 +49,9 @@ def test_a_rewind_is_put_to_the_person_and_made_by_a_yes(writing: Terminal, era:
         async with attached(writing, era=era, fill=says("yes")) as editor:
             job, checkpoint = await first_checkpoint(editor)
             tools = {tool.name: tool for tool in (await editor.client.list_tools()).tools}
-            shown = await editor.call("diff", job=job, what="2")
-            assert structure(shown)["files"] == [{"path": "a.txt", "kind": "changed", "added": 1, "removed": 1}]
-            assert "-one\n+two" in texts(shown)[1]
+            result = await editor.call("diff", job=job, what="2")
+            assert structure(result)["files"] == [{"path": "a.txt", "kind": "changed", "added": 1, "removed": 1}]
+            assert "-one\n+two" in texts(result)[1]
             done = await editor.call("rewind", job=job, checkpoint=checkpoint)
             (asked,) = editor.shown
             assert isinstance(asked, ElicitRequestFormParams)
@@ -60,7 +60,7 @@ def test_a_rewind_is_put_to_the_person_and_made_by_a_yes(writing: Terminal, era:
             assert tree(writing.workspace)[b"a.txt"] == ("file", b"one\n")
             back = await editor.call("rewind", job=job, checkpoint=structure(done)["undo"])
             assert tree(writing.workspace)[b"a.txt"] == ("file", b"two\n")
-            for name, value in (("diff", shown), ("rewind", done), ("rewind", back)):
+            for name, value in (("diff", result), ("rewind", done), ("rewind", back)):
                 validate(structure(value), tools[name].output_schema)
             (started,) = writing.run("log", job, "--type", "startRewind", "--take", "1", "--json").events
             assert started["by"]["door"] == "mcp"
@@ -72,8 +72,8 @@ def test_nothing_is_changed_without_a_yes_or_where_nobody_can_be_asked(writing: 
     async def work() -> None:
         async with attached(writing, era=era, fill=says("no")) as editor:
             job, checkpoint = await first_checkpoint(editor)
-            done = await editor.call("rewind", job=job, checkpoint=checkpoint)
-            assert structure(done)["done"] is False
+            result = await editor.call("rewind", job=job, checkpoint=checkpoint)
+            assert structure(result)["done"] is False
         async with attached(writing, era=era) as editor:
             refused = await editor.call("rewind", job=job, checkpoint=checkpoint)
             assert refused.is_error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 from hosts import wait_for
-from http_server import KNOWN, TOKEN
+from http_server import AUTH_HEADERS, TOKEN
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from terminal import SECONDS
@@ -37,7 +37,7 @@ def open_counts() -> tuple[int, int]:
     """Return the number of session objects of the SDK and the server, and of running tasks."""
     gc.collect()
     kinds = (StreamableHTTPServerTransport, ServerSession)
-    return sum(isinstance(one, kinds) for one in gc.get_objects()), len(asyncio.all_tasks())
+    return sum(isinstance(item, kinds) for item in gc.get_objects()), len(asyncio.all_tasks())
 
 
 def test_sessions_that_nobody_closes_are_given_up_and_leave_nothing_open(tmp_path: Path, capfd) -> None:
@@ -54,7 +54,7 @@ def test_sessions_that_nobody_closes_are_given_up_and_leave_nothing_open(tmp_pat
         serving = asyncio.create_task(serve_http(offer, AccessRules(ListenAddress.parse("127.0.0.1:0"), TOKEN), IDLE))
         url = await serving_address()
         limits = httpx.Limits(max_keepalive_connections=0)
-        async with httpx.AsyncClient(headers={**KNOWN, **ACCEPT}, timeout=SECONDS, limits=limits) as client:
+        async with httpx.AsyncClient(headers={**AUTH_HEADERS, **ACCEPT}, timeout=SECONDS, limits=limits) as client:
 
             async def session() -> dict[str, str]:
                 answer = await client.post(url, json=INITIALIZE)

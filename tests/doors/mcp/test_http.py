@@ -8,7 +8,7 @@ import httpx
 import pytest
 from editor import ERAS, structure
 from hosts import wait_for
-from http_server import KNOWN, TOKEN, authorized_client, serving
+from http_server import AUTH_HEADERS, TOKEN, authorized_client, serving
 from terminal import SECONDS, Terminal, reply
 
 from perstack.doors.http.access import AccessRules
@@ -96,7 +96,7 @@ def test_only_who_knows_the_token_is_let_in(terminal: Terminal) -> None:
 )
 def test_host_and_origin_are_checked(terminal: Terminal, header: str, value: str, status: int) -> None:
     with serving(terminal) as (url, _):
-        answer = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, **KNOWN, header: value})
+        answer = httpx.post(url, json=INITIALIZE, headers={**ACCEPT, **AUTH_HEADERS, header: value})
         assert answer.status_code == status
 
 
@@ -104,7 +104,7 @@ def test_beyond_loopback_the_token_and_the_name_are_asked_for(terminal: Terminal
     beyond = ("--http", "0.0.0.0:0", "--allow-host", "build.example")
     with serving(terminal, *beyond) as (everywhere, _):
         url = everywhere.replace("0.0.0.0", "127.0.0.1")
-        by_name = {**ACCEPT, **KNOWN, "Host": "build.example"}
+        by_name = {**ACCEPT, **AUTH_HEADERS, "Host": "build.example"}
         assert httpx.post(url, json=INITIALIZE, headers=by_name).status_code == 200
         assert httpx.post(url, json=INITIALIZE, headers={**by_name, "Authorization": ""}).status_code == 401
         for header in ({"Host": "other.example"}, {"Host": "0.0.0.0"}):
@@ -115,7 +115,7 @@ def test_beyond_loopback_the_token_and_the_name_are_asked_for(terminal: Terminal
 
 def test_a_name_that_is_allowed_is_answered(terminal: Terminal) -> None:
     with serving(terminal, "--allow-host", "build.example") as (url, _):
-        headers = {**ACCEPT, **KNOWN, "Host": "build.example:80", "Origin": "https://build.example"}
+        headers = {**ACCEPT, **AUTH_HEADERS, "Host": "build.example:80", "Origin": "https://build.example"}
         assert httpx.post(url, json=INITIALIZE, headers=headers).status_code == 200
 
 
@@ -129,10 +129,10 @@ def test_a_name_that_is_allowed_is_answered(terminal: Terminal) -> None:
     ],
 )
 def test_a_wrong_address_is_told_in_a_line(terminal: Terminal, address: str, words: str) -> None:
-    shown = terminal.call("mcp", "--http", address)
-    assert shown.code == 2
-    assert words in shown.err
-    assert len(shown.err.strip().splitlines()) == 1
+    result = terminal.call("mcp", "--http", address)
+    assert result.code == 2
+    assert words in result.err
+    assert len(result.err.strip().splitlines()) == 1
 
 
 def test_everywhere_is_no_name_for_clients() -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from http_server import KNOWN, TOKEN, serving
+from http_server import AUTH_HEADERS, TOKEN, serving
 from terminal import SECONDS, Terminal
 
 from perstack.doors.http.access import MIN_TOKEN_CHARS, problem_of
@@ -123,7 +123,7 @@ def test_a_malformed_body_is_refused_and_leaves_no_traceback(tmp_path: Path, in_
 
 
 def test_connections_of_one_address_are_bounded_until_their_client_is_known(url: str) -> None:
-    with ExitStack() as stack, httpx.Client(headers=KNOWN) as known:
+    with ExitStack() as stack, httpx.Client(headers=AUTH_HEADERS) as known:
         assert known.get(f"{url}/v1/execution").status_code == 200
         strangers = [stack.enter_context(closing(connected(url))) for _ in range(MAX_UNAUTHENTICATED + 8)]
         for refused in strangers[MAX_UNAUTHENTICATED:]:
@@ -160,7 +160,7 @@ def test_all_connections_together_are_bounded() -> None:
 @pytest.mark.parametrize("path", ["/v1/execution", "/v1/hooks/token", "/mcp"])
 def test_what_is_no_json_that_can_be_kept_is_a_bad_request(url: str, path: str, body: bytes) -> None:
     accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-    answer = httpx.post(f"{url}{path}", content=body, headers={**KNOWN, **accept})
+    answer = httpx.post(f"{url}{path}", content=body, headers={**AUTH_HEADERS, **accept})
     assert answer.status_code == 400
     assert "not JSON" in answer.text
 
@@ -173,7 +173,7 @@ def test_a_number_that_only_looks_huge_is_taken() -> None:
 def test_a_body_that_is_too_large_is_refused_unread(url: str) -> None:
     for path, size in (("/v1/hooks/token", 5 << 20), ("/v1/execution", 17 << 20)):
         try:
-            answer = httpx.post(f"{url}{path}", content=b" " * size, headers=KNOWN)
+            answer = httpx.post(f"{url}{path}", content=b" " * size, headers=AUTH_HEADERS)
         except httpx.TransportError:
             continue  # the server closes, whatever is still under way
         assert answer.status_code in (400, 413)
@@ -182,7 +182,7 @@ def test_a_body_that_is_too_large_is_refused_unread(url: str) -> None:
 def test_no_stranger_puts_a_traceback_into_the_log(terminal: Terminal) -> None:
     terminal.project('[experts.one]\ninstruction = "x"\n')
     with serving(terminal, token=TOKEN) as (url, process):
-        for said in (
+        for request in (
             b"\x16\x03\x01\x02\x00\x01",
             b"GET / HTTP/9.9\r\n\r\n",
             b"\x00" * 200_000,
@@ -193,7 +193,7 @@ def test_no_stranger_puts_a_traceback_into_the_log(terminal: Terminal) -> None:
         ):
             with closing(connected(url)) as connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-                connection.sendall(said)
+                connection.sendall(request)
         assert httpx.get(f"{url.removesuffix('/mcp')}/docs").status_code == 200
         assert process.poll() is None
     # `serving` has looked: nothing but where it serves is on stderr
@@ -203,9 +203,9 @@ def test_no_stranger_puts_a_traceback_into_the_log(terminal: Terminal) -> None:
 def test_a_token_that_can_be_guessed_is_refused(terminal: Terminal, address: str) -> None:
     terminal.project('[experts.one]\ninstruction = "x"\n')
     terminal.env["PERSTACK_MCP_TOKEN"] = "x" * (MIN_TOKEN_CHARS - 1)
-    shown = terminal.call("mcp", "--http", address, "--allow-host", "build.example")
-    assert shown.code == 2
-    assert f"PERSTACK_MCP_TOKEN has {MIN_TOKEN_CHARS - 1} characters" in shown.err
+    result = terminal.call("mcp", "--http", address, "--allow-host", "build.example")
+    assert result.code == 2
+    assert f"PERSTACK_MCP_TOKEN has {MIN_TOKEN_CHARS - 1} characters" in result.err
 
 
 def test_a_workspaces_env_file_does_not_say_who_is_let_in_unless_a_person_names_it(
@@ -216,9 +216,9 @@ def test_a_workspaces_env_file_does_not_say_who_is_let_in_unless_a_person_names_
     planted, own = "planted" * 6, "own-secret" * 4
     (terminal.workspace / ".env").write_text(f"PERSTACK_MCP_TOKEN={planted}\n")
     command = ("mcp", "--print-config", "zed", "--http", "8765")
-    shown = terminal.call(*command)
-    assert (shown.code, planted in shown.out) == (0, False)
-    assert ".env: PERSTACK_MCP_TOKEN not taken from here" in shown.err
+    result = terminal.call(*command)
+    assert (result.code, planted in result.out) == (0, False)
+    assert ".env: PERSTACK_MCP_TOKEN not taken from here" in result.err
     everywhere = terminal.call("mcp", "--http", "0.0.0.0:0", "--allow-host", "build.example")
     assert (everywhere.code, "set PERSTACK_MCP_TOKEN to a secret" in everywhere.err) == (2, True)
     named = terminal.call(*command, "--env-path", ".env")
@@ -277,13 +277,13 @@ except OSError as error:
 def test_a_unix_socket_needs_no_token_and_lets_only_its_own_user_in(terminal: Terminal) -> None:
     terminal.project('[experts.one]\ninstruction = "x"\n')
     place = Path("/tmp") / f"perstack-test-{os.getpid()}.sock"
-    with serving(terminal, "--http", f"unix:{place}") as (said, _):
-        assert said == f"unix:{place}"
+    with serving(terminal, "--http", f"unix:{place}") as (address, _):
+        assert address == f"unix:{place}"
         assert stat.S_IMODE(place.stat().st_mode) == 0o600
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(place)), base_url="http://localhost") as client:
             assert client.get("/v1/execution").json()["tasks"] == []
-        again = terminal.call("mcp", "--http", f"unix:{place}")
-        assert (again.code, "another server listens there" in again.err) == (2, True)
+        result = terminal.call("mcp", "--http", f"unix:{place}")
+        assert (result.code, "another server listens there" in result.err) == (2, True)
         if os.geteuid() == 0:
             place.chmod(0o666)  # so that only the check of the uid is in the way
             ended = subprocess.run([sys.executable, "-c", ASK, str(place)], capture_output=True, text=True, check=True)
@@ -295,10 +295,10 @@ def test_what_is_left_of_a_server_is_replaced_and_anything_else_is_not(terminal:
     terminal.project('[experts.one]\ninstruction = "x"\n')
     place = Path("/tmp") / f"perstack-left-{os.getpid()}.sock"
     try:
-        with closing(socket.socket(socket.AF_UNIX)) as left:
-            left.bind(str(place))
-        with serving(terminal, "--http", f"unix:{place}") as (said, _):
-            assert said == f"unix:{place}"
+        with closing(socket.socket(socket.AF_UNIX)) as listener:
+            listener.bind(str(place))
+        with serving(terminal, "--http", f"unix:{place}") as (address, _):
+            assert address == f"unix:{place}"
         place.write_text("mine")
         refused = terminal.call("mcp", "--http", f"unix:{place}")
         assert (refused.code, place.read_text()) == (2, "mine")

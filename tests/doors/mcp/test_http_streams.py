@@ -11,20 +11,20 @@ from typing import Any
 import httpx
 import pytest
 from editor import Pipe
-from http_server import KNOWN, TOKEN, serving
+from http_server import AUTH_HEADERS, TOKEN, serving
 from terminal import SECONDS, Terminal, reply
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 WAITING = ("exec", {"command": "sh", "args": ["-c", "while [ ! -e go ]; do sleep 0.05; done"], "timeout": 60_000})
 CALL = {"name": "solo", "arguments": {"query": "go"}, "_meta": {"progressToken": "p"}}
-LATE = '\n[experts.late]\ndescription = "came late"\ninstruction = "[[late]] You are new."\n'
+LATE_EXPERT = '\n[experts.late]\ndescription = "came late"\ninstruction = "[[late]] You are new."\n'
 
 
 class Session:
     """A client that sends bare requests in its own session."""
 
     def __init__(self, url: str, version: str = "2025-11-25") -> None:
-        self.http = httpx.Client(timeout=SECONDS, headers={**KNOWN, **ACCEPT})
+        self.http = httpx.Client(timeout=SECONDS, headers={**AUTH_HEADERS, **ACCEPT})
         self.url = url
         hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         met = self.post({"id": 1, "method": "initialize", "params": hello})
@@ -42,8 +42,8 @@ class Session:
         self.http.close()
 
     def post(self, *messages: dict[str, object]) -> httpx.Response:
-        whole = [{"jsonrpc": "2.0", **message} for message in messages]
-        return self.http.post(self.url, json=whole[0] if len(whole) == 1 else whole)
+        envelopes = [{"jsonrpc": "2.0", **message} for message in messages]
+        return self.http.post(self.url, json=envelopes[0] if len(envelopes) == 1 else envelopes)
 
     def stream(self, verb: str, last: str | None = None, **message: object) -> Any:
         headers = {} if last is None else {"Last-Event-ID": last}
@@ -126,7 +126,7 @@ def test_a_second_listener_replaces_the_first_and_is_told_of_changes(terminal: T
             assert (first.status_code, second.status_code) == (200, 200)
             assert [message for _, message in events(first.iter_lines())] == [None]  # it ends
             file = terminal.workspace / "perstack.toml"
-            file.write_text(file.read_text() + LATE)
+            file.write_text(file.read_text() + LATE_EXPERT)
             heard = {
                 message["method"]: event_id for event_id, message in islice(events(second.iter_lines()), 4) if message
             }
@@ -227,11 +227,11 @@ def test_a_call_that_no_memory_keeps_is_answered_from_the_log(waiting: Terminal)
     with serving(waiting) as (url, _), Session(url) as session:
         with session.stream("POST", id=2, method="tools/call", params=CALL) as response:
             seen = [(event_id, message) for event_id, message in events(response.iter_lines()) if message]
-        kept = rest_of(session, seen[0][0])
-        assert kept == [message for _, message in seen[1:]]
+        messages = rest_of(session, seen[0][0])
+        assert messages == [message for _, message in seen[1:]]
         for number in range(20):  # the tool is unknown, which the error repeats
             session.post({"id": 10 + number, "method": "tools/call", "params": {"name": huge}})
-        assert rest_of(session, seen[0][0]) == [{"jsonrpc": "2.0", "id": 2, "result": kept[-1]["result"]}]
+        assert rest_of(session, seen[0][0]) == [{"jsonrpc": "2.0", "id": 2, "result": messages[-1]["result"]}]
 
 
 def test_an_id_that_names_a_call_is_of_its_session_and_cannot_be_made_up(waiting: Terminal) -> None:

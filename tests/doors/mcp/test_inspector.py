@@ -80,9 +80,9 @@ def test_it_calls_every_tool(inspector: Inspector, terminal: Terminal) -> None:
     read = reply("", ("readTextFile", {"path": "notes.txt"}))
     turns = {"[[solo]]": [read, reply("One note."), reply("Two notes.")], "[[researcher]]": [reply("Found.")]}
     terminal.script(**turns, **{"[[lead]]": [reply("", ("researcher", {"query": "look"})), reply("It is known.")]})
-    done = inspector.call("solo", query="go")
-    assert done["content"][0]["text"] == "One note."
-    job = done["structuredContent"]["id"]
+    result = inspector.call("solo", query="go")
+    assert result["content"][0]["text"] == "One note."
+    job = result["structuredContent"]["id"]
     checkpoint = inspector.call("get_job", job=job)["structuredContent"]["checkpoint"]
     assert len(inspector.call("get_checkpoint", checkpoint=checkpoint)["structuredContent"]["messages"]) > 3
     assert [each["id"] for each in inspector.call("list_jobs")["structuredContent"]["jobs"]] == [job]

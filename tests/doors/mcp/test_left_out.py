@@ -10,7 +10,7 @@ import httpx
 import pytest
 from editor import Editor, attached, structure
 from hosts import wait_for
-from http_server import KNOWN, serving
+from http_server import AUTH_HEADERS, serving
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, ResourceTemplateReference
 from terminal import SECONDS, Terminal, reply
@@ -33,12 +33,12 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     (terminal.workspace / "a.txt").write_text("")
     for expert, word in (("writer", "open"), ("boss", SECRET)):
         terminal.project(TOML, **{expert: [reply(word)]})
-        done = terminal.run("run", expert, word, "--provider", "scripted", "--job-id", f"{expert}-done")
-        assert done.code == 0, done.err
+        result = terminal.run("run", expert, word, "--provider", "scripted", "--job-id", f"{expert}-done")
+        assert result.code == 0, result.err
         asking = reply("", ("appendTextFile", {"path": "a.txt", "text": word}))
         terminal.project(TOML, **{expert: [asking, reply("Done.")]})
-        done = terminal.run("run", expert, word, "--provider", "scripted", "--job-id", f"{expert}-asks")
-        assert done.code == 3, done.err
+        result = terminal.run("run", expert, word, "--provider", "scripted", "--job-id", f"{expert}-asks")
+        assert result.code == 3, result.err
         words = ("--agent", expert, "--start", "--description", word)
         assert terminal.run("task", "create", f"{expert}-task", *words).code == 0
         assert terminal.run("task", "pause", f"{expert}-task", "--reason", "human_input", "--message", word).code == 0
@@ -116,7 +116,7 @@ def test_no_resource_or_completion_shows_one(terminal: Terminal) -> None:
                 for typed in ("", "boss", "boss-done", "boss-done-1"):
                     reference = ResourceTemplateReference(uri=template.uri_template)
                     found = await editor.client.complete(reference, {"name": name, "value": typed})
-                    assert not [one for one in found.completion.values if one.startswith("boss")]
+                    assert not [value for value in found.completion.values if value.startswith("boss")]
 
     wait_for(work(), 60)
 
@@ -144,7 +144,7 @@ async def said_of(editor: Editor, params: CallToolRequestParams) -> str:
 
 
 def question_of(terminal: Terminal, job_id: str) -> str:
-    (job,) = [one for one in terminal.run("jobs", "--json").events if one["id"] == job_id]
+    (job,) = [event for event in terminal.run("jobs", "--json").events if event["id"] == job_id]
     return str(job["asking"]["id"])
 
 
@@ -152,7 +152,7 @@ def test_nothing_over_http_shows_or_changes_one(terminal: Terminal) -> None:
     question = question_of(terminal, "boss-asks")
     with (
         serving(terminal, "--experts", "writer") as (url, _),
-        httpx.Client(base_url=url.removesuffix("/mcp"), headers=KNOWN, timeout=SECONDS) as client,
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=AUTH_HEADERS, timeout=SECONDS) as client,
     ):
         refused: list[tuple[str, str, dict[str, Any] | None, int]] = [
             ("GET", "/v1/jobs/boss-done", None, 404),
@@ -172,7 +172,7 @@ def test_nothing_over_http_shows_or_changes_one(terminal: Terminal) -> None:
             done = client.request(method, path, json=body)
             assert (done.status_code, SECRET in done.text) == (status, False), (method, path, done.text)
         approvals = client.get("/v1/approvals").json()["approvals"]
-        assert [one["jobId"] for one in approvals] == ["writer-asks"]
+        assert [approval["jobId"] for approval in approvals] == ["writer-asks"]
         assert client.get("/v1/jobs/writer-done").json()["text"] == "open"
         listed = client.get("/v1/execution").json()["tasks"]
         assert sorted(task["taskId"] for task in listed) == ["robot-task", "writer-task"]

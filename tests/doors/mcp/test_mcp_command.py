@@ -41,13 +41,13 @@ FIELDS: dict[str, dict[str, object]] = {
 
 def printed(terminal: Terminal, client: str, *args: str) -> list[str]:
     """Return the command line in a client's printed settings."""
-    done = terminal.run("mcp", "--print-config", client, *args)
-    assert done.code == 0, done.err
-    found = tomllib.loads(done.out) if client == "codex" else json.loads(done.out)
+    result = terminal.run("mcp", "--print-config", client, *args)
+    assert result.code == 0, result.err
+    settings = tomllib.loads(result.out) if client == "codex" else json.loads(result.out)
     for name in SHAPES[client]:
-        found = found[name]
-    command = found["command"]
-    return command if isinstance(command, list) else [command, *found["args"]]
+        settings = settings[name]
+    command = settings["command"]
+    return command if isinstance(command, list) else [command, *settings["args"]]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -74,15 +74,15 @@ def test_the_settings_of_each_client_start_this_perstack_from_anywhere(terminal:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_the_settings_are_in_the_format_that_the_client_documents(client: str) -> None:
     text = CLIENTS[client].text("/bin/perstack", ["mcp", "--workspace", "/a folder"])
-    found = tomllib.loads(text) if client == "codex" else json.loads(text)
-    assert found.pop("$schema", None) == ("https://opencode.ai/config.json" if client == "opencode" else None)
+    settings = tomllib.loads(text) if client == "codex" else json.loads(text)
+    assert settings.pop("$schema", None) == ("https://opencode.ai/config.json" if client == "opencode" else None)
     outer, name = SHAPES[client]
     command = (
         {"command": ["/bin/perstack", "mcp", "--workspace", "/a folder"]}
         if client == "opencode"
         else {"command": "/bin/perstack", "args": ["mcp", "--workspace", "/a folder"]}
     )
-    assert found == {outer: {name: command | FIELDS[client]}}
+    assert settings == {outer: {name: command | FIELDS[client]}}
 
 
 def test_options_that_were_given_are_in_the_settings_and_others_are_not(terminal: Terminal) -> None:
@@ -112,15 +112,15 @@ def test_no_option_that_was_given_is_left_out_of_the_settings(terminal: Terminal
         "storage": "file:there",
         "workspace": ".",
     }
-    given = {
+    arguments = {
         option.opts[0]: () if option.is_flag else (values.get(str(option.name), "2"),)
         for option in mcp_command.params
         if isinstance(option, Option) and option.name not in ("client", "address", "names", "help")
     }
-    given["--reasoning-budget"] = ("low",)
-    given["--experts"] = ("solo",)
-    command = printed(terminal, "zed", *(part for name, value in given.items() for part in (name, *value)))
-    assert set(given) <= set(command)
+    arguments["--reasoning-budget"] = ("low",)
+    arguments["--experts"] = ("solo",)
+    command = printed(terminal, "zed", *(part for name, value in arguments.items() for part in (name, *value)))
+    assert set(arguments) <= set(command)
     for name in ("config", "permissions", "recording"):
         assert command[command.index(f"--{name}") + 1] == str(terminal.workspace / values[name]), (
             "clients are elsewhere"
@@ -134,10 +134,10 @@ def test_where_the_settings_go_is_said_beside_them(terminal: Terminal) -> None:
 
 def test_a_missing_file_is_the_only_thing_said(terminal: Terminal) -> None:
     for options in (("--config", "no.toml"), ("--permissions", "no.toml"), ("--config", "no.toml", "--http", "8765")):
-        done = terminal.run("mcp", "--print-config", "vscode", *options)
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
-        assert done.err.startswith("error: ")
-        assert "no.toml" in done.err
+        result = terminal.run("mcp", "--print-config", "vscode", *options)
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
+        assert result.err.startswith("error: ")
+        assert "no.toml" in result.err
 
 
 def test_without_perstack_toml_it_ends_with_one_line(tmp_path: Path) -> None:
@@ -149,16 +149,16 @@ def test_without_perstack_toml_it_ends_with_one_line(tmp_path: Path) -> None:
 
 def test_a_broken_perstack_toml_is_told_line_by_line_before_anything_is_answered(terminal: Terminal) -> None:
     (terminal.workspace / "perstack.toml").write_text("[experts.solo]\ninstruction = 1\nskils = {}\n")
-    done = terminal.run("mcp", stdin="{}\n")
-    assert (done.code, done.out) == (2, "")
-    assert [line.split(": ")[1].rpartition(":")[2] for line in done.err.splitlines()] == ["2", "3"]
+    result = terminal.run("mcp", stdin="{}\n")
+    assert (result.code, result.out) == (2, "")
+    assert [line.split(": ")[1].rpartition(":")[2] for line in result.err.splitlines()] == ["2", "3"]
 
 
 def test_an_expert_that_is_not_there_is_named(terminal: Terminal) -> None:
-    done = terminal.run("mcp", "--experts", "solo,nosuch", stdin="")
-    assert done.code == 2
-    assert "no Expert 'nosuch'" in done.err
-    assert "@team/lead, researcher, solo" in done.err
+    result = terminal.run("mcp", "--experts", "solo,nosuch", stdin="")
+    assert result.code == 2
+    assert "no Expert 'nosuch'" in result.err
+    assert "@team/lead, researcher, solo" in result.err
 
 
 def test_storage_and_workspace_are_those_of_the_options(terminal: Terminal, tmp_path: Path) -> None:

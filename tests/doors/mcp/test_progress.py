@@ -44,9 +44,9 @@ def test_a_client_that_asks_for_no_progress_gets_none_and_one_that_does_gets_it_
     client.call(1, "solo", query="go")
     assert "result" in client.read()
     client.write("tools/call", 2, name="solo", arguments={"query": "go"}, _meta={"progressToken": "mine"})
-    told = [client.read()["params"] for _ in range(3)]
-    assert [each["progress"] for each in told] == [1, 2, 3]
-    assert {each["progressToken"] for each in told} == {"mine"}
+    updates = [client.read()["params"] for _ in range(3)]
+    assert [update["progress"] for update in updates] == [1, 2, 3]
+    assert {update["progressToken"] for update in updates} == {"mine"}
     assert client.read()["id"] == 2
     assert client.close() == (0, "")
 
@@ -91,12 +91,12 @@ def test_in_the_stateless_era_each_call_sets_the_log_level(terminal: Terminal) -
 
 def test_a_silence_is_broken_with_the_last_words() -> None:
     async def work() -> list[str]:
-        said: list[str] = []
+        texts: list[str] = []
         is_enough = asyncio.Event()
 
         async def tell(text: str) -> None:
-            said.append(text)
-            if len(said) == 3:
+            texts.append(text)
+            if len(texts) == 3:
                 is_enough.set()
 
         progress = Progress(tell, tell, silence=0.01)
@@ -104,29 +104,29 @@ def test_a_silence_is_broken_with_the_last_words() -> None:
         running = asyncio.create_task(progress.run())
         await is_enough.wait()
         running.cancel()
-        return said
+        return texts
 
-    said = wait_for(work())
-    assert said[0] == "step 7: exec make"
-    assert all(text.startswith("step 7: exec make (for ") for text in said[1:])
+    texts = wait_for(work())
+    assert texts[0] == "step 7: exec make"
+    assert all(text.startswith("step 7: exec make (for ") for text in texts[1:])
     assert MAX_SILENCE_S <= 15
 
 
 def test_a_client_that_does_not_read_holds_up_nobody_and_what_was_said_comes_before_the_result() -> None:
     async def work() -> list[str]:
-        said: list[str] = []
+        texts: list[str] = []
         may_read = asyncio.Event()
 
         async def tell(text: str) -> None:
             await may_read.wait()
-            said.append(text)
+            texts.append(text)
 
         async with progress_reports(tell) as progress:
             assert progress is not None
             for number in range(5):
                 progress.report(f"step {number}")
             may_read.set()
-        return said
+        return texts
 
     assert wait_for(work()) == [f"step {number}" for number in range(5)]
 

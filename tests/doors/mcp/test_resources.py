@@ -33,8 +33,8 @@ def test_jobs_runs_checkpoints_and_experts_can_be_read(terminal: Terminal, era: 
             client = editor.client
             job_id = structure(await editor.call("solo", query="Do it"))["id"]
             listed = await client.list_resources()
-            assert [one.uri for one in listed.resources][:2] == ["perstack://jobs", "perstack://experts/solo"]
-            assert "perstack://experts/@team%2Flead" in {one.uri for one in listed.resources}
+            assert [resource.uri for resource in listed.resources][:2] == ["perstack://jobs", "perstack://experts/solo"]
+            assert "perstack://experts/@team%2Flead" in {resource.uri for resource in listed.resources}
             templates = {one.uri_template for one in (await client.list_resource_templates()).resource_templates}
             assert templates == {
                 "perstack://jobs/{id}",
@@ -43,7 +43,7 @@ def test_jobs_runs_checkpoints_and_experts_can_be_read(terminal: Terminal, era: 
                 "perstack://experts/{key}",
             }
             jobs = json.loads(text_of(await client.read_resource("perstack://jobs")))
-            assert [one["id"] for one in jobs["jobs"]] == [job_id]
+            assert [job["id"] for job in jobs["jobs"]] == [job_id]
             job = json.loads(text_of(await client.read_resource(f"perstack://jobs/{job_id}")))
             assert (job["status"], job["text"]) == ("completed", "Done.")
             events = text_of(await client.read_resource(f"perstack://runs/{job_id}-1/events")).splitlines()
@@ -92,11 +92,11 @@ SLOW = {**reply("", ("think", {"thought": "x"})), "delayMs": 300}
 @pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
 def test_who_subscribes_to_a_job_is_told_when_it_moves_on(terminal: Terminal) -> None:
     terminal.script(solo=[SLOW, SLOW, reply("Done.")])
-    told: list[str] = []
+    uris: list[str] = []
 
     async def hear(message: object) -> None:
         if isinstance(message, ResourceUpdatedNotification):
-            told.append(message.params.uri)
+            uris.append(message.params.uri)
 
     async def work() -> None:
         async with attached(terminal, message_handler=hear) as editor:
@@ -104,9 +104,9 @@ def test_who_subscribes_to_a_job_is_told_when_it_moves_on(terminal: Terminal) ->
             uri = f"perstack://jobs/{job_id}"
             await editor.client.subscribe_resource(uri)
             await editor.wait_for_status(job_id, "completed")
-            while not told:
+            while not uris:
                 await editor.job(job_id)
-            assert set(told) == {uri}
+            assert set(uris) == {uri}
             await editor.client.unsubscribe_resource(uri)
 
     wait_for(work(), 60)

@@ -71,9 +71,9 @@ def definition(*names: str) -> str:
 
 
 def started_in(terminal: Terminal, folder: Path) -> Terminal:
-    there = Terminal(folder)
-    there.env = terminal.env
-    return there
+    inner = Terminal(folder)
+    inner.env = terminal.env
+    return inner
 
 
 async def experts(client: Client) -> list[str]:
@@ -97,10 +97,10 @@ def test_the_first_open_folder_with_a_definition_is_the_workspace(
     async def work() -> str:
         async with attached(started_in(terminal, home), **open_folders.callbacks) as editor:
             assert await experts(editor.client) == ["by_red"]
-            done = await editor.call("by_red", query="who?")
-            assert texts(done)[0] == "I am red."
+            result = await editor.call("by_red", query="who?")
+            assert texts(result)[0] == "I am red."
             assert open_folders.asked == 1
-            return structure(done)["id"]
+            return structure(result)["id"]
 
     job_id = wait_for(work(), SECONDS)
     assert [path.name for path in (red / "perstack" / "jobs").iterdir()] == [job_id]
@@ -234,23 +234,23 @@ def test_clients_of_one_server_with_different_folders_open_see_nothing_of_each_o
             over_http(url, None) as at_home,
             over_http(url, Folders(places["red"]), "stateless") as modern,
         ):
-            made = await asyncio.gather(
+            job_ids = await asyncio.gather(
                 call_in_root(in_red, "red", 3),
                 call_in_root(in_blue, "blue", 2),
                 call_in_root(at_home, "home", 1),
                 call_in_root(modern, "home", 1),
             )
-            assert sorted(await jobs_of(in_red)) == sorted(await jobs_of(also_red)) == made[0]
-            assert sorted(await jobs_of(in_blue)) == made[1]
-            assert sorted(await jobs_of(at_home)) == sorted(await jobs_of(modern)) == sorted(made[2] + made[3])
+            assert sorted(await jobs_of(in_red)) == sorted(await jobs_of(also_red)) == job_ids[0]
+            assert sorted(await jobs_of(in_blue)) == job_ids[1]
+            assert sorted(await jobs_of(at_home)) == sorted(await jobs_of(modern)) == sorted(job_ids[2] + job_ids[3])
             with pytest.raises(MCPError):
-                await in_red.client.read_resource(f"perstack://jobs/{made[1][0]}")
+                await in_red.client.read_resource(f"perstack://jobs/{job_ids[1][0]}")
 
-            uris = [f"perstack://jobs/{made[index][0]}" for index in (0, 1)]
+            uris = [f"perstack://jobs/{job_ids[index][0]}" for index in (0, 1)]
             for editor in (in_red, in_blue):
                 for uri in uris:
                     await editor.client.subscribe_resource(uri)
-            await in_red.call("continue_job", job=made[0][0], query="again")
+            await in_red.call("continue_job", job=job_ids[0][0], query="again")
             while not red.updated:
                 await in_red.call("list_jobs")
             (places["blue"] / "perstack.toml").write_text(definition("by_blue", "by_late"))

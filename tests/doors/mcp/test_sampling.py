@@ -26,7 +26,7 @@ from mcp_types import (
 from terminal import SECONDS, TEAM, Terminal
 
 Model = Callable[[CreateMessageRequestParams], CreateMessageResult | CreateMessageResultWithTools]
-ASKING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
+ASKING_SERVER = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "asking.py"
 ALL = SamplingCapability(tools=SamplingToolsCapability())
 
 
@@ -120,7 +120,7 @@ def test_an_attached_image_is_shown_to_the_editors_model_byte_for_byte(terminal:
 
 def test_what_an_experts_server_asks_of_the_model_is_asked_of_the_editors(terminal: Terminal) -> None:
     skill = {
-        "type": "mcpStdioSkill", "sampling": True, "command": sys.executable, "args": [str(ASKING), "handshake"],
+        "type": "mcpStdioSkill", "sampling": True, "command": sys.executable, "args": [str(ASKING_SERVER), "handshake"],
     }  # fmt: skip
     toml = TEAM + tomli_w.dumps({"experts": {"helper": {"skills": {"asking": skill}}}})
     seen: list[CreateMessageRequestParams] = []
@@ -157,6 +157,6 @@ def test_without_sampling_the_error_says_what_is_missing(terminal: Terminal) -> 
 
 def test_from_the_command_line_there_is_no_such_model(terminal: Terminal) -> None:
     terminal.project(TEAM)
-    shown = terminal.call("run", "helper", "Say hello", "--provider", "mcp-sampling")
-    assert shown.code == 2
-    assert "only while perstack serves that over MCP" in shown.err
+    result = terminal.call("run", "helper", "Say hello", "--provider", "mcp-sampling")
+    assert result.code == 2
+    assert "only while perstack serves that over MCP" in result.err

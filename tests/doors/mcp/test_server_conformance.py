@@ -22,7 +22,9 @@ from terminal import Terminal, reply
 pytestmark = pytest.mark.others
 
 QUERIES = Path(__file__).parents[2] / "support" / "conformance_query.mjs"
-KNOWN: dict[str, Any] = tomllib.loads((Path(__file__).parent / "conformance-failures.toml").read_text(encoding="utf-8"))
+FAILURES: dict[str, Any] = tomllib.loads(
+    (Path(__file__).parent / "conformance-failures.toml").read_text(encoding="utf-8")
+)
 SAY = [reply("This is a simple text response for testing.")]
 NAME = reply("", ("askUser", {"question": "What is your name?"}))
 STEPS = [*(reply("", ("think", {"thought": "hm"})) for _ in range(3)), reply("Done.")]
@@ -106,12 +108,12 @@ def test_all_scenarios_pass_but_those_that_are_named_with_a_reason(fixtures: Ter
     with serving(fixtures, "--http", f"unix:{place}"), forwarded(place) as url:
         outcome = outcome_of(run, options, [*command, "server", "--url", url], env, fixtures.workspace / "results")
     assert {"dns-rebinding-protection", "tools-call-simple-text"} & outcome.passed, outcome.text
-    assert sorted(outcome.failed) == sorted(KNOWN["failing"].get(run, ())), outcome.text
+    assert sorted(outcome.failed) == sorted(FAILURES["failing"].get(run, ())), outcome.text
 
 
 def test_every_failure_is_one_of_a_run_and_has_a_reason() -> None:
-    assert KNOWN["failing"].keys() <= RUNS.keys()
-    assert KNOWN["reasons"].keys() == set(chain(*KNOWN["failing"].values()))
-    assert all(len(reason) > 20 for reason in KNOWN["reasons"].values())
-    told = (Path(__file__).parents[3] / "docs" / "mcp.md").read_text(encoding="utf-8")
-    assert not [name for name in KNOWN["reasons"] if f"`{name}`" not in told]
+    assert FAILURES["failing"].keys() <= RUNS.keys()
+    assert FAILURES["reasons"].keys() == set(chain(*FAILURES["failing"].values()))
+    assert all(len(reason) > 20 for reason in FAILURES["reasons"].values())
+    text = (Path(__file__).parents[3] / "docs" / "mcp.md").read_text(encoding="utf-8")
+    assert not [name for name in FAILURES["reasons"] if f"`{name}`" not in text]

@@ -115,8 +115,8 @@ def test_a_job_that_does_not_read_is_one_entry_of_the_list_and_of_the_inbox(term
                 assert (listed[good]["status"], listed[bad]["status"]) == ("completed", "stoppedByError")
                 (item,) = structure(await editor.call("inbox"))["questions"]
                 assert bad in str(item)
-                shown = await editor.call("get_job", job=bad)
-                assert "Traceback" not in str(shown)
+                result = await editor.call("get_job", job=bad)
+                assert "Traceback" not in str(result)
 
     wait_for(work(), 60)
 
@@ -196,9 +196,9 @@ def test_a_job_is_closed_for_good_and_nothing_continues_it(terminal: Terminal, e
             closed = await editor.call("cancel_job", job=begun["id"], final=True)
             assert structure(closed)["lifecycle"] == "failed"
             assert "closed for good" in structure(closed)["next"]
-            again = await editor.call("resume_job", job=begun["id"])
-            assert again.is_error
-            assert "was closed for good by" in texts(again)[0]
+            result = await editor.call("resume_job", job=begun["id"])
+            assert result.is_error
+            assert "was closed for good by" in texts(result)[0]
 
     wait_for(work(), 60)
 
@@ -216,9 +216,9 @@ def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: s
             assert twice.is_error, "two drivers of one Job"
             stopped = structure(await editor.call("cancel_job", job=begun["id"]))
             assert stopped["status"] == "stoppedByInterrupt"
-            again = await editor.call("cancel_job", job=begun["id"])
-            assert again.is_error
-            assert "nobody drives it" in texts(again)[0]
+            result = await editor.call("cancel_job", job=begun["id"])
+            assert result.is_error
+            assert "nobody drives it" in texts(result)[0]
             return begun["id"]
 
     job_id = wait_for(work(), 60)

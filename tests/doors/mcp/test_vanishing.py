@@ -21,7 +21,7 @@ import pytest
 import uvicorn
 from editor import ERAS, structure, texts
 from hosts import wait_for
-from http_server import KNOWN, authorized_client, serving
+from http_server import AUTH_HEADERS, authorized_client, serving
 from mcp.client import Client
 from mcp.server.connection import Connection
 from mcp_types import CallToolResult, ListRootsResult, Root
@@ -85,10 +85,10 @@ def test_the_job_of_a_client_that_is_killed_in_mid_call_goes_on_and_is_found(ter
             (job,) = structure(await client.call_tool("list_jobs"))["jobs"]
             assert job["status"] == "running"
             (terminal.workspace / "go").touch()
-            while structure(found := await client.call_tool("get_job", {"job": job["id"]}))["status"] == "running":
+            while structure(response := await client.call_tool("get_job", {"job": job["id"]}))["status"] == "running":
                 pass
-            assert structure(found)["status"] == "completed"
-            assert texts(found)[0] == "on"
+            assert structure(response)["status"] == "completed"
+            assert texts(response)[0] == "on"
 
     with serving(waiting(terminal)) as (url, _):
         with calling(url, era) as process:
@@ -103,7 +103,7 @@ class Rude:
     """A client that sends bare requests and never ends its session."""
 
     def __init__(self, url: str) -> None:
-        self.http = httpx.AsyncClient(timeout=SECONDS, headers={**KNOWN, **ACCEPT})
+        self.http = httpx.AsyncClient(timeout=SECONDS, headers={**AUTH_HEADERS, **ACCEPT})
         self.url = url
 
     async def __aenter__(self) -> Rude:
@@ -134,9 +134,11 @@ def test_the_job_of_a_session_that_is_ended_in_mid_call_goes_on(terminal: Termin
             assert (await client.http.delete(url)).status_code == 200
             await asyncio.gather(call, return_exceptions=True)
             (terminal.workspace / "go").touch()
-            while structure(found := await other.call_tool("get_job", {"job": jobs[0]["id"]}))["status"] == "running":
+            while (
+                structure(response := await other.call_tool("get_job", {"job": jobs[0]["id"]}))["status"] == "running"
+            ):
                 pass
-            assert texts(found)[0] == "on"
+            assert texts(response)[0] == "on"
 
     with serving(waiting(terminal)) as (url, _):
         wait_for(work(url), SECONDS)
@@ -191,7 +193,7 @@ async def listening(workspaces: Workspaces, idle: float) -> AsyncIterator[str]:
 
 def connections() -> int:
     gc.collect()
-    return sum(isinstance(one, Connection) for one in gc.get_objects())
+    return sum(isinstance(item, Connection) for item in gc.get_objects())
 
 
 async def until_none_is_left() -> None:

@@ -42,7 +42,7 @@ def test_ids_and_texts_are_always_there_and_the_rest_fits_if_anything_does(
     columns: list[tuple[int, int]], width: int
 ) -> None:
     headings = [heading for _, heading in columns]
-    widths = [max(one) for one in columns]
+    widths = [max(column) for column in columns]
     last = len(columns) - 1
     shown = fit_columns(widths, headings, width, whole=(0,), texts=(last,), drops=range(1, last))
     assert shown[0] == widths[0]

@@ -154,4 +154,4 @@ def test_a_yes_or_no_has_no_fields() -> None:
 )
 def test_one_choice_is_known_as_such(question: OpenQuestion, choices: dict[str, str]) -> None:
     assert choices_of(form_of(question)) == choices
-    assert all(read_answer(accepted_answers(question), one).action in ("accept", "decline") for one in choices)
+    assert all(read_answer(accepted_answers(question), choice).action in ("accept", "decline") for choice in choices)

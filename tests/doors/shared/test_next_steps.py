@@ -60,9 +60,9 @@ STEPS: tuple[NextStep, ...] = (
     Trust(),
     Trust("/there"),
 )
-SAID = (cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, acp.tui_phrase, acp.plain_phrase, in_words)
+PHRASES = (cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, acp.tui_phrase, acp.plain_phrase, in_words)
 COMMAND = re.compile(r"\bperstack [a-z]+|(?<![\w-])--[a-z][a-z-]*|leave out")
-CALLED = re.compile(
+COMMAND_NAME = re.compile(
     r"\bperstack (login|logout|init|models|run|resume|answer|install|task|trust|jobs|inbox|log|verify)\b"
 )
 NAMES = ("perstack serves", "this perstack reads", "update perstack", "is out of date")
@@ -79,7 +79,7 @@ def test_every_step_is_tried() -> None:
     assert {type(step) for step in STEPS} == set(get_args(NextStep))
 
 
-@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("said", PHRASES)
 def test_each_door_has_words_for_each_step(said: object) -> None:
     assert callable(said)
     for step in STEPS:
@@ -97,7 +97,7 @@ def test_each_phrase_is_of_a_step(phrases: Mapping[str, str]) -> None:
     resumed = (Resume("tea", kind, needs) for kind in get_args(Kind) for needs in (None, *get_args(Option)))
     others = (GiveAnswer("tea", is_approval=True), *(Inspect(place) for place in get_args(Listing)))
     names = [phrase_name(step) for step in (*STEPS, *resumed, *others)]
-    assert [one for one in phrases if not any(f"{name} ".startswith(f"{one} ") for name in names)] == []
+    assert [phrase for phrase in phrases if not any(f"{name} ".startswith(f"{phrase} ") for name in names)] == []
 
 
 def test_an_error_is_said_in_the_words_of_the_door() -> None:
@@ -132,7 +132,7 @@ def test_no_text_below_the_doors_names_a_command_or_an_option() -> None:
 
 def test_no_plugin_names_a_command() -> None:
     files = sorted((ROOT / "plugins").rglob("*.py"))
-    assert [f"{file}: {node.value}" for file in files for node in _texts(file) if CALLED.search(node.value)] == []
+    assert [f"{file}: {node.value}" for file in files for node in _texts(file) if COMMAND_NAME.search(node.value)] == []
 
 
 def _without_names(text: str) -> str:
@@ -164,7 +164,7 @@ def _texts(file: Path) -> list[Text]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Key":
-            documented |= {id(one) for one in node.args}  # the words of a page of the docs
+            documented |= {id(arg) for arg in node.args}  # the words of a page of the docs
     return [
         Text(node.value, node.lineno)
         for node in ast.walk(tree)

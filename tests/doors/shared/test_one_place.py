@@ -15,8 +15,8 @@ DOORS = ROOT / "host/perstack/doors"
 def _calls(name: str) -> Iterator[str]:
     """Yield the files that call something of this name."""
     for file in sorted(DOORS.rglob("*.py")):
-        called = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
-        if any(name in (getattr(one, "attr", ""), getattr(one, "id", "")) for one in called):
+        functions = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+        if any(name in (getattr(function, "attr", ""), getattr(function, "id", "")) for function in functions):
             yield str(file.relative_to(DOORS))
 
 

@@ -20,7 +20,7 @@ async def results(host: Host) -> list[str]:
     """Return the results of the calls as sent to the model."""
     job = (await host.jobs.list()).jobs[0]
     events = [line.event async for line in host.jobs.watch(job.id)]
-    return ["".join(part.text for part in one.contents) for one in events if one.type == "finishToolCall"]
+    return ["".join(part.text for part in event.contents) for event in events if event.type == "finishToolCall"]
 
 
 def typed(screen: Screen) -> str:

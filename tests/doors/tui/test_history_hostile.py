@@ -26,13 +26,13 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] 
 
 
 def is_plain(line: Line, width: int) -> bool:
-    said = text_of(line)
-    return cells_of(line) <= width and not any(ord(char) < 32 or char in "\x7f\x9b\u202e\u2066" for char in said)
+    drawn = text_of(line)
+    return cells_of(line) <= width and not any(ord(char) < 32 or char in "\x7f\x9b\u202e\u2066" for char in drawn)
 
 
 def log_of(*payloads: dict[str, object]) -> RunLog:
     lines, _ = seal(
-        EMPTY_LOG, [json.dumps(one, separators=(",", ":"), ensure_ascii=False).encode() for one in payloads]
+        EMPTY_LOG, [json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode() for payload in payloads]
     )
     return RunLog("j-1", list(lines))
 
@@ -72,11 +72,11 @@ def test_no_row_of_a_log_that_somebody_wrote_moves_the_cursor_or_is_too_wide(sai
 def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
+    line_ids: list[str] = []
     line_of = job_screen.step_line
 
     def counted_line(row, *rest, **named):  # type: ignore[no-untyped-def]
-        made.append(row.latest.id)
+        line_ids.append(row.latest.id)
         return line_of(row, *rest, **named)
 
     monkeypatch.setattr(job_screen, "step_line", counted_line)
@@ -98,7 +98,7 @@ def test_of_ten_thousand_checkpoints_only_those_that_are_seen_are_made(
             await screen.sees("❯ Step 9999 (")
 
     wait_for(person())
-    assert len(set(made)) < 200
+    assert len(set(line_ids)) < 200
 
 
 def test_what_a_model_and_a_tool_say_is_text_in_every_screen(bench: Bench) -> None:

@@ -111,8 +111,8 @@ def test_every_command_that_is_offered_at_a_delegates_checkpoint_works(terminal:
     assert len(lines) > 4
     for line in lines:
         words = shlex.split(line.text.partition(" > ")[0])
-        found = terminal.call(*words[1:])
-        assert found.code == 0, (line.text, found.err)
+        result = terminal.call(*words[1:])
+        assert result.code == 0, (line.text, result.err)
 
 
 async def _shown_commands(host: Host, job_id: str) -> str:

@@ -14,7 +14,7 @@ from processes import wait_until
 from terminal import Terminal, reply
 from tmux import PERSTACK, Tmux, tmux
 
-SLOW = {"delayMs": 60_000}
+DELAY = {"delayMs": 60_000}
 TOML = """
 [experts.writer]
 permissions = { allow = ["exec"] }
@@ -35,8 +35,8 @@ START = f"{PERSTACK} start --provider scripted"
 
 @contextmanager
 def window(terminal: Terminal, size: tuple[int, int] = (80, 24), **env: str) -> Iterator[Tmux]:
-    with tmux(terminal, columns=size[0], lines=size[1], env=env) as found:
-        yield found
+    with tmux(terminal, columns=size[0], lines=size[1], env=env) as win:
+        yield win
 
 
 def to_panel(win: Tmux) -> None:
@@ -64,7 +64,7 @@ def test_a_person_chooses_types_watches_answers_approves_interrupts_resumes_and_
 ) -> None:
     terminal.project(
         TOML,
-        writer=[{**reply("Once upon a time"), **SLOW}],
+        writer=[{**reply("Once upon a time"), **DELAY}],
         releaser=[reply("", ("writeTextFile", {"path": "out.txt", "text": "version 2\n"})), reply("It is out.")],
         guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")],
     )
@@ -183,7 +183,7 @@ def test_what_takes_long_to_interrupt_is_left_at_once_by_a_second_key_and_can_be
 def test_after_a_signal_the_terminal_is_as_it_was_and_the_job_can_be_resumed(
     terminal: Terminal, number: signal.Signals
 ) -> None:
-    terminal.project(TOML, writer=[{**reply("Once upon a time"), **SLOW}])
+    terminal.project(TOML, writer=[{**reply("Once upon a time"), **DELAY}])
     with window(terminal) as win:
         before = win.state()
         win.type(f"{START} writer 'A story'")

@@ -31,11 +31,11 @@ PIECES = st.sampled_from(["a", "é", "\r", "\x1b", "\x1b[31m", "\x1b[A", "[201~"
 def heard(chunks: list[bytes]) -> list[events.Key | events.Paste]:
     """Return the events that the library parses from these chunks."""
     parser, pastes = XTermParser(), PasteFilter()
-    found = []
+    parsed = []
     for chunk in chunks:
         if data := pastes.feed(chunk):
-            found += parser.feed(data)
-    return found
+            parsed += parser.feed(data)
+    return parsed
 
 
 def split(data: bytes, at: list[int]) -> list[bytes]:

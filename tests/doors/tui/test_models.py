@@ -14,7 +14,7 @@ from perstack.ports.provider import OfferedModel
 from perstack.testing.scripted import ScriptedProvider, text, turn
 
 WRITER = expert("writer", description="Writes haiku")
-KNOWN = ("larch-large", "larch-small", "oak-\x1b[31mred")
+MODELS = ("larch-large", "larch-small", "oak-\x1b[31mred")
 
 
 class Listing(ScriptedProvider):
@@ -24,7 +24,7 @@ class Listing(ScriptedProvider):
 
     @override
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        return [OfferedModel(name) for name in KNOWN]
+        return [OfferedModel(name) for name in MODELS]
 
 
 def _host(bench: Bench, *replies: object) -> Host:

@@ -17,11 +17,11 @@ def test_the_page_lists_every_key_with_what_it_does() -> None:
     for heading, actions in (("History", OF_HISTORY), ("Keys", ACTIONS)):
         keys = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| (\S+) \| (.+) \|$", keys, re.M)
-        assert rows[2:] == [(one.shown, one.text) for one in actions if one.shown]
+        assert rows[2:] == [(action.shown, action.text) for action in actions if action.shown]
 
 
 def test_every_action_is_done_by_the_program() -> None:
-    assert [one.name for one in ACTIONS if not hasattr(StartApp, f"action_{one.name}")] == []
+    assert [action.name for action in ACTIONS if not hasattr(StartApp, f"action_{action.name}")] == []
     assert [one.name for one in OF_HISTORY if not hasattr(JobScreen, f"action_{one.name}")] == []
 
 

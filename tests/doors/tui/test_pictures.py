@@ -31,14 +31,14 @@ from perstack.system.clock import SystemClock
 
 KEEPS = bool(os.environ.get("PERSTACK_KEEP_SCREENS"))
 SMALL, MIDDLE, WIDE = (80, 24), (120, 40), (200, 50)
-ALSO = {
+MORE_SIZES = {
     MIDDLE: ("approval", "draft", "refusing", "scrolled", "find", "checkpoints", "commands", "model"),
     WIDE: ("choose", "help", "work", "approval"),
 }
 """Scenes with pictures of more sizes."""
 SUFFIXES = {SMALL: "", MIDDLE: "-middle", WIDE: "-wide"}
 IN_DOCS = {"choose", "work", "question", "approval", "tabs", "interrupted", "help"}
-HERE = Path(__file__).parent / "pictures"
+PICTURES = Path(__file__).parent / "pictures"
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def folder() -> Iterator[Path]:
     """Yield a workspace whose path always has the same length."""
     with TemporaryDirectory(prefix="", dir="/tmp") as name:
-        found = Path(name) / "haiku"
-        found.mkdir()
-        yield found
+        path = Path(name) / "haiku"
+        path.mkdir()
+        yield path
 
 
 @pytest.mark.usefixtures("utc")
@@ -65,7 +65,7 @@ def folder() -> Iterator[Path]:
     ("name", "size"),
     [
         *((name, SMALL) for name in SCENES),
-        *((name, size) for size, names in ALSO.items() for name in names),
+        *((name, size) for size, names in MORE_SIZES.items() for name in names),
     ],
 )
 def test_a_screen_looks_as_it_did(
@@ -80,8 +80,8 @@ def test_a_screen_looks_as_it_did(
         monkeypatch.setenv("NO_COLOR", "1")
     (bench.workspace / "notes.md").write_text("# Notes\n\nversion 1\n")
 
-    kept = (ROOT / "docs/pictures" if name in IN_DOCS and size == SMALL else HERE) / f"{name}{SUFFIXES[size]}.svg"
-    before = drawn_text(kept.read_text()) if kept.exists() and not KEEPS else None
+    path = (ROOT / "docs/pictures" if name in IN_DOCS and size == SMALL else PICTURES) / f"{name}{SUFFIXES[size]}.svg"
+    before = drawn_text(path.read_text()) if path.exists() and not KEEPS else None
 
     async def person() -> tuple[str, str]:
         app = program_of(name, bench, clock)
@@ -90,34 +90,34 @@ def test_a_screen_looks_as_it_did(
             assert type(app.screen).__name__ == SCENES[name].shows
             return await screen.pictured(plain, before, drawn_text)
 
-    seen, found = wait_for(person(), 60)
+    drawn, picture = wait_for(person(), 60)
     if KEEPS:
-        kept.parent.mkdir(exist_ok=True, parents=True)
-        kept.write_text(found)
-        print(f"──── {name} ────\n{seen}")
-    assert kept.exists(), f"{kept} is missing: PERSTACK_KEEP_SCREENS=1 writes it"
-    assert drawn_text(found) == drawn_text(kept.read_text()), f"it looks like this now:\n{seen}"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(picture)
+        print(f"──── {name} ────\n{drawn}")
+    assert path.exists(), f"{path} is missing: PERSTACK_KEEP_SCREENS=1 writes it"
+    assert drawn_text(picture) == drawn_text(path.read_text()), f"it looks like this now:\n{drawn}"
 
 
 def test_every_screen_has_a_picture() -> None:
     for module in pkgutil.iter_modules(screens.__path__):
         import_module(f"{screens.__name__}.{module.name}")
-    ours = {one for one in _subclasses(Screen) if one.__module__.startswith(screens.__name__)}
-    shown = {one.__name__ for one in ours if not one.__subclasses__()}
-    assert shown | {"Screen", "CommandPalette"} == {one.shows for one in SCENES.values()}
+    own_screens = {subclass for subclass in _subclasses(Screen) if subclass.__module__.startswith(screens.__name__)}
+    names = {screen.__name__ for screen in own_screens if not screen.__subclasses__()}
+    assert names | {"Screen", "CommandPalette"} == {scene.shows for scene in SCENES.values()}
 
 
 def test_no_picture_is_left_of_what_there_is_no_more() -> None:
     small = {f"{name}.svg" for name in set(SCENES) - IN_DOCS}
-    others = {f"{name}{SUFFIXES[size]}.svg" for size, names in ALSO.items() for name in names}
-    assert {one.name for one in HERE.iterdir()} - small == others
+    others = {f"{name}{SUFFIXES[size]}.svg" for size, names in MORE_SIZES.items() for name in names}
+    assert {path.name for path in PICTURES.iterdir()} - small == others
 
 
 def test_without_colours_a_picture_has_greys_only() -> None:
-    colours = re.findall(r"#([0-9a-f]{6})\b", (HERE / "no-color.svg").read_text())
+    colours = re.findall(r"#([0-9a-f]{6})\b", (PICTURES / "no-color.svg").read_text())
     window = {"ff5f57", "febc2e", "28c840", "c5c8c6"}  # the buttons and the title that are drawn around what is seen
     assert colours
-    assert [one for one in colours if one not in window and not one[:2] == one[2:4] == one[4:]] == []
+    assert [colour for colour in colours if colour not in window and not colour[:2] == colour[2:4] == colour[4:]] == []
 
 
 def _subclasses(kind: type[Screen[object]]) -> Iterator[type[Screen[object]]]:

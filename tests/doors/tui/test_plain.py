@@ -244,7 +244,7 @@ def test_every_command_is_in_the_help_and_on_the_page(bench: Bench) -> None:
 
     wait_for(person())
     rows = re.findall(r"^\| `/(.+)` \| (.+) \|$", (ROOT / "docs/start.md").read_text(), re.M)
-    assert rows == [(" ".join(filter(None, (one.name, one.takes))), one.text) for one in COMMANDS]
+    assert rows == [(" ".join(filter(None, (command.name, command.takes))), command.text) for command in COMMANDS]
 
 
 TOML = """

@@ -120,10 +120,10 @@ def long_transcript() -> TreeBranch:
 
 @pytest.mark.parametrize("typed", ["needle", "e", "no such text", "[a-", "  "])
 def test_a_long_transcript_is_searched_in_bounded_time(long_transcript: TreeBranch, typed: str) -> None:
-    began, turns, found = time.monotonic(), 0, Matches()
-    for one in search(long_transcript, typed, RenderContext(80)):
+    began, turns, matches = time.monotonic(), 0, Matches()
+    for result in search(long_transcript, typed, RenderContext(80)):
         turns += 1
-        found = one or found
+        matches = result or matches
     assert time.monotonic() - began < 5
     assert len(found.places) <= MAX_MATCHES
     assert found.is_cut is (typed.strip() != "")

@@ -31,20 +31,20 @@ def words(number: int) -> list[str]:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the lines rendered for the screen and the updates of tabs."""
-    found = Counter[str]()
+    counts = Counter[str]()
     render_line, update = TranscriptView.render_line, JobPane.update
 
     def rendered(view: TranscriptView, y: int) -> Strip:
-        found["lines"] += 1
+        counts["lines"] += 1
         return render_line(view, y)
 
     def updated(pane: JobPane) -> None:
-        found["updates"] += 1
+        counts["updates"] += 1
         update(pane)
 
     monkeypatch.setattr(TranscriptView, "render_line", rendered)
     monkeypatch.setattr(JobPane, "update", updated)
-    return found
+    return counts
 
 
 def heard(screen: Screen, delta: str) -> None:
@@ -112,8 +112,8 @@ def test_a_text_that_comes_in_pieces_is_broken_as_the_whole_is(said: str, width:
     for at in range(0, len(said), size):
         pieces.hears(said[at : at + size])
         pieces.lines(looks)
-    assert [text_of(one).rstrip() for one in pieces.lines(looks)] == [
-        text_of(one).rstrip() for one in whole.lines(looks)
+    assert [text_of(line).rstrip() for line in pieces.lines(looks)] == [
+        text_of(line).rstrip() for line in whole.lines(looks)
     ]
 
 

@@ -41,10 +41,10 @@ def shown_lines(transcript: Transcript, looks: RenderContext = LOOKS) -> list[st
 
 def run(bench: Bench, script: object, *experts: object) -> list[Event]:
     """Run a Job of the first Expert and return its events."""
-    found: list[Event] = []
+    events: list[Event] = []
     host = bench.host(script, *experts)  # type: ignore[arg-type]
-    wait_for(host.run(experts[0].key, "Go", on_event=lambda event, _: found.append(event)))  # type: ignore[attr-defined]
-    return found
+    wait_for(host.run(experts[0].key, "Go", on_event=lambda event, _: events.append(event)))  # type: ignore[attr-defined]
+    return events
 
 
 def folded(events: list[Event]) -> Transcript:
@@ -260,8 +260,8 @@ def test_a_result_is_shown_by_what_it_says() -> None:
 
 def test_experts_are_found_by_their_keys_and_descriptions() -> None:
     every = {key: expert(key, description=words) for key, words in (("lead", "lets the writer write"), ("writer", "x"))}
-    assert [one.key for one in filter_experts(every, "wri")] == ["writer", "lead"]
-    assert [one.key for one in filter_experts(every, "lets wri")] == ["lead"]
+    assert [match.key for match in filter_experts(every, "wri")] == ["writer", "lead"]
+    assert [match.key for match in filter_experts(every, "lets wri")] == ["lead"]
     assert filter_experts(every, "nobody") == []
 
 
