@@ -62,8 +62,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await host.tasks.complete("chore", "ok")
             assert (await host.iterations.begin("maker", "again", series_id="series")).status == "completed"
             reports = [report async for report in host.audit.verify_all()]
-            assert [one.findings for one in reports] == [()] * len(reports)
-            assert {one.kind for one in reports} == {"job", "task", "iterations"}
+            assert [report.findings for report in reports] == [()] * len(reports)
+            assert {report.kind for report in reports} == {"job", "task", "iterations"}
 
     wait_for(work())
     return workspace
@@ -122,12 +122,12 @@ def _is_sealed(head: Head, line: bytes) -> bool:
 
 def resealed(lines: list[bytes], seq: int, change: Callable[[bytes], bytes]) -> list[bytes]:
     """Return a log with one event changed and its hash chain recomputed, as a skilled attacker could."""
-    head, made = EMPTY_LOG, list[bytes]()
+    head, result = EMPTY_LOG, list[bytes]()
     for place, line in enumerate(lines, 1):
         payload = open_line(line).payload
         sealed, head = seal(head, [change(payload) if place == seq else payload])
-        made += sealed
-    return made
+        result += sealed
+    return result
 
 
 def test_an_event_that_was_changed_with_the_chain_made_anew_is_found_by_a_head_kept_elsewhere(copy: Path) -> None:
@@ -135,26 +135,26 @@ def test_an_event_that_was_changed_with_the_chain_made_anew_is_found_by_a_head_k
         return payload.replace(b'"timestamp":1', b'"timestamp":2', 1)
 
     for path in logs_in(copy):
-        whole = path.read_bytes()
-        lines = whole.splitlines()
+        data = path.read_bytes()
+        lines = data.splitlines()
         of = path.parents[2].name
         for seq in range(1, len(lines) + 1):
             path.write_bytes(b"\n".join((*resealed(lines, seq, change), b"")))
             findings = verified(copy, of).findings
             assert any("anew" in one.message or "rewritten" in one.message for one in findings), (path, seq, findings)
-        path.write_bytes(whole)
+        path.write_bytes(data)
     assert finding_messages(copy) == []
 
 
 def test_a_log_that_was_cut_anywhere_is_found(copy: Path) -> None:
     for path in logs_in(copy):
-        whole = path.read_bytes()
-        lines = whole.splitlines(keepends=True)
+        data = path.read_bytes()
+        lines = data.splitlines(keepends=True)
         of = path.parents[2].name
         for keep in range(len(lines)):
             path.write_bytes(b"".join(lines[:keep]))
             assert verified(copy, of).findings, (path, keep)
-        path.write_bytes(whole)
+        path.write_bytes(data)
 
 
 def scalars(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -181,30 +181,30 @@ def test_every_value_of_every_cache_is_compared(copy: Path) -> None:
     assert {path.name for path in caches} >= {"job.json", "run-setting.json"}
     assert len(caches) >= 15
     for path in caches:
-        whole = path.read_bytes()
+        data = path.read_bytes()
         of = path.relative_to(state).parts[1]
-        for way in scalars(json.loads(whole)):
-            path.write_bytes(with_changed(whole, way))
+        for way in scalars(json.loads(data)):
+            path.write_bytes(with_changed(data, way))
             assert verified(copy, of).findings, (path.relative_to(state), way)
-        for nonsense in (b"", b"[]", b"{", whole[:-1], b"\xff"):
+        for nonsense in (b"", b"[]", b"{", data[:-1], b"\xff"):
             path.write_bytes(nonsense)
             assert verified(copy, of).findings, (path.relative_to(state), nonsense)
-        path.write_bytes(whole)
+        path.write_bytes(data)
     assert finding_messages(copy) == []
 
 
 def test_every_value_of_a_tasks_entry_is_compared(copy: Path) -> None:
     path = copy / "perstack" / "tasks" / "entries.jsonl"
-    whole = path.read_bytes()
-    (*_, last) = [line for line in whole.split(b"\n") if line]
+    data = path.read_bytes()
+    (*_, last) = [line for line in data.split(b"\n") if line]
     seq, name, entry = last.split(b" ", 2)
     for way in scalars(json.loads(entry)):
         if way != ("headSeq",):
-            path.write_bytes(whole.replace(last, b"%b %b %b" % (seq, name, with_changed(entry, way))))
+            path.write_bytes(data.replace(last, b"%b %b %b" % (seq, name, with_changed(entry, way))))
             assert verified(copy, "chore").findings, way
-    path.write_bytes(whole.replace(last, b"%d %b %b" % (int(seq) + 1, name, entry)))
+    path.write_bytes(data.replace(last, b"%d %b %b" % (int(seq) + 1, name, entry)))
     assert verified(copy, "chore").findings
-    path.write_bytes(whole)
+    path.write_bytes(data)
     assert finding_messages(copy) == []
 
 
@@ -263,7 +263,7 @@ def test_a_run_that_nobody_started_is_found(copy: Path) -> None:
         lines += sealed
     (runs / "job-9").mkdir()
     (runs / "job-9" / "events.jsonl").write_bytes(b"\n".join((*lines, b"")))
-    messages = [one.message for one in verified(copy).findings]
+    messages = [finding.message for finding in verified(copy).findings]
     assert "it says that job-1 started it, and the log of that Run does not" in messages
 
 
@@ -271,10 +271,10 @@ def test_a_log_of_another_job_is_found(copy: Path) -> None:
     copytree(copy / "perstack" / "jobs" / "job", copy / "perstack" / "jobs" / "other")
     for name in ("foreign-1", "job-7"):
         copytree(copy / "perstack/jobs/job/runs/job-2", copy / "perstack/jobs/job/runs" / name)
-        assert any("its ids do not say this place" in one.message for one in verified(copy).findings)
+        assert any("its ids do not say this place" in finding.message for finding in verified(copy).findings)
         rmtree(copy / "perstack/jobs/job/runs" / name)
     assert verified(copy).ok
-    assert any("its ids do not say this place" in one.message for one in verified(copy, "other").findings)
+    assert any("its ids do not say this place" in finding.message for finding in verified(copy, "other").findings)
 
 
 def test_a_delegate_that_was_decided_on_and_has_no_log_is_named(copy: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_line_of_a_task_or_a_series_cannot_be_redacted(copy: Path, kind: str) 
     left = open_line(lines[1])
     lines[1] = b'{"type":"x","id":"%b-1-2","redacted":true' % of.encode() + lines[1][len(left.payload) - 1 :]
     path.write_bytes(b"\n".join((*lines, b"")))
-    assert any("its content was taken out" in one.message for one in verified(copy, of).findings)
+    assert any("its content was taken out" in finding.message for finding in verified(copy, of).findings)
 
 
 @pytest.mark.parametrize("of", ["chore", "series"])
@@ -310,10 +310,10 @@ def test_a_task_or_a_series_that_was_copied_to_another_id_is_found(copy: Path, o
     (space / "other" / "runs" / f"{of}-1").rename(space / "other" / "runs" / "other-1")
     checked = {one.job_id: one for one in wait_for(_verified_all(copy))}
     assert {name for name, one in checked.items() if one.findings} == {"other"}
-    assert any("its id does not say this place" in one.message for one in checked["other"].findings)
+    assert any("its id does not say this place" in finding.message for finding in checked["other"].findings)
     host = host_in(copy)
     if of == "chore":
-        listed = {one.task_id: one.damaged for one in wait_for(host.tasks.list()).tasks}
+        listed = {task.task_id: task.damaged for task in wait_for(host.tasks.list()).tasks}
     else:
         listed = {one.id: one.damaged for one in wait_for(host.iterations.list()).series}
     assert listed == {of: False, "other": True}
@@ -349,7 +349,7 @@ def spilled(tmp_path: Path) -> Path:
 def test_the_output_that_a_result_refers_to_is_read(spilled: Path, harm: Callable[[Path], None], words: str) -> None:
     harm(spilled)
     findings = verified(spilled.parents[4]).findings
-    assert [words in one.message and spilled.name in one.message for one in findings] == [True]
+    assert [words in finding.message and spilled.name in finding.message for finding in findings] == [True]
 
 
 def test_what_only_a_text_refers_to_is_no_finding_where_it_is_not_there(tmp_path: Path) -> None:

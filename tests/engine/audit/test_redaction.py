@@ -45,10 +45,10 @@ def lines_of(bench: Bench) -> list[bytes]:
 
 def places_of(bench: Bench) -> dict[str, list[int]]:
     """Return the places of each kind of event in the log."""
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for seq, line in enumerate(lines_of(bench), 1):
-        found.setdefault(line.split(b'"')[3].decode(), []).append(seq)
-    return found
+        places.setdefault(line.split(b'"')[3].decode(), []).append(seq)
+    return places
 
 
 async def redact(host, *seqs: int, reason: str = "a password") -> None:
@@ -92,8 +92,8 @@ def test_what_was_redacted_is_nowhere_any_more_and_the_job_reads_verifies_and_re
     assert report.findings == ()
     assert report.is_complete, report.unchecked
     assert report.events == before.events + len(seqs)
-    assert [one.seq for one in report.redactions] == sorted(seqs)
-    assert {(one.by, one.reason) for one in report.redactions} == {("alice, cli", "a password")}
+    assert [redaction.seq for redaction in report.redactions] == sorted(seqs)
+    assert {(redaction.by, redaction.reason) for redaction in report.redactions} == {("alice, cli", "a password")}
     for file in (bench.workspace / "perstack").rglob("*"):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
 
@@ -126,7 +126,7 @@ def test_a_line_that_says_it_is_redacted_and_has_content_is_damage_whatever_its_
             bench.workspace, bench.storage, RUN, seq, line_of(forged, sealed.digest, sealed.hash, sealed.batch)
         )
         report = verified(bench)
-        assert any(f"{seq}" in one.message or one.seq == seq for one in report.findings), seq
+        assert any(f"{seq}" in finding.message or finding.seq == seq for finding in report.findings), seq
         refused = _goes_on(bench)
         assert "says that its content was redacted, and has content" in refused
         replace_line(bench.workspace, bench.storage, RUN, seq, line)
@@ -182,7 +182,7 @@ def test_no_byte_of_a_redacted_line_can_be_changed(bench: Bench, old: bytes, new
     line = lines_of(bench)[4]
     assert old in line
     replace_line(bench.workspace, bench.storage, RUN, 5, line.replace(old, new, 1))
-    assert any(words in one.message for one in verified(bench).findings)
+    assert any(words in finding.message for finding in verified(bench).findings)
 
 
 def test_a_redact_event_puts_no_words_into_a_log(bench: Bench) -> None:
@@ -198,7 +198,7 @@ def test_a_redact_event_puts_no_words_into_a_log(bench: Bench) -> None:
     payload = open_line(lines[-1]).payload.replace(b'"text":"[redacted]"', b'"text":"Send all keys"')
     (forged,), _ = seal(head, [payload])
     replace_line(bench.workspace, bench.storage, RUN, len(lines), forged)
-    assert any("does not leave" in one.message for one in verified(bench).findings)
+    assert any("does not leave" in finding.message for finding in verified(bench).findings)
     assert "does not leave" in _goes_on(bench)
 
 

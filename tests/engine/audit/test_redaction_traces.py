@@ -43,8 +43,8 @@ def a_job(bench: Bench) -> None:
 
 def holding(bench: Bench) -> list[str]:
     """Return the names of all data that contains the secret, in the workspace or on the storage's server."""
-    kept = kept_in(bench.workspace, bench.storage)
-    return sorted(name for name, data in kept if SECRET[:24].encode() in data)
+    stored = kept_in(bench.workspace, bench.storage)
+    return sorted(name for name, data in stored if SECRET[:24].encode() in data)
 
 
 async def events_with(host: Host, job_id: str = "job") -> list[str]:
@@ -86,11 +86,11 @@ def test_what_else_has_the_same_text_is_named_wherever_it_is(bench: Bench) -> No
             task = await host.tasks.create("t", name="t", agent_id="x", state={"note": [f"it is {SECRET}"]})
             query = next(line.event for line in await host.events("job-2") if line.event.type == "startRun")
             done = await host.audit.redact(query.id, ["query"], reason="a secret", by=ALICE)
-            lines = {one.rpartition("-")[0] for one in done.copies if " " not in one}
+            lines = {copy.rpartition("-")[0] for copy in done.copies if " " not in copy}
             assert lines == {"job-1", "job-2", "other-1"}
-            assert any(one.startswith(f"task {task.task_id}, event ") for one in done.copies)
+            assert any(copy.startswith(f"task {task.task_id}, event ") for copy in done.copies)
             report = await host.audit.verify("job")
-            assert [one.copies for one in report.redactions] == [done.copies]
+            assert [redaction.copies for redaction in report.redactions] == [done.copies]
             assert set(done.copies) >= {one for one in await events_with(host) if one.startswith("job-1")}
 
     wait_for(work())
@@ -184,16 +184,16 @@ WRITES = ("append", "redact", "remove_blob", "put_run_setting", "put_checkpoint"
 
 def dying(storage: Storage, at: int, *, after: bool) -> Callable[[], int]:
     """Make a storage crash before or after its n-th write. Return a function that returns the number of writes."""
-    made = 0
+    writes = 0
 
     def wrap(name: str, method: Any) -> None:
         async def write(*args: Any, **more: Any) -> Any:
-            nonlocal made
-            made += 1
-            if made > at or (made == at and not after):
+            nonlocal writes
+            writes += 1
+            if writes > at or (writes == at and not after):
                 raise Crash(name)
             done = await method(*args, **more)
-            if made == at:
+            if writes == at:
                 raise Crash(name)
             return done
 
@@ -203,7 +203,7 @@ def dying(storage: Storage, at: int, *, after: bool) -> Callable[[], int]:
         if not hasattr(storage, name):
             continue  # an ability that this storage does without
         wrap(name, getattr(storage, name))
-    return lambda: made
+    return lambda: writes
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

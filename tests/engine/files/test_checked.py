@@ -58,7 +58,7 @@ def test_a_redaction_names_the_snapshots_of_every_job_that_hold_the_text_and_lea
     host, seen = _ran(bench, "job", [turn(tool("writeTextFile", {"path": "a.txt", "text": SECRET})), text("done")])
     call = seen.of("finishGeneration")[0]
     done = wait_for(host.audit.redact(call.id, reason="a key", by=By(user="alice", door="cli")))
-    snapshots = [one for one in done.copies if one.startswith("the snapshot of ")]
+    snapshots = [copy for copy in done.copies if copy.startswith("the snapshot of ")]
     assert snapshots == [f"the snapshot of {one.of('recordSnapshot')[1].id}" for one in (seen, earlier)]
     assert wait_for(host.audit.verify("job")).findings == ()
 

@@ -107,7 +107,7 @@ def test_what_a_person_did_while_a_run_stood_still_is_no_work_of_its_next_step(b
         assert (await host.audit.replay(job.id)).ok
 
     wait_for(work())
-    assert [one.added for one in seen.of("recordSnapshot")] == [None, 1, 1, 0]
+    assert [event.added for event in seen.of("recordSnapshot")] == [None, 1, 1, 0]
     types = [one for one in seen.types() if one in ("recordSnapshot", "callInteractiveTool", "resumeRun", "finishStep")]
     assert types[:5] == ["recordSnapshot", "recordSnapshot", "callInteractiveTool", "resumeRun", "recordSnapshot"]
 

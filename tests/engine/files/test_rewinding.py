@@ -27,13 +27,13 @@ class Worker:
     def __init__(self, bench: Bench, *changes: Change, **settings: int) -> None:
         self.bench = bench
         self.seen: list[Tree] = []
-        left: Iterator[Change] = iter(changes)
+        remaining: Iterator[Change] = iter(changes)
         kit = Toolkit("kit")
 
         @kit.tool(effect="sideEffect")
         async def change() -> str:
             """Change files."""
-            next(left)()
+            next(remaining)()
             self.seen.append(tree(bench.workspace))
             return "done"
 

@@ -27,39 +27,39 @@ from perstack.engine.files.trees import Trees
 from perstack.engine.files.workspace_walk import SnapshotUnavailable
 from perstack.ports.storage import Storage
 
-MOST = 5_000
+MAX_BYTES = 5_000
 NAMES = (b"a", b"b.txt", b"\xff\xfe", b"back\\slash", "größe".encode(), b"new\nline", b" ", b"-", b"c" * 200)
 
 
 def walked(top: bytes) -> dict[bytes, Entry | None]:
     """Return the entries of a folder as read without handles or a cache; None for a folder."""
-    found: dict[bytes, Entry | None] = {}
+    entries: dict[bytes, Entry | None] = {}
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
             path = os.path.join(folder, name)
             at, status = os.path.relpath(path, top), os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
-                found[at] = Link(name, os.readlink(path))
+                entries[at] = Link(name, os.readlink(path))
             elif stat.S_ISDIR(status.st_mode):
-                found[at] = None
+                entries[at] = None
             elif not stat.S_ISREG(status.st_mode):
-                found[at] = SkippedEntry(name, "special")
-            elif status.st_size > MOST:
-                found[at] = SkippedEntry(name, "tooLarge")
+                entries[at] = SkippedEntry(name, "special")
+            elif status.st_size > MAX_BYTES:
+                entries[at] = SkippedEntry(name, "tooLarge")
             else:
                 data = Path(os.fsdecode(path)).read_bytes()
-                found[at] = File(name, len(data), digest_of(data), bool(status.st_mode & stat.S_IXUSR))
-    return found
+                entries[at] = File(name, len(data), digest_of(data), bool(status.st_mode & stat.S_IXUSR))
+    return entries
 
 
 async def snapshot_entries(trees: Trees, tree: str) -> dict[bytes, Entry | None]:
     """Return the entries of a snapshot after reading each content; None for a folder."""
-    found: dict[bytes, Entry | None] = {}
+    entries: dict[bytes, Entry | None] = {}
     async for path, entry in trees.entries(tree):
-        found[path] = None if isinstance(entry, Subfolder) else entry
+        entries[path] = None if isinstance(entry, Subfolder) else entry
         if isinstance(entry, File):
             assert len(await trees.content(entry.digest)) == entry.size
-    return found
+    return entries
 
 
 class Vandal:
@@ -103,7 +103,7 @@ class Vandal:
         self._put(b"more", os.O_APPEND)
 
     def large(self) -> None:
-        self._put(b"x" * (MOST + 1), 0)
+        self._put(b"x" * (MAX_BYTES + 1), 0)
 
     def sly(self) -> None:
         """Replace a file's content by other bytes of the same size, and restore its modification time."""
@@ -164,12 +164,12 @@ def test_after_any_edits_a_snapshot_is_what_another_walk_finds(folder: Path, sto
     vandal = Vandal(top, seed, os.fsencode(folder.parent / "outside"))
 
     async def work() -> None:
-        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MOST))
+        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MAX_BYTES))
         for _ in range(15):
             for _ in range(vandal.chance.randrange(1, 12)):
                 vandal.act()
             assert await snapshot_entries(Trees(storage, "job"), (await take()).tree) == walked(top)
-        again = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MOST))
+        again = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MAX_BYTES))
         assert (await again()).tree == (await take()).tree
 
     wait_for(work())
@@ -188,7 +188,7 @@ def test_beside_a_hostile_process_every_snapshot_is_whole_and_has_nothing_from_o
     hostile.stdout.readline()
 
     async def work() -> None:
-        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MOST))
+        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy(max_file_size=MAX_BYTES))
         trees, until = Trees(storage, "job"), time.monotonic() + 2
         takes = 0
         while time.monotonic() < until:
@@ -328,16 +328,16 @@ def _not_ignored(top: bytes) -> Iterator[bytes]:
         place = Path(os.fsdecode(path))
         return place.read_bytes() if place.is_file() else None
 
-    left = [(b"", rules_at([(b"", text(top + b"/.gitignore"))], exclude=text(top + b"/.git/info/exclude")))]
-    while left:
-        at, rules = left.pop()
+    pending = [(b"", rules_at([(b"", text(top + b"/.gitignore"))], exclude=text(top + b"/.git/info/exclude")))]
+    while pending:
+        at, rules = pending.pop()
         for name in os.listdir(top + b"/" + at):
             path = at + name
             is_folder = os.path.isdir(top + b"/" + path)
             if name == b".git" or rules.ignores(name, is_folder=is_folder):
                 continue
             if is_folder:
-                left.append((path + b"/", rules.for_subfolder(name, text(top + b"/" + path + b"/.gitignore"))))
+                pending.append((path + b"/", rules.for_subfolder(name, text(top + b"/" + path + b"/.gitignore"))))
             else:
                 yield path
 

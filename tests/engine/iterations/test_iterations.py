@@ -50,17 +50,17 @@ class Crashing(CrashingStorage, StorageFactory):
 
 
 class _Space(CrashingStorage):
-    def __init__(self, whole: Crashing, space: Storage) -> None:
+    def __init__(self, parent: Crashing, space: Storage) -> None:
         super().__init__(space)
-        self._whole = whole
+        self._whole = parent
 
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        whole = self._whole
-        whole.appends += 1
-        if whole._reached("before"):
+        parent = self._whole
+        parent.appends += 1
+        if parent._reached("before"):
             raise Crash("before")
         await self.storage.append(run, expected_seq, records)
-        if whole._reached("after"):
+        if parent._reached("after"):
             raise Crash("after")
 
 
@@ -99,7 +99,7 @@ async def live(workspace: Path, store: InMemoryStore, point: CrashPoint | None) 
 def test_crashed_at_every_append_of_five_loops_it_has_the_same_best_and_loses_no_iteration(tmp_path: Path) -> None:
     whole = wait_for(live(tmp_path, InMemoryStore(), None))
     assert whole.end is not None
-    assert [one.score for one in whole.end.iterations] == list(SCORES)
+    assert [iteration.score for iteration in whole.end.iterations] == list(SCORES)
     assert whole.appends >= 5 * 4
     for point in crash_points(whole.appends):
         store = InMemoryStore()
@@ -110,10 +110,10 @@ def test_crashed_at_every_append_of_five_loops_it_has_the_same_best_and_loses_no
         assert end is not None, point
         assert after.found >= crashed.told, point
         assert (end.status, end.best_iteration, end.finish_reason) == ("completed", 4, "iterationsUsed"), point
-        assert [one.score for one in end.iterations] == list(SCORES), point
-        assert [one.job_id for one in end.iterations] == [f"it-i{n}" for n in (1, 2, 3, 4, 5)], point
+        assert [iteration.score for iteration in end.iterations] == list(SCORES), point
+        assert [iteration.job_id for iteration in end.iterations] == [f"it-i{n}" for n in (1, 2, 3, 4, 5)], point
         assert len(store.jobs) == 5, point
-        assert all(one.usage.total_tokens == 11 for one in end.iterations), point
+        assert all(iteration.usage.total_tokens == 11 for iteration in end.iterations), point
 
 
 def test_cancelling_is_recorded_as_a_pause(bench: Bench) -> None:

@@ -72,7 +72,7 @@ def test_dollars_are_counted_as_tokens_are_and_a_jobs_own_budget_holds_if_it_is_
         Budget(max_cost=0.086),
         Budget(max_cost=0.072),
     ]
-    assert sum(one.usage.cost_usd or 0 for one in series.iterations) <= 0.1
+    assert sum(iteration.usage.cost_usd or 0 for iteration in series.iterations) <= 0.1
 
 
 def test_an_expert_that_evaluates_spends_of_the_same_total_and_an_answer_of_no_use_counts(bench: Bench) -> None:
@@ -126,9 +126,9 @@ def test_on_the_command_line_a_total_is_given_and_raised_by_name(terminal: Termi
     assert stopped.code == 4
     assert "20,000 tokens for all iterations are used" in stopped.err
     assert "perstack resume it --total-tokens N" in stopped.err
-    done = terminal.call("resume", "it", "--total-tokens", "60000", attended=True)
-    assert done.code == 0, done.err
-    (resumed,) = [event for event in done.events if event["type"] == "resumeSeries"]
+    result = terminal.call("resume", "it", "--total-tokens", "60000", attended=True)
+    assert result.code == 0, result.err
+    (resumed,) = [event for event in result.events if event["type"] == "resumeSeries"]
     assert resumed["maxTokens"] == 60_000
 
 
@@ -175,6 +175,6 @@ TABLES = {
 def test_what_is_no_amount_in_perstack_toml_is_named_with_its_line(terminal: Terminal, table: str, amount: str) -> None:
     more = {"[experts.a.iterate]": 'evaluator = "true"\n', '[prices."p/m"]': "output = 1\n"}.get(table, "")
     terminal.project(f'[experts.a]\ninstruction = "x"\n{table}\n{TABLES[table]} = {amount}\n{more}')
-    found = terminal.call("validate")
-    assert (found.code, "Traceback" in found.err) == (2, False)
-    assert f"perstack.toml:4: error: {table[1:-1]}.{TABLES[table]}" in found.out
+    result = terminal.call("validate")
+    assert (result.code, "Traceback" in result.err) == (2, False)
+    assert f"perstack.toml:4: error: {table[1:-1]}.{TABLES[table]}" in result.out

@@ -103,7 +103,7 @@ def test_a_lost_blob_of_an_attachment_is_found(bench: Bench) -> None:
         return
     host = bench.host([text("ok")], expert("a"))
     wait_for(host.run("a", "q", job_id="job", attachments=[PNG]))
-    (blob,) = [one for one in (bench.workspace / "perstack/jobs/job/blobs").iterdir() if one.read_bytes() == PNG]
+    (blob,) = [path for path in (bench.workspace / "perstack/jobs/job/blobs").iterdir() if path.read_bytes() == PNG]
     blob.write_bytes(PNG[:-1])
     assert not wait_for(host.audit.verify("job")).ok
 
@@ -151,12 +151,12 @@ def test_the_command_line_attaches_what_it_is_given_and_shows_it(terminal: Termi
     (terminal.workspace / "notes.txt").write_text("a note")
     files = ("--attach", "shot.dat", "--attach", str(terminal.workspace / "notes.txt"))
     done = terminal.call("run", "a", "q", *files, "--job-id", "job", *SCRIPTED)
-    (start,) = (one for one in done.events if one["type"] == "startRun")
-    assert [one["type"] for one in start["attachments"]] == ["blobPart", "textPart"]
-    shown = terminal.call("log", "job").out
-    assert "shot.dat (image/png, 264 bytes), notes.txt" in shown
-    again = terminal.call("run", "a", "more", "--continue-job", "job", "--attach", "shot.dat", *SCRIPTED)
-    assert again.code == 0, again.err
+    (start,) = (event for event in done.events if event["type"] == "startRun")
+    assert [attachment["type"] for attachment in start["attachments"]] == ["blobPart", "textPart"]
+    output = terminal.call("log", "job").out
+    assert "shot.dat (image/png, 264 bytes), notes.txt" in output
+    result = terminal.call("run", "a", "more", "--continue-job", "job", "--attach", "shot.dat", *SCRIPTED)
+    assert result.code == 0, result.err
     assert terminal.call("verify", "job").code == 0
 
 

@@ -14,7 +14,7 @@ from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 from perstack.toolkit import Toolkit
 
-SLOW = [turn(text="late", delay_ms=60_000)]
+SLOW_TURNS = [turn(text="late", delay_ms=60_000)]
 
 
 class Begun(Seen):
@@ -52,7 +52,7 @@ async def _begin(host: Host) -> tuple[asyncio.Task, Begun]:
 
 def test_cancel_does_not_wait_for_what_else_its_caller_does(bench: Bench) -> None:
     async def work() -> None:
-        async with bench.host(SLOW, expert("a")) as host:
+        async with bench.host(SLOW_TURNS, expert("a")) as host:
             may_end = asyncio.Event()
             seen = Begun()
 
@@ -79,7 +79,7 @@ def test_cancel_does_not_wait_for_what_else_its_caller_does(bench: Bench) -> Non
 
 def test_a_cancelled_job_can_be_resumed_at_once(bench: Bench) -> None:
     async def work() -> None:
-        async with bench.host(SLOW, expert("a")) as host:
+        async with bench.host(SLOW_TURNS, expert("a")) as host:
             task, _ = await _begin(host)
             await host.cancel("job")
             assert task.cancelled()
@@ -124,7 +124,7 @@ def test_a_tool_that_swallows_a_cancellation_does_not_keep_its_job_going(bench: 
 @pytest.mark.parametrize("door", ["host.cancel", "the caller's task"])
 def test_a_disk_error_while_a_job_is_cancelled_is_what_a_person_reads(bench: Bench, door: str) -> None:
     async def work() -> None:
-        async with bench.host(SLOW, expert("a"), wrap=FullDisk) as host:
+        async with bench.host(SLOW_TURNS, expert("a"), wrap=FullDisk) as host:
             disk = host.storage
             assert isinstance(disk, FullDisk)
             task, _ = await _begin(host)

@@ -180,6 +180,6 @@ def test_nothing_is_appended_to_a_run_that_was_closed_and_a_log_that_says_otherw
             )
             new, _ = seal(Head(len(lines), last.hash), [forged])
             await host.storage.append(RunRef("job", "job-1"), len(lines), new)
-            assert any("closed for good" in one.message for one in (await host.audit.verify("job")).findings)
+            assert any("closed for good" in finding.message for finding in (await host.audit.verify("job")).findings)
 
     wait_for(work())

@@ -147,16 +147,16 @@ def test_jobs_runs_checkpoints_and_events_are_answered_by_id_in_pages(bench: Ben
     host = bench.host(script, expert("a", delegates=("b",)), expert("b"))
     jobs = [wait_for(host.run("a", "q")).id for _ in range(3)]
 
-    async def ids_of(page_of, what) -> list[str]:
-        found: list[str] = []
+    async def ids_of(page_of, ids_in) -> list[str]:
+        ids: list[str] = []
         after = None
         while True:
             page = await page_of(limit=2, after=after)
-            assert len(what(page)) <= 2
-            found += what(page)
+            assert len(ids_in(page)) <= 2
+            ids += ids_in(page)
             after = page.next
             if after is None:
-                return found
+                return ids
 
     async def ask() -> None:
         job_id = jobs[-1]

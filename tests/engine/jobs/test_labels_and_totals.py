@@ -41,14 +41,14 @@ def test_labelled_jobs_are_found_page_by_page_among_many_others(bench: Bench) ->
     for n in range(12):
         job = wait_for(host.run("a", "q", labels={"n": str(n % 4)}))
         wanted += [job.id] if n % 4 == 0 else []
-    found, after = [], None
+    ids, after = [], None
     while True:
         page = wait_for(host.jobs.list(limit=2, after=after, labels={"n": "0"}))
-        found += [job.id for job in page.jobs]
+        ids += [job.id for job in page.jobs]
         after = page.next
         if after is None:
             break
-    assert found == wanted[::-1]
+    assert ids == wanted[::-1]
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,15 @@ def test_the_runs_of_all_jobs_are_listed_page_by_page(bench: Bench, limit: int) 
     wait_for(host.continue_job("a", "more", job_id=one.id))
     two = wait_for(host.run("a", "q"))
     wait_for(host.continue_job("a", "more", job_id=two.id))
-    found, after = [], None
+    ids, after = [], None
     while True:
         page = wait_for(host.jobs.runs(limit=limit, after=after))
         assert len(page.runs) <= limit
-        found += [(run.job_id, run.id) for run in page.runs]
+        ids += [(run.job_id, run.id) for run in page.runs]
         after = page.next
         if after is None:
             break
-    assert found == [(job.id, f"{job.id}-{n}") for job in (two, one) for n in (1, 2)]
+    assert ids == [(job.id, f"{job.id}-{n}") for job in (two, one) for n in (1, 2)]
     with pytest.raises(UsageError, match="not a place in the list of Runs"):
         wait_for(host.jobs.runs(after="nonsense"))
 

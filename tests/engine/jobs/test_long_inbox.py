@@ -8,7 +8,7 @@ from hosts import Bench, expert, wait_for
 
 from perstack.testing.scripted import tool
 
-BROKEN = {
+BROKEN_SUMMARIES = {
     7: b"[" * 100_000,
     8: b'{"id": "job-8", "status": 7}',
     9: b'{"id": "job-9"}',
@@ -30,12 +30,15 @@ def test_thousands_of_open_jobs_are_looked_through_in_no_time_and_lost_summaries
             await host.storage.create_job(f"job-{number}")
             await host.storage.put_summary(f"job-{number}", written.replace(b"job-0", b"job-%d" % number))
         await host.storage.put_summary("other", b'{"id": "job-0", "status": "completed"}')
-        for number, broken in BROKEN.items():
+        for number, broken in BROKEN_SUMMARIES.items():
             await host.storage.put_summary(f"job-{number}", broken)
         began = time.process_time()
         found = await host.inbox()
         spent = time.process_time() - began
-        assert {item.job_id for item in found} == {"other", *(f"job-{n}" for n in range(1_500) if n not in BROKEN)}
+        assert {item.job_id for item in found} == {
+            "other",
+            *(f"job-{n}" for n in range(1_500) if n not in BROKEN_SUMMARIES),
+        }
         assert {item.text for item in found} == {"Tea?"}
         return spent
 

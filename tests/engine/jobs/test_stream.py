@@ -22,7 +22,7 @@ ASKS = [tool("askUser", {"question": "Which colour?"}), text("Done.")]
 
 
 def names(events: list[StreamEvent]) -> list[str]:
-    return [type(one).__name__ for one in events]
+    return [type(event).__name__ for event in events]
 
 
 async def read(host: Host, query: str = "q", **more: object) -> list[StreamEvent]:
@@ -58,11 +58,11 @@ def test_a_delegate_is_shown_as_it_starts_and_its_result_has_the_calls_id(bench:
     turns = {"[[a]]": [tool("b", {"query": "count"}), text("Two.")], "[[b]]": [text("2")]}
     host = bench.host(turns, expert("a", delegates=("b",)), expert("b"))
     events = wait_for(read(host))
-    (started,) = [one for one in events if isinstance(one, DelegateStarted)]
-    (result,) = [one for one in events if isinstance(one, ToolResult)]
+    (started,) = [event for event in events if isinstance(event, DelegateStarted)]
+    (result,) = [event for event in events if isinstance(event, ToolResult)]
     assert (started.expert_key, started.query, started.id) == ("b", "count", result.id)
-    assert {one.run_id for one in events if isinstance(one, TextDelta)} == {started.run_id, started.parent_run_id}
-    assert not [one for one in events if isinstance(one, ToolCall)]
+    assert {event.run_id for event in events if isinstance(event, TextDelta)} == {started.run_id, started.parent_run_id}
+    assert not [event for event in events if isinstance(event, ToolCall)]
 
 
 def test_a_question_is_answered_in_the_loop_which_continues_with_the_same_job(bench: Bench) -> None:

@@ -152,7 +152,7 @@ def test_the_recorded_definition_is_used_whatever_the_workers_says(bench: Bench)
         async with bench.host({**TEAM, "[[other]]": [text("not this one")]}, *today) as host:
             done = await host.jobs.server.serve(job.id, worker="w", on_event=seen)
             assert done.text == "led"
-            (helper,) = [one for one in seen.of("startRun") if one.expert_key == "helper"]
+            (helper,) = [event for event in seen.of("startRun") if event.expert_key == "helper"]
             assert helper.expert.instruction == "[[helper]] does its work."
             assert helper.limits.max_retries == 7
             await is_whole(host, job.id)
@@ -176,7 +176,7 @@ def test_a_definition_that_somebody_changed_is_refused(tmp_path) -> None:
     async def work() -> None:
         async with bench.host([], *EXPERTS, dispatcher=InMemoryDispatcher()) as host:
             job = await host.submit("lead", "go")
-            (line,) = [one for one in await host.events(job.coordinator_run_id) if one.event.type == "queueRun"]
+            (line,) = [event for event in await host.events(job.coordinator_run_id) if event.event.type == "queueRun"]
             digest = line.event.definition
         (blob,) = [path for path in (tmp_path / "perstack").rglob("*") if digest in path.name]
         blob.write_bytes(blob.read_bytes().replace(b"does its work", b"does no good!"))
@@ -206,7 +206,7 @@ def test_two_servers_at_once_drive_it_once(bench: Bench) -> None:
             )
             results = [one for one in done if isinstance(one, JobSummary)]
             assert [isinstance(one, JobSummary | Conflict) for one in done] == [True, True]
-            assert {one.status for one in results} == {"completed"}
+            assert {result.status for result in results} == {"completed"}
             assert written(bench) == ["once\n", "once\n"]
             await is_whole(one, job.id)
 

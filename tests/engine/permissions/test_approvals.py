@@ -121,7 +121,7 @@ def test_a_delegates_call_is_held_to_the_rules_above_it_stops_the_job_and_gets_t
     assert (done.status, (bench.workspace / "a.txt").read_text()) == ("completed", "x\n")
     assert [event.run_id for event in seen.of("decideApproval")] == ["job-2"]
     hand = next(event for event in seen.of("startRun") if event.expert_key == "hand")
-    assert [one.expert for one in hand.permissions] == ["boss"]
+    assert [permission.expert for permission in hand.permissions] == ["boss"]
 
 
 def test_of_two_delegates_that_wait_each_gets_its_own_answer(bench: Bench) -> None:

@@ -18,7 +18,7 @@ CRASHING = {
     "[[boss]]": [turn(append("boss.txt"), tool("hand", {"query": "go"})), text("done")],
     "[[hand]]": [turn(append("hand.txt"), append("free.txt")), text("written")],
 }
-ASKING = Permissions(ask=("appendTextFile(boss.txt)", "appendTextFile(hand.txt)"))
+RULES = Permissions(ask=("appendTextFile(boss.txt)", "appendTextFile(hand.txt)"))
 NAMES = ("boss.txt", "hand.txt", "free.txt")
 
 
@@ -26,7 +26,7 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
     """Run one process, which starts or continues the Job, approves calls, and crashes at the point."""
     experts = (expert("boss", delegates=("hand",)), expert("hand"))
     host = bench.host(CRASHING, *experts, wrap=lambda inner: CrashingStorage(inner, point))
-    host.use(host.project.model_copy(update={"permissions": ASKING}))
+    host.use(host.project.model_copy(update={"permissions": RULES}))
     async with host:
         storage = host.storage
         assert isinstance(storage, CrashingStorage)

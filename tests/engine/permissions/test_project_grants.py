@@ -41,7 +41,7 @@ def test_a_grant_holds_in_the_job_and_in_later_ones(bench: Bench) -> None:
     there = host(bench)
     later = wait_for(there.run("a", "q", on_event=seen))
     assert later.status == "completed"
-    assert [(one.decision, one.rule, one.by.door) for one in seen.of("decideApproval")] == [
+    assert [(event.decision, event.rule, event.by.door) for event in seen.of("decideApproval")] == [
         ("job", RULE, "project grant")
     ]
     assert wait_for(there.audit.replay(later.id)).ok

@@ -90,7 +90,7 @@ def test_only_what_is_named_is_widened_and_who_did_it_is_recorded(bench: Bench) 
     run_one_step(bench, rules, *turns)
     resume_job(bench, rules, *turns, seen=seen, widening=widening, widened_by=ME)
     assert (bench.workspace / "a.txt").read_text() == "x\n"
-    assert [("denies this call" in one) for one in results(seen)] == [False, True, True]
+    assert [("denies this call" in result) for result in results(seen)] == [False, True, True]
     (event,) = seen.of("widenPermissions")
     assert (event.widening, event.by) == (widening, ME)
 

@@ -116,15 +116,15 @@ LITERAL = {
 
 def account() -> tuple[Toolkit, list[Account]]:
     """Return a kit with settings, and a list of the settings that its tool receives."""
-    kit, given = Toolkit("kit", settings=Account), []
+    kit, received = Toolkit("kit", settings=Account), []
 
     @kit.tool()
     async def look(context: ToolContext[Account]) -> str:
         """Look."""
-        given.append(context.settings)
+        received.append(context.settings)
         return "seen"
 
-    return kit, given
+    return kit, received
 
 
 def assert_no_canary(bench: Bench, seen: Seen) -> None:
@@ -220,9 +220,9 @@ instruction = "x"
 evaluator = "TOKEN=$(cat token) judge --token ${KEY} --key file"
 """
     )
-    done = terminal.run("validate")
-    assert done.code == 0, done.err
-    lines = [line for line in (done.out + done.err).splitlines() if "looks like a secret" in line]
+    result = terminal.run("validate")
+    assert result.code == 0, result.err
+    lines = [line for line in (result.out + result.err).splitlines() if "looks like a secret" in line]
     places = (
         "a.skills.mine.settings.apiKey",
         "a.skills.mine.settings.argv[1]",
@@ -232,7 +232,7 @@ evaluator = "TOKEN=$(cat token) judge --token ${KEY} --key file"
     )
     assert len(lines) == len(places), lines
     assert all(place in line and "`${VAR}`" in line for place, line in zip(places, lines, strict=True))
-    assert "canary" not in done.out + done.err
+    assert "canary" not in result.out + result.err
 
 
 @pytest.mark.parametrize("evaluator", ["judge ${KEY}", ["sh", "-c", "judge ${KEY}"]])
@@ -247,10 +247,10 @@ def test_an_evaluator_gets_the_variables_that_it_names_and_no_other(terminal: Te
     )
     terminal.project(toml, a=[reply("made")])
     (terminal.workspace / "good").touch()
-    done = terminal.run("iterate", "a", "q", "--id", "it", "--provider", "scripted")
-    assert done.code == 0, done.err
+    result = terminal.run("iterate", "a", "q", "--id", "it", "--provider", "scripted")
+    assert result.code == 0, result.err
     assert (terminal.workspace / "told").read_text() == "canary-of-a-key\n"
-    assert "canary" not in done.out + done.err
+    assert "canary" not in result.out + result.err
 
 
 @pytest.mark.parametrize(

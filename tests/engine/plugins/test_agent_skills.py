@@ -115,9 +115,9 @@ def test_a_resumed_run_is_told_the_same_and_reads_no_other_files(terminal: Termi
     )
     assert terminal.call("run", "a", "q", *SCRIPTED).code == 4
     (folder / "SKILL.md").write_text("---\nname: pdf\ndescription: Other.\n---\nOther.\n")
-    done = terminal.call("resume", "job", "--max-steps", "9", "--provider", "scripted")
-    assert done.code == 0, done.err
-    (loaded,) = (one for one in done.events if one["type"] == "finishToolCall" and one["toolName"] == "loadSkill")
+    result = terminal.call("resume", "job", "--max-steps", "9", "--provider", "scripted")
+    assert result.code == 0, result.err
+    (loaded,) = (one for one in result.events if one["type"] == "finishToolCall" and one["toolName"] == "loadSkill")
     assert "are not those that this Run began with" in loaded["contents"][0]["text"]
     replayed = terminal.call("replay", "job")
     assert replayed.code == 0, replayed.out + replayed.err
@@ -160,8 +160,8 @@ def test_allowed_tools_widen_nothing(terminal: Terminal) -> None:
             reply("ok"),
         ],
     )
-    done = terminal.call("run", "a", "q", *SCRIPTED)
-    loaded, ran = (one for one in done.events if one["type"] == "finishToolCall")
+    result = terminal.call("run", "a", "q", *SCRIPTED)
+    loaded, ran = (event for event in result.events if event["type"] == "finishToolCall")
     assert not loaded.get("isError")
     assert ran["isError"]
 
@@ -173,8 +173,8 @@ def test_a_rule_can_forbid_to_load_a_skill(terminal: Terminal) -> None:
         a=[reply("", ("loadSkill", {"name": "pdf"})), reply("ok")],
     )
     assert terminal.call("validate", "--strict").code == 0
-    done = terminal.call("run", "a", "q", *SCRIPTED)
-    (loaded,) = (one for one in done.events if one["type"] == "finishToolCall")
+    result = terminal.call("run", "a", "q", *SCRIPTED)
+    (loaded,) = (event for event in result.events if event["type"] == "finishToolCall")
     assert loaded["isError"]
 
 
@@ -190,16 +190,16 @@ def test_a_skill_that_is_not_declared_is_not_taken(terminal: Terminal) -> None:
     make(terminal.workspace / "skills" / "pdf")
     make(terminal.workspace / ".agents" / "skills" / "other")
     terminal.project('[experts.a]\ninstruction = "x"\n')
-    shown = terminal.call("expert", "show", "a", "--provider", "scripted").out
-    assert "loadSkill" not in shown
-    assert "Reads PDFs" not in shown
+    output = terminal.call("expert", "show", "a", "--provider", "scripted").out
+    assert "loadSkill" not in output
+    assert "Reads PDFs" not in output
 
 
 def test_a_locked_skill_that_has_changed_is_refused_until_it_is_installed_again(terminal: Terminal) -> None:
     folder = make(terminal.workspace / "skills" / "pdf", **{"scripts__a.py": "print(1)"})
     terminal.project('[experts.a]\ninstruction = "x"\nagentSkills = ["skills/*"]\n', a=[reply("ok")])
-    done = terminal.call("install")
-    assert (done.code, "1 skill locked" in done.out) == (0, True), done.err
+    result = terminal.call("install")
+    assert (result.code, "1 skill locked" in result.out) == (0, True), result.err
     assert 'path = "skills/pdf"' in (terminal.workspace / "perstack.lock").read_text()
     before = (terminal.workspace / "perstack.lock").read_text()
     assert terminal.call("run", "a", "q", *SCRIPTED).code == 0
@@ -232,21 +232,21 @@ def test_validate_says_what_is_wrong_with_a_declaration(terminal: Terminal, toml
     make(terminal.workspace / "skills" / "pdf")
     make(terminal.workspace / "other" / "pdf")
     terminal.project(f'[experts.a]\ninstruction = "x"\n{toml}\n')
-    found = terminal.call("validate", "--strict")
-    assert found.code == 2
-    assert words in found.out, found.out
+    result = terminal.call("validate", "--strict")
+    assert result.code == 2
+    assert words in result.out, result.out
 
 
 def test_validate_reads_each_skill_and_shows_what_it_would_allow_itself(terminal: Terminal) -> None:
     make(terminal.workspace / "pdf", head="allowed-tools: Bash\nversion: 1\n")
     (make(terminal.workspace / "bad") / "SKILL.md").write_text("---\nname: good\n---\n")
     terminal.project('[experts.a]\ninstruction = "x"\nagentSkills = ["pdf", "bad"]\n')
-    found = terminal.call("validate")
-    assert found.code == 2
-    assert "`allowed-tools: Bash` allows nothing here" in found.out
-    assert "has no effect: `version`" in found.out
-    assert "`name` must be that of its folder, `bad`, not `good`" in found.out
-    assert "`description` is missing" in found.out
+    result = terminal.call("validate")
+    assert result.code == 2
+    assert "`allowed-tools: Bash` allows nothing here" in result.out
+    assert "has no effect: `version`" in result.out
+    assert "`name` must be that of its folder, `bad`, not `good`" in result.out
+    assert "`description` is missing" in result.out
 
 
 def test_a_folder_that_comes_to_match_a_pattern_makes_the_definition_another(tmp_path: Path) -> None:
@@ -266,5 +266,5 @@ def test_a_pattern_is_seen_from_the_file_that_it_stands_in(terminal: Terminal) -
         '[experts.a]\ninstruction = "x"\nagentSkills = ["skills/*"]\n'
     )
     terminal.project('include = ["team/perstack.toml"]\n')
-    shown = terminal.call("expert", "show", "a", "--provider", "scripted")
-    assert f"(in {terminal.workspace / 'team/skills/pdf'})" in shown.out, shown.err
+    result = terminal.call("expert", "show", "a", "--provider", "scripted")
+    assert f"(in {terminal.workspace / 'team/skills/pdf'})" in result.out, result.err

@@ -36,7 +36,7 @@ def test_the_files_from_the_top_of_the_repository_to_the_workspace_are_shown_nea
     assert shown.endswith("From AGENTS.md:\nUse tabs.\n\nFrom packages/api/AGENTS.md:\nUse spaces.")
     assert "Outside" not in shown
     assert "Below" not in shown
-    assert [(one.path, one.sha256, one.size) for one in files] == [
+    assert [(file.path, file.sha256, file.size) for file in files] == [
         ("AGENTS.md", sha256(b"Use tabs.").hexdigest(), 9),
         ("packages/api/AGENTS.md", sha256(b"Use spaces.").hexdigest(), 11),
     ]
@@ -79,7 +79,7 @@ def test_whatever_the_files_hold_the_text_is_bounded_and_each_is_recorded(small:
     found = [(f"{number}/AGENTS.md", data) for number, data in enumerate([*small, large])]
     shown, files = assemble_agents_md(found)
     assert len(shown) < MAX_AGENTS_MD_BYTES + 2_000
-    assert [one.path for one in files] == [path for path, _ in found]
+    assert [file.path for file in files] == [path for path, _ in found]
 
 
 def test_a_run_records_what_it_was_shown_and_a_delegate_is_shown_none(bench: Bench) -> None:
@@ -107,8 +107,8 @@ def test_it_is_off_unless_asked_for_and_at_the_top_of_the_file_it_is_for_coordin
     (terminal.workspace / "AGENTS.md").write_text("Use tabs.")
     for top, shown in (("", [False, False]), ("agentsMd = true\n", [True, False])):
         terminal.project(top + team, a=[reply("", ("b", {"query": "q"})), reply("ok")], b=[reply("ok")])
-        done = terminal.call("run", "a", "q", *SCRIPTED)
-        assert ["Use tabs." in one["instruction"] for one in done.events if one["type"] == "startRun"] == shown
+        result = terminal.call("run", "a", "q", *SCRIPTED)
+        assert ["Use tabs." in event["instruction"] for event in result.events if event["type"] == "startRun"] == shown
         parts = json.loads(terminal.call("expert", "show", "a", "--json", *SCRIPTED).out)["parts"]
         assert [part["tokens"] > 0 for part in parts if part["name"] == "AGENTS.md"] == [True] * shown[0]
     as_delegate = terminal.call("expert", "show", "a", "--as-delegate", *SCRIPTED).out

@@ -202,7 +202,7 @@ def test_errors_progress_questions_and_samples_are_masked_too(bench: Bench) -> N
     assert results(seen, "fail") == ["ValueError: no such user: password=[secret:1]"]
     (progress,) = seen.of("toolProgress")
     assert progress.message.startswith("trying token: [")
-    (sampled,) = [one for one in provider.requests if "[[sampled]]" in one.instruction]
+    (sampled,) = [request for request in provider.requests if "[[sampled]]" in request.instruction]
     assert sampled.instruction == "[[sampled]] token: [secret:1]"
     nowhere(bench, VALUE, seen, provider)
 
@@ -321,7 +321,7 @@ def test_a_value_never_becomes_a_command(bench: Bench, value: str, line: str) ->
         wait_for(hosted(bench, script, rules=held).run("a", "q", on_event=seen))
         assert "[secret:1]" in results(seen)[0], results(seen)[0]
         assert not (bench.workspace / "pwned").exists()
-        assert all("Not run: " in one for one in results(seen, "exec"))
+        assert all("Not run: " in result for result in results(seen, "exec"))
 
 
 def test_a_value_may_be_a_whole_argument_or_a_variable_whatever_it_is(bench: Bench) -> None:

@@ -59,7 +59,7 @@ def test_an_installed_plugin_of_another_plugin_api_is_left_out_with_a_notice(tmp
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[perstack]\nlater = later\n")
-    (left_out,) = [one for one in load_plugins().infos if one.name == "later"]
+    (left_out,) = [info for info in load_plugins().infos if info.name == "later"]
     assert left_out.error is not None
     assert "written for plugin API 2" in left_out.error
     assert "plugin later of later was left out" in capsys.readouterr().err

@@ -266,7 +266,7 @@ class Charging(ScriptedProvider):
         self.tokens_in_ten_bytes = self.chance.randrange(2, 10)
 
     def _reply(self, request: GenerationRequest) -> TurnLike:
-        size = len(request.instruction) + sum(len(one.to_json()) for one in request.messages)
+        size = len(request.instruction) + sum(len(message.to_json()) for message in request.messages)
         sent = max(1, size * self.tokens_in_ten_bytes // 10)  # it counts the same in the same way
         usage = (sent, self.chance.randrange(1, (request.max_tokens or 0) + 1))
         self.charged += sum(usage)

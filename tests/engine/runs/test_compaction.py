@@ -52,14 +52,14 @@ def test_older_turns_become_a_summary_and_the_task_and_the_todos_stay(bench: Ben
     assert (job.status, model.refused) == ("completed", 0)
     assert 2 <= len(compactions(seen)) <= 12
     assert max(model.sent) <= WINDOW
-    last = [one for one in provider.requests if not is_summary(one)][-1]
+    last = [request for request in provider.requests if not is_summary(request)][-1]
     assert "count the stars" in texts_in(last)
     assert "Notes: it went on." in texts_in(last)
     assert "the last thing" in texts_in(last)
     event = compactions(seen)[0]
     assert event.model == "scripted/scripted"
     assert event.tokens_after < event.tokens_before <= WINDOW
-    asked = next(one for one in provider.requests if is_summary(one))
+    asked = next(request for request in provider.requests if is_summary(request))
     assert "count the stars" in texts_in(asked)
     assert "thought 3" in texts_in(asked)
     check_sound(host, job.id)
@@ -70,7 +70,7 @@ def test_the_first_query_of_a_continued_job_is_not_summarised(bench: Bench) -> N
     host = bench.host(provider, expert("a", context_window=WINDOW))
     wait_for(host.run("a", "the first wish", job_id="job"))
     wait_for(host.continue_job("a", "the second wish", job_id="job"))
-    last = texts_in([one for one in provider.requests if not is_summary(one)][-1])
+    last = texts_in([request for request in provider.requests if not is_summary(request)][-1])
     assert ("the first wish" in last, "the second wish" in last) == (True, True)
     check_sound(host, "job")
 
@@ -160,7 +160,7 @@ def test_another_expert_writes_the_summary_if_the_definition_says_so(bench: Benc
     own = expert("a", context_window=WINDOW, compaction={"expert": "notes"})
     job = wait_for(bench.host(provider, own, writer).run("a", "q", on_event=seen))
     assert job.status == "completed"
-    asked = next(one for one in provider.requests if is_summary(one))
+    asked = next(request for request in provider.requests if is_summary(request))
     assert (asked.instruction, asked.model, asked.expert_key) == ("Write notes in French.", "smaller", "notes")
     assert compactions(seen)[0].model == "scripted/smaller"
 
@@ -278,7 +278,7 @@ def test_what_was_left_out_is_found_and_read_by_a_tool_that_is_offered_then(benc
     assert (by_words["step"], by_words["what"]) == (2, "your call of think")
     assert "Viridian" in by_words["text"]
     assert by_step["step"] == 3
-    own = [one for one in provider.requests if not is_summary(one)]
+    own = [request for request in provider.requests if not is_summary(request)]
     first = compactions(seen)[0].step_number
     assert all(("recallHistory" in tools_of(one)) == (one.step >= first) for one in own)
     check_sound(host, job.id)
@@ -308,7 +308,7 @@ def test_a_note_that_is_pinned_stays_as_it_is(bench: Bench) -> None:
     job = wait_for(host.run("a", "q", on_event=seen))
     assert job.status == "completed"
     assert len(compactions(seen)) >= 2
-    last = [one for one in provider.requests if not is_summary(one)][-1]
+    last = [request for request in provider.requests if not is_summary(request)][-1]
     calls = [call for message in last.messages if message.type == "expertMessage" for call in message.tool_calls]
     assert [call.args for call in calls if call.tool_name == "pin"] == [{"note": "the key is 4711"}]
     check_sound(host, job.id)
@@ -330,7 +330,7 @@ def test_the_result_of_a_tool_that_is_pinned_stays_as_it_is(bench: Bench) -> Non
     host = bench.host(provider, own, plugins=(kit,))
     job = wait_for(host.run("a", "q"))
     assert job.status == "completed"
-    last = [one for one in provider.requests if not is_summary(one)][-1]
+    last = [request for request in provider.requests if not is_summary(request)][-1]
     assert "step one, step two " * 40 in texts_in(last)
 
 

@@ -47,7 +47,7 @@ def test_old_results_of_read_only_tools_shrink_all_at_once_and_seldom(bench: Ben
     assert 1 <= len(events) <= 4
     first = events[0]
     assert len(first.results) >= 5
-    after = next(one for one in provider.requests if one.step == first.step_number)
+    after = next(request for request in provider.requests if request.step == first.step_number)
     whole = texts_in(after)
     assert "file 0 begins" in whole
     assert "file 0 ends" in whole
@@ -64,9 +64,9 @@ def test_the_results_of_the_latest_steps_stay_whole(bench: Bench) -> None:
     host = bench.host(provider, expert("a", context_window=WINDOW, keep_results=4))
     wait_for(host.run("a", "q", on_event=seen))
     first = seen.of("shrinkResults")[0]
-    after = next(one for one in provider.requests if one.step == first.step_number)
+    after = next(request for request in provider.requests if request.step == first.step_number)
     parts = [part for message in after.messages if message.type == "toolMessage" for part in message.contents]
-    sizes = [sum(len(one.text) for one in part.contents) for part in parts]
+    sizes = [sum(len(content.text) for content in part.contents) for part in parts]
     assert all(size < 1_000 for size in sizes[:-4])
     assert all(size > 1_900 for size in sizes[-4:])
 

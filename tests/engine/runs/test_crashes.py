@@ -273,11 +273,11 @@ class _Watched(CrashingStorage):
         self.ahead: list[str] = []
 
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        said = JobSummary.model_validate_json(summary)
-        (run,) = said.runs
+        parsed = JobSummary.model_validate_json(summary)
+        (run,) = parsed.runs
         log = [json.loads(line)["type"] for line in await self.storage.read(RunRef(job_id, run.id))]
-        if said.status != "running" and "finishRun" not in log:
-            self.ahead.append(said.status)
+        if parsed.status != "running" and "finishRun" not in log:
+            self.ahead.append(parsed.status)
         await super().put_summary(job_id, summary)
 
 

@@ -113,6 +113,6 @@ def test_what_a_provider_keeps_of_a_run_is_handed_on_to_that_run_alone_and_to_it
     experts = [expert("boss", delegates=("left", "right")), expert("left"), expert("right")]
     assert wait_for(bench.host(provider, *experts).run("boss", "q")).text == "joined"
     memos = {key: [one.memo for one in provider.requests if one.expert_key == key] for key in ("boss", "left", "right")}
-    assert [len(found) for found in memos.values()] == [3, 2, 2]
-    assert all(memo is found[0] for found in memos.values() for memo in found)
-    assert len({id(found[0]) for found in memos.values()}) == 3
+    assert [len(group) for group in memos.values()] == [3, 2, 2]
+    assert all(memo is group[0] for group in memos.values() for memo in group)
+    assert len({id(group[0]) for group in memos.values()}) == 3

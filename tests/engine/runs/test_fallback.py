@@ -39,7 +39,7 @@ def host(bench: Bench, *providers: ScriptedProvider, experts: tuple[Expert, ...]
     """Return a Host on these providers; by default with the Expert `a`, whose models are `LIST`."""
     wrap, overrides = fields.pop("wrap", None), fields.pop("overrides", Overrides(max_retries=1))
     project: Project = project_of(*(experts or (expert("a", model=LIST),))).model_copy(update=fields)
-    made = Host(
+    fallback_host = Host(
         project,
         workspace=bench.workspace,
         storage=bench.storage if wrap is None else wrap(open_storage(bench.storage, bench.workspace)),
@@ -48,8 +48,8 @@ def host(bench: Bench, *providers: ScriptedProvider, experts: tuple[Expert, ...]
         plugins=list(providers),
         clock=bench.clock,
     )
-    OPENED.append(made)
-    return made
+    OPENED.append(fallback_host)
+    return fallback_host
 
 
 def switches(seen: Seen) -> list[tuple[str, str, str]]:
@@ -324,7 +324,7 @@ def test_people_are_shown_a_switch_with_its_reason_and_what_was_streamed_is_void
     wait_for(used.run("a", "q", on_event=seen))
     live, shown = JobActivity(), []
     for event in seen.events:
-        shown += [told.row for told in live.apply(event)]
+        shown += [update.row for update in live.apply(event)]
         if event.type == "streamText" and event.delta.startswith("half"):
             assert next(iter(live.lanes.values())).text
         if event.type == "switchModel":

@@ -24,7 +24,7 @@ class Replying(ScriptedProvider):
 
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         self.requests.append(request)
-        messages = [one.model_dump(mode="json", by_alias=True) for one in request.messages]
+        messages = [message.model_dump(mode="json", by_alias=True) for message in request.messages]
         json.dumps(messages, ensure_ascii=False, allow_nan=False).encode()
         on_delta(Delta("text", "half \ud83d"))
         return self._generations.pop(0)

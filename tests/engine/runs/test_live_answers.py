@@ -283,10 +283,10 @@ def _random_team(chance: Random) -> tuple[dict, tuple]:
 
     def plan_expert(key: str, depth: int) -> None:
         below = [f"{key}{number}" for number in range(chance.randint(0, 3) if depth else 0)]
-        said = [append(f"{chance.choice('ab')}.txt") for _ in range(chance.randint(0, 2))]
-        said += [turn(*(tool(name, {"query": "go"}) for name in below))] if below else []
-        chance.shuffle(said)
-        turns[f"[[{key}]]"] = [*said, text(key)]
+        calls = [append(f"{chance.choice('ab')}.txt") for _ in range(chance.randint(0, 2))]
+        calls += [turn(*(tool(name, {"query": "go"}) for name in below))] if below else []
+        chance.shuffle(calls)
+        turns[f"[[{key}]]"] = [*calls, text(key)]
         experts.append(expert(key, delegates=tuple(below)))
         for name in below:
             plan_expert(name, depth - 1)

@@ -34,8 +34,8 @@ def at_work(request: GenerationRequest) -> TurnLike:
         return turn(tool("recallHistory", {"text": f"fact number {step - STEPS + 12}: word"}), usage=(0, 30))
     if step == STEPS - 1:
         return turn(tool("todo", {"completedTodos": [0]}))
-    found = [word for word in FACTS.values() if word in texts_in(request)]
-    return turn(tool("attemptCompletion", {"result": f"found {' '.join(found)}"}))
+    words = [word for word in FACTS.values() if word in texts_in(request)]
+    return turn(tool("attemptCompletion", {"result": f"found {' '.join(words)}"}))
 
 
 def check(bench: Bench, reply, experts: tuple, run: str) -> None:

@@ -50,7 +50,7 @@ def test_two_that_take_over_at_once_make_one_job(bench: Bench) -> None:
             return await asyncio.gather(*runs, return_exceptions=True)
 
     outcomes = wait_for(both())
-    failed = [one for one in outcomes if isinstance(one, BaseException)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert len(failed) == 1
     assert isinstance(failed[0], UsageError | Conflict)
     job = wait_for(bench.host([], expert("a")).job("dead"))
@@ -72,14 +72,14 @@ def test_whatever_a_killed_process_left_of_a_job_is_taken_over(bench: Bench, lef
     if not bench.storage.startswith("file:"):
         pytest.skip("a database makes a Job at once or not at all")
     wait_for(bench.host([text("done")], expert("a")).run("a", "q", job_id="other"))
-    whole = bench.workspace / "perstack" / "jobs" / "other" / "runs" / "other-1" / "events.jsonl"
+    path = bench.workspace / "perstack" / "jobs" / "other" / "runs" / "other-1" / "events.jsonl"
     job = bench.workspace / "perstack" / "jobs" / "dead"
     job.mkdir()
     if left != "folder":
         (job / "runs").mkdir()
     if left in ("empty log", "torn log"):
         (job / "runs" / "dead-1").mkdir()
-        (job / "runs" / "dead-1" / "events.jsonl").write_bytes(b"" if left == "empty log" else whole.read_bytes()[:100])
+        (job / "runs" / "dead-1" / "events.jsonl").write_bytes(b"" if left == "empty log" else path.read_bytes()[:100])
     if left == "summary":
         (job / "job.json").write_text(json.dumps({"id": "dead"}))
     assert wait_for(bench.host([text("alive")], expert("a")).run("a", "q", job_id="dead")).text == "alive"

@@ -90,7 +90,7 @@ def test_a_resumed_job_is_offered_what_it_began_with(bench: Bench) -> None:
     job = wait_for(bench.host(provider, expert("a")).resume("j"))
     assert job.text == "Done."
     assert provider.requests
-    assert all(one.provider_tools == (OfferedProviderTool("webSearch", LIMITS),) for one in provider.requests)
+    assert all(request.provider_tools == (OfferedProviderTool("webSearch", LIMITS),) for request in provider.requests)
 
 
 def test_a_paused_reply_is_no_result_and_the_next_step_goes_on(bench: Bench) -> None:
@@ -122,7 +122,7 @@ def test_what_the_passes_of_a_search_have_read_together_does_not_fill_the_contex
 def test_events_of_the_stream_show_a_use_like_a_call(bench: Bench) -> None:
     async def scenario() -> list:
         async with bench.host([SEARCHES], searching()).stream("a", "q") as events:
-            return [one async for one in events]
+            return [event async for event in events]
 
     shown = [one for one in wait_for(scenario()) if isinstance(one, ToolCall | ToolResult)]
     (call, result) = shown
@@ -138,7 +138,7 @@ def test_the_terminal_program_and_editors_show_a_use_like_a_call(bench: Bench, t
     told = [update for event in seen.events for update in updates.of(event)]
     for event in seen.events:
         transcript.take(event)
-    (item,) = [one for one in transcript.root.items if isinstance(one, CallItem)]
+    (item,) = [item for item in transcript.root.items if isinstance(item, CallItem)]
     assert (item.call.name, item.call.result) == ("webSearch", f"Paris {PAGE}")
     (event,) = seen.of("finishGeneration")
     again = list(replay_updates([event.message]))

@@ -14,12 +14,12 @@ from perstack.core.runs.evolve import difference
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, fail, text, tool
 
-WRONG = [fail(404, "no such model", repeat=True)]
+WRONG_MODEL = [fail(404, "no such model", repeat=True)]
 
 
 def failed(bench: Bench, one=None, script=None, **overrides) -> str:
     """Run a Job that fails at its first generation, and return its id."""
-    job = wait_for(bench.host(script or WRONG, one or expert("a", model="wrong"), **overrides).run("a", "q"))
+    job = wait_for(bench.host(script or WRONG_MODEL, one or expert("a", model="wrong"), **overrides).run("a", "q"))
     assert job.status == "stoppedByError"
     return job.id
 
@@ -53,7 +53,7 @@ def test_nothing_is_recorded_anew_if_nothing_has_changed(bench: Bench) -> None:
 def test_it_may_fail_and_be_put_right_again_and_again(bench: Bench) -> None:
     job_id = failed(bench)
     for model in ("other", "another"):
-        assert wait_for(bench.host(WRONG, expert("a", model=model)).resume(job_id)).status == "stoppedByError"
+        assert wait_for(bench.host(WRONG_MODEL, expert("a", model=model)).resume(job_id)).status == "stoppedByError"
     provider = ScriptedProvider([text("at last")])
     assert wait_for(bench.host(provider, expert("a", model="right")).resume(job_id)).text == "at last"
     assert provider.requests[0].model == "right"
@@ -103,8 +103,8 @@ def test_replay_finds_a_definition_that_was_changed_under_a_model_that_had_repli
 def test_from_the_command_line(terminal: Terminal) -> None:
     toml = 'model = "wrong"\n[experts.solo]\ninstruction = "You work."\n'
     terminal.project(toml, solo=[{"error": {"status": 404, "message": "no such model"}}])
-    ran = terminal.call("run", "solo", "q", "--provider", "scripted", "--job-id", "job")
-    assert (ran.code, "perstack resume job" in ran.err) == (1, True)
+    result = terminal.call("run", "solo", "q", "--provider", "scripted", "--job-id", "job")
+    assert (result.code, "perstack resume job" in result.err) == (1, True)
     terminal.project(toml.replace("wrong", "right"), solo=[reply("ok")])
     resumed = terminal.call("resume", "job")
     assert resumed.code == 0, resumed.err

@@ -45,7 +45,7 @@ def provider() -> ScriptedProvider:
 
 
 def generation_starts(seen: Seen) -> dict[tuple[str, int, bool], Any]:
-    return {(one.run_id, one.step_number, one.final): one for one in seen.of("startGeneration")}
+    return {(event.run_id, event.step_number, event.final): event for event in seen.of("startGeneration")}
 
 
 def checked(host: Host, job_id: str = "job") -> tuple[Report, Report]:
@@ -135,10 +135,10 @@ class Tuned(ScriptedProvider):
     """A provider with settings, one of which is secret."""
 
     def create(self, config: ProviderConfig) -> Provider:
-        made = super().create(config)
-        told: JsonObject = {"temperature": config.setting.get("temperature")}
-        made.reply_settings = told
-        return made
+        provider = super().create(config)
+        settings: JsonObject = {"temperature": config.setting.get("temperature")}
+        provider.reply_settings = settings
+        return provider
 
 
 def with_setting(host: Host, temperature: float) -> Host:
@@ -180,8 +180,8 @@ def test_verify_and_replay_find_tools_that_are_missing_or_changed(tmp_path: Path
     host = bench.host([tool("think", {"thought": "x"}), text("ok")], expert("a"))
     wait_for(host.run("a", "q", job_id="job"))
     (blob,) = blobs_of(tmp_path)
-    whole = blob.read_bytes()
-    blob.write_bytes(whole.replace(b"think", b"thank"))
+    data = blob.read_bytes()
+    blob.write_bytes(data.replace(b"think", b"thank"))
     for report in checked(host):
         (finding,) = report.findings
         assert (finding.run_id, finding.seq) == ("job-1", 2)
@@ -190,7 +190,7 @@ def test_verify_and_replay_find_tools_that_are_missing_or_changed(tmp_path: Path
     for report in checked(host):
         (finding,) = report.findings
         assert re.search(rf"{blob.name}, are not there", finding.message)
-    blob.write_bytes(whole)
+    blob.write_bytes(data)
     for report in checked(host):
         assert report.ok
 

@@ -22,7 +22,7 @@ from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 from perstack.testing.scripted import ScriptedProvider
 
-HERE = ANTHROPIC.reply(Said("Here."))
+REPLY = ANTHROPIC.reply(Said("Here."))
 
 
 class Limited:
@@ -45,13 +45,13 @@ class Limited:
             return ANTHROPIC.error_reply(429, "slow down", **{"retry-after": "1"})
         self._bucket -= 1
         self.answered.append((now, asked.body.decode().rpartition("query-")[2][:3]))
-        return HERE
+        return REPLY
 
 
 def project(url: str, *, limits: ProviderLimits | None = None, **fields: Any) -> Any:
     setting = ProviderSetting(provider_name="anthropic", setting=ANTHROPIC.config(url).setting)
-    found = project_of(expert("a", model=ANTHROPIC.model, provider=setting, **fields))
-    return found.model_copy(update={"limits": () if limits is None else (limits,)})
+    definition = project_of(expert("a", model=ANTHROPIC.model, provider=setting, **fields))
+    return definition.model_copy(update={"limits": () if limits is None else (limits,)})
 
 
 def host(folder: Path, url: str, *, overrides: Overrides | None = None, **fields: Any) -> Host:
@@ -67,24 +67,24 @@ def host(folder: Path, url: str, *, overrides: Overrides | None = None, **fields
 
 async def _all(folder: Path, url: str, runs: int, **fields: Any) -> tuple[list[Any], list[str]]:
     """Run Jobs of two Hosts concurrently. Return them, and their queries in the order in which they became ready."""
-    came: list[str] = []
+    ready: list[str] = []
 
     async def run(used: Host, query: str) -> Any:
         def watch(event: Any, line: bytes) -> None:
-            if event.type == "startGeneration" and query[-3:] not in came:
-                came.append(query[-3:])
+            if event.type == "startGeneration" and query[-3:] not in ready:
+                ready.append(query[-3:])
 
         return await used.run("a", query, on_event=watch)
 
     async with host(folder / "one", url, **fields) as one, host(folder / "two", url, **fields) as two:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run((one, two)[n % 2], f"query-{n:03}")) for n in range(runs)]
-        return [task.result() for task in tasks], came
+        return [task.result() for task in tasks], ready
 
 
-def displacement(came: list[str], answered: list[str]) -> int:
+def displacement(order: list[str], answered: list[str]) -> int:
     """Return the greatest difference between the places of a query in both orders."""
-    return max(abs(came.index(one) - place) for place, one in enumerate(answered))
+    return max(abs(order.index(one) - place) for place, one in enumerate(answered))
 
 
 def test_200_runs_behind_one_rate_limit_are_all_answered_in_their_order_at_that_rate(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_200_runs_behind_one_rate_limit_are_all_answered_in_their_order_at_that_
     jobs, came = asyncio.run(scenario())
     assert [job.status for job in jobs] == ["completed"] * runs
     moments = [moment for moment, _ in limited.answered]
-    found = (runs - 1) / (moments[-1] - moments[0])
-    assert found <= rate * 1.05
-    if found > rate * 0.9:  # else the machine is too busy to make that many, and what is sent comes in heaps
-        assert found >= rate * 0.95
+    rate_measured = (runs - 1) / (moments[-1] - moments[0])
+    assert rate_measured <= rate * 1.05
+    if rate_measured > rate * 0.9:  # else the machine is too busy to make that many, and what is sent comes in heaps
+        assert rate_measured >= rate * 0.95
         assert limited.sent_away <= runs * 0.05, "but for what a busy machine has sent in a heap"
         # between the event that shows a Run's turn and the line there are some turns of the loop
         assert displacement(came, [query for _, query in limited.answered]) <= 32
@@ -125,7 +125,7 @@ def test_an_hour_that_one_job_is_asked_to_wait_stops_that_job_and_no_other(tmp_p
     replies = iter([ANTHROPIC.error_reply(429, "your quota is used up", **{"retry-after": "3600"})])
 
     async def scenario() -> list[Any]:
-        async with FakeEndpoint(choose=lambda asked: next(replies, HERE)) as endpoint, asyncio.timeout(60):
+        async with FakeEndpoint(choose=lambda asked: next(replies, REPLY)) as endpoint, asyncio.timeout(60):
             used = host(tmp_path / "x", endpoint.url)
             async with used:
                 return [await used.run("a", query) for query in ("first", "second")]
@@ -138,7 +138,7 @@ def test_an_hour_that_one_job_is_asked_to_wait_stops_that_job_and_no_other(tmp_p
 def test_no_more_generate_at_once_than_are_allowed_over_all_hosts(tmp_path: Path) -> None:
     async def scenario() -> list[Any]:
         limits = ProviderLimits(name="anthropic", concurrency=1)
-        async with FakeEndpoint(HERE) as endpoint, asyncio.timeout(60):
+        async with FakeEndpoint(REPLY) as endpoint, asyncio.timeout(60):
             used = host(tmp_path / "x", endpoint.url, limits=limits)
             async with used, asyncio.TaskGroup() as group:
                 tasks = [group.create_task(used.run("a", f"{n}")) for n in range(4)]

@@ -76,10 +76,10 @@ def on_task(task_id: str) -> dict[str, Work]:
 async def at_once(hosts: Sequence[Host], works: Sequence[Work]) -> list[object]:
     """Run the works concurrently and return their outcomes. Errors must be Conflict or UsageError."""
     done = await asyncio.gather(*(work(host) for host, work in zip(hosts, works, strict=True)), return_exceptions=True)
-    for one in done:
-        assert not isinstance(one, BaseException) or isinstance(one, Conflict | UsageError), repr(one)
-        if isinstance(one, tuple):
-            assert all(woken.error is None for woken in one), one
+    for outcome in done:
+        assert not isinstance(outcome, BaseException) or isinstance(outcome, Conflict | UsageError), repr(outcome)
+        if isinstance(outcome, tuple):
+            assert all(woken.error is None for woken in outcome), outcome
     return list(done)
 
 

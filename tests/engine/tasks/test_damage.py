@@ -15,17 +15,17 @@ from perstack.host import Host
 from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.scripted import text, tool
 
-MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=1))
+MEASURED_EXPERT = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=1))
 
 
 async def damaged_task(bench: Bench, host: Host, task_id: str = "broken", edited: bytes = b"scheduled_wait") -> None:
     """Create a task between two intact ones, and damage its log and its entry."""
-    for one in ("before", task_id, "after"):
-        await host.tasks.create(one, name=f"the {one}", agent_id="me", start=True)
-        if one == task_id:
-            await host.tasks.pause(one, "scheduled_wait", resume_at=1)
+    for key in ("before", task_id, "after"):
+        await host.tasks.create(key, name=f"the {key}", agent_id="me", start=True)
+        if key == task_id:
+            await host.tasks.pause(key, "scheduled_wait", resume_at=1)
         else:
-            await host.tasks.pause(one, "human_input")
+            await host.tasks.pause(key, "human_input")
     edit(bench.workspace, bench.storage, edited, b"x" * len(edited))
     await host.storage.space("tasks").put_entry(task_id, 99, b"")
 
@@ -34,15 +34,15 @@ def test_a_damaged_task_is_listed_as_far_as_it_reads_beside_the_others(bench: Be
     async def work() -> None:
         host = bench.host([])
         await damaged_task(bench, host)
-        listed = {one.task_id: one for one in (await host.tasks.list()).tasks}
+        listed = {task.task_id: task for task in (await host.tasks.list()).tasks}
         assert {name: one.damaged for name, one in listed.items()} == {"before": False, "broken": True, "after": False}
         broken = listed["broken"]
         assert (broken.status, broken.name, broken.agent_id, broken.version) == ("failed", "the broken", "me", 2)
         assert "broken" in (broken.error or "")
         with pytest.raises(Damaged):
             await host.tasks.get("broken")
-        assert [one.task_id for one in (await host.tasks.list(status="failed")).tasks] == ["broken"]
-        assert [one.task_id for one in (await host.tasks.list(status="paused")).tasks] == ["after", "before"]
+        assert [task.task_id for task in (await host.tasks.list(status="failed")).tasks] == ["broken"]
+        assert [task.task_id for task in (await host.tasks.list(status="paused")).tasks] == ["after", "before"]
 
     wait_for(work())
 
@@ -51,7 +51,7 @@ def test_a_task_of_which_nothing_reads_is_listed_and_can_be_deleted(bench: Bench
     async def work() -> None:
         host = bench.host([])
         await damaged_task(bench, host, edited=b"the broken")
-        (broken,) = [one for one in (await host.tasks.list()).tasks if one.damaged]
+        (broken,) = [task for task in (await host.tasks.list()).tasks if task.damaged]
         assert (broken.task_id, broken.name, broken.version, broken.updated_at) == ("broken", "", 0, 0)
         with pytest.raises(Damaged):
             await host.tasks.delete("broken", expected_version=1)
@@ -98,10 +98,10 @@ def test_a_person_sees_a_damaged_job_in_the_inbox_and_why_no_answer_to_it_is_tak
     path = terminal.log_of("job-1")
     path.write_bytes(path.read_bytes().replace(b"Serve", b"Steal"))
     (path.parents[2] / "job.json").unlink()
-    shown = terminal.call("inbox")
-    assert shown.out.splitlines()[0].split()[:2] == ["job", "Job"]
-    assert "repair" in shown.out
-    assert "`perstack verify job` says why" in shown.out
+    result = terminal.call("inbox")
+    assert result.out.splitlines()[0].split()[:2] == ["job", "Job"]
+    assert "repair" in result.out
+    assert "`perstack verify job` says why" in result.out
     (item,) = map(json.loads, terminal.call("inbox", "--json").out.splitlines())
     assert (item["id"], item["jobId"], item["damaged"]) == ("job", "job", True)
     answered = terminal.call("answer", "job", "Tea", "--provider", "scripted")
@@ -134,8 +134,8 @@ def test_an_entry_that_is_none_is_made_anew_from_the_log(bench: Bench, entry: by
 
 async def damaged_series(bench: Bench, host: Host, edited: bytes) -> None:
     """Create a series between two intact ones, edit its log, and remove its summary."""
-    for one in ("before", "broken", "after"):
-        await host.iterations.begin("a", f"query of {one}", series_id=one)
+    for name in ("before", "broken", "after"):
+        await host.iterations.begin("a", f"query of {name}", series_id=name)
     edit(bench.workspace, bench.storage, edited, b"x" * len(edited))
     await host.storage.space("iterations").put_summary("broken", b"")
 
@@ -149,7 +149,7 @@ def test_damaged_iterations_are_listed_as_far_as_they_read_beside_the_others(
     bench: Bench, edited: bytes, key: str, done: int
 ) -> None:
     async def work() -> None:
-        host = bench.host([text("made")], MEASURED)
+        host = bench.host([text("made")], MEASURED_EXPERT)
         await damaged_series(bench, host, edited)
         listed = {one.id: one for one in (await host.iterations.list()).series}
         assert {name: one.damaged for name, one in listed.items()} == {"before": False, "broken": True, "after": False}
@@ -168,12 +168,12 @@ def test_a_person_and_a_program_see_damage_in_lists(terminal: Terminal) -> None:
         assert terminal.call("task", "create", one, "--start").code == 0
     edit(terminal.workspace, "file:perstack", b'"taskId":"broken"', b'"taskId":"brokem"')
     (terminal.workspace / "perstack/tasks/entries.jsonl").unlink()
-    listed = terminal.call("task", "list")
-    assert listed.code == 0, listed.err
-    (row,) = [line for line in listed.lines if line.startswith("broken")]
+    result = terminal.call("task", "list")
+    assert result.code == 0, result.err
+    (row,) = [line for line in result.lines if line.startswith("broken")]
     assert "damaged" in row
     page = json.loads(terminal.call("task", "list", "--json").out)
-    assert {one["taskId"]: one.get("damaged", False) for one in page["tasks"]} == {
+    assert {task["taskId"]: task.get("damaged", False) for task in page["tasks"]} == {
         "before": False,
         "broken": True,
         "after": False,

@@ -322,7 +322,7 @@ def test_an_expert_spells_arguments_either_way_and_rules_hold_for_both(bench: Be
     async def work() -> None:
         host = bench.host(provider, keeper)
         assert (await host.run("keeper", "Tidy up.")).text == "Done."
-        assert [one.task_id for one in (await host.tasks.list()).tasks] == ["one"]
+        assert [task.task_id for task in (await host.tasks.list()).tasks] == ["one"]
         assert (await host.tasks.get("one")).checkpoint_data == {"at": 0}
         said = str(list(provider.requests[-1].messages))
         assert said.count("Wrong arguments") == 2
@@ -366,7 +366,7 @@ def test_iterations_that_pause_for_a_rate_go_on_when_that_is_over(bench: Bench) 
         host = bench.host([text("done")], measured)
         (woken,) = await host.scheduler.once()
         assert (woken.did, woken.job, woken.series.id, woken.series.status) == ("resumed", None, "it", "completed")
-        assert [one.job_id for one in woken.series.iterations] == ["it-i1", "it-i2"]
+        assert [iteration.job_id for iteration in woken.series.iterations] == ["it-i1", "it-i2"]
         assert await host.scheduler.once() == ()
 
     wait_for(work())

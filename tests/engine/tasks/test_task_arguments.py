@@ -20,7 +20,7 @@ for _ in range(300):
 CIRCULAR: dict[str, Any] = {}
 CIRCULAR["it"] = CIRCULAR
 
-WRONG = [object(), 3.5, b"\xff", "\ud800", ["x"] * 3, {"x": {1, 2}}, {1: 2}, DEEP, CIRCULAR, -1]
+WRONG_VALUES = [object(), 3.5, b"\xff", "\ud800", ["x"] * 3, {"x": {1, 2}}, {1: 2}, DEEP, CIRCULAR, -1]
 
 OPERATIONS = [
     *(name for name, one in vars(TaskMemory).items() if inspect.iscoroutinefunction(one) and name != "do"),
@@ -36,10 +36,10 @@ def memory(tmp_path: Path) -> ExecutionMemory:
 
 def parameters() -> list[tuple[str, str]]:
     return [
-        (name, one)
+        (name, parameter)
         for name in OPERATIONS
-        for one in inspect.signature(getattr(ExecutionMemory, name)).parameters
-        if one != "self"
+        for parameter in inspect.signature(getattr(ExecutionMemory, name)).parameters
+        if parameter != "self"
     ]
 
 
@@ -56,7 +56,7 @@ def test_no_argument_of_an_operation_lets_anything_out_but_our_own_error(
     refused: list[PerstackError] = []
 
     async def work() -> None:
-        for value in WRONG:
+        for value in WRONG_VALUES:
             await memory.create("t", start=True)
             try:
                 await method(**{**needed, argument: value})

@@ -78,7 +78,7 @@ def test_writers_that_expect_nothing_lose_nothing(bench: Bench) -> None:
     async def work() -> None:
         memories = [bench.host([]).tasks for _ in range(4)]
         await memories[0].create("t", start=True)
-        await asyncio.gather(*(one.checkpoint("t", {"n": n}) for n in range(5) for one in memories))
+        await asyncio.gather(*(memory.checkpoint("t", {"n": n}) for n in range(5) for memory in memories))
         assert (await memories[0].get("t")).checkpoints == 20
         assert [task.checkpoints for task in (await memories[0].list()).tasks] == [20]
 
@@ -88,10 +88,10 @@ def test_writers_that_expect_nothing_lose_nothing(bench: Bench) -> None:
 def test_of_two_that_create_or_resume_a_task_one_succeeds(bench: Bench) -> None:
     async def work() -> None:
         memories = [bench.host([]).tasks for _ in range(2)]
-        done = await asyncio.gather(*(one.create("t", start=True) for one in memories), return_exceptions=True)
+        done = await asyncio.gather(*(memory.create("t", start=True) for memory in memories), return_exceptions=True)
         assert sum(isinstance(one, NotAllowed) for one in done) == 1
         await memories[0].pause("t", "checkpoint")
-        done = await asyncio.gather(*(one.resume("t") for one in memories), return_exceptions=True)
+        done = await asyncio.gather(*(memory.resume("t") for memory in memories), return_exceptions=True)
         assert sum(isinstance(one, NotAllowed) for one in done) == 1
 
     wait_for(work())
@@ -187,7 +187,7 @@ def test_ten_thousand_tasks_are_listed_and_one_is_found_at_once(
             task = await memory.get("t7777")
             took = (between - began, loop.time() - between)
         assert len(page.tasks) == 100
-        assert {one.agent_id for one in page.tasks} == {"agent4"}
+        assert {task.agent_id for task in page.tasks} == {"agent4"}
         assert task.name == "t7777"
         # many times the duration on an idle machine (docs/speed.md), since other tests run concurrently
         assert max(took) < 2

@@ -34,8 +34,8 @@ async def held_by_the_dead(host: Host, engine: Engine, job_id: str) -> Claim:
 
 async def said_of(at_work: AtWork, job_id: str) -> tuple[str, str]:
     """Return the kind and the text of a worker's last report on a Job."""
-    await at_work.wait_until(lambda: any(one.job == job_id for one in at_work.of("ended", "refused", "again")))
-    (news,) = [one for one in at_work.news if one.job == job_id]
+    await at_work.wait_until(lambda: any(report.job == job_id for report in at_work.of("ended", "refused", "again")))
+    (news,) = [report for report in at_work.news if report.job == job_id]
     return news.event, news.text
 
 
@@ -76,7 +76,7 @@ def test_a_worker_of_another_storage_takes_no_order_away(bench: Bench, tmp_path:
                 assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
         async with engine.at_work(host) as at_work:
             await at_work.wait_for_report("ended", 3)
-            came = {(one.job, one.facts.get("run")): one.facts["came"] for one in at_work.of("ended")}
+            came = {(report.job, report.facts.get("run")): report.facts["came"] for report in at_work.of("ended")}
         assert came == {("deleted", None): "deleted", ("there", None): "stopped", ("there", "there-2"): "stopped"}
         assert await engine.is_empty()
 

@@ -39,8 +39,8 @@ def test_delegates_are_driven_by_whichever_worker_has_a_place(bench: Bench) -> N
             assert job.usage.total_tokens == 110 + 220 + 4 * (55 + 66)
             await check_whole(host, job)
             who = drivers(workers)
-            assert {who[f"job-{n}"] for n in range(2, 6)} == {one.worker.name for one in workers}
-            tokens = sum(sum(one.worker.counters.tokens.values()) for one in workers)
+            assert {who[f"job-{n}"] for n in range(2, 6)} == {worker.worker.name for worker in workers}
+            tokens = sum(sum(worker.worker.counters.tokens.values()) for worker in workers)
             assert tokens == job.usage.total_tokens
             await until_empty(fleet.engine)
 
@@ -162,19 +162,19 @@ def test_a_delegate_whose_expert_has_used_its_own_budget_has_failed_and_the_job_
             assert (job.status, job.text) == ("completed", "E")
             assert job.usage_by_expert["greedy"].total_tokens <= 6_000
             results = [line.event for line in await host.events("job-1") if line.event.type == "finishToolCall"]
-            (failed,) = [one for one in results if one.is_error]
+            (failed,) = [result for result in results if result.is_error]
             assert "Expert greedy may spend 6,000" in failed.contents[0].text
             await check_whole(host, job)
 
     wait_for(work())
 
 
-SLOW = [text("Part.", delay_ms=60_000)]
+SLOW_TURNS = [text("Part.", delay_ms=60_000)]
 
 
 def test_who_stops_the_job_stops_its_delegates_and_those_that_wait(bench: Bench) -> None:
     async def work() -> None:
-        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW_TURNS}, TEAM)
         async with fleet.at_work("one", "two", concurrency=1) as workers:
             host = workers[0].host
             await host.submit("boss", "q", job_id="job")

@@ -16,7 +16,7 @@ from perstack.testing.scripted import text, tool, turn
 
 BOSS = [turn(*(tool("helper", {"query": f"part {n}"}) for n in range(4))), text("All done.")]
 TEAM = (expert("boss", delegates=("helper",)), expert("helper"))
-SLOW = [text("Part.", delay_ms=60_000)]
+SLOW_TURNS = [text("Part.", delay_ms=60_000)]
 
 
 async def die_once_it_generates(fleet: Fleet, host: Host, number: int, *, concurrency: int) -> None:
@@ -45,7 +45,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_of_a_deleted_job_nothing_is_left_though_a_delegate_of_it_is_driven(bench: Bench) -> None:
     async def work() -> None:
-        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW_TURNS}, TEAM)
         async with abandoned(fleet) as rest:
             assert len(fleet.engine.orders.waiting) == 4  # the Job's, and of three delegates
             async with asyncio.timeout(10):
@@ -69,7 +69,7 @@ def test_a_deletion_withdraws_the_orders_of_delegates_that_no_summary_knows(benc
     """The worker of the Job died as it ordered them."""
 
     async def work() -> None:
-        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW_TURNS}, TEAM)
         life = Life("dies", Fate(Death("job-5", 1, "after")))
         async with fleet.host() as host, fleet.mortal(life, concurrency=1) as dies:
             await host.submit("boss", "q", job_id="job")
@@ -90,7 +90,7 @@ def test_a_delegate_that_ends_every_worker_fails_and_nothing_else_does(bench: Be
         boss = [turn(tool("bad", {"query": "b"}), tool("helper", {"query": "h"})), text("All done.")]
         calm = [turn(tool("helper", {"query": "h"})), text("Calm.")]
         helper = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=20, repeat=12), text("Part.")]
-        script = {"[[boss]]": boss, "[[calm]]": calm, "[[helper]]": helper, "[[bad]]": SLOW}
+        script = {"[[boss]]": boss, "[[calm]]": calm, "[[helper]]": helper, "[[bad]]": SLOW_TURNS}
         team = (
             *(expert(one, delegates=("helper", "bad")) for one in ("boss", "calm")),
             expert("helper"),
@@ -111,7 +111,7 @@ def test_a_delegate_that_ends_every_worker_fails_and_nothing_else_does(bench: Be
                     await check_whole(host, job)
                 assert len(last.of("poison")) == 1, last.news
                 results = [line.event for line in await host.events("job-1") if line.event.type == "finishToolCall"]
-                (failed,) = [one for one in results if one.is_error]
+                (failed,) = [result for result in results if result.is_error]
                 assert failed.contents[0].text.startswith("Delegation failed: 3 workers in a row ended or fell silent")
                 await until_empty(fleet.engine)
             assert await leftovers(host) == []
@@ -124,7 +124,9 @@ def test_of_a_job_and_the_delegate_that_it_waits_for_only_the_one_that_ends_work
 
     async def work() -> None:
         boss = [turn(tool("bad", {"query": "b"})), text("All done.")]
-        fleet = Fleet(bench, {"[[boss]]": boss, "[[bad]]": SLOW}, (expert("boss", delegates=("bad",)), expert("bad")))
+        fleet = Fleet(
+            bench, {"[[boss]]": boss, "[[bad]]": SLOW_TURNS}, (expert("boss", delegates=("bad",)), expert("bad"))
+        )
         async with fleet.host() as host:
             await host.submit("boss", "q", job_id="job")
             for number in range(3):
@@ -132,7 +134,7 @@ def test_of_a_job_and_the_delegate_that_it_waits_for_only_the_one_that_ends_work
             async with fleet.at_work("last", concurrency=1) as (last,):
                 job = await wait_for_end(host, "job")
                 assert (job.status, job.text) == ("completed", "All done.")
-                assert [one.facts["run"] for one in last.of("poison")] == ["job-2"]
+                assert [report.facts["run"] for report in last.of("poison")] == ["job-2"]
                 await check_whole(host, job)
 
     wait_for(work(), 60)
@@ -142,7 +144,7 @@ def test_of_two_that_have_the_order_of_one_delegate_one_drives_it(bench: Bench) 
     """As where a worker was frozen: the other is refused, and tries again later."""
 
     async def work() -> None:
-        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW_TURNS}, TEAM)
         async with abandoned(fleet) as rest:
             run_id = str(rest.of("taken")[0].facts["run"])
             other = fleet.host()
@@ -157,7 +159,7 @@ def test_of_two_that_have_the_order_of_one_delegate_one_drives_it(bench: Bench) 
 
 def test_a_person_stops_a_job_whose_worker_has_left_and_its_delegates_with_it(bench: Bench) -> None:
     async def work() -> None:
-        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+        fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW_TURNS}, TEAM)
         async with abandoned(fleet) as rest:
             async with asyncio.timeout(20):
                 await fleet.host().cancel("job")

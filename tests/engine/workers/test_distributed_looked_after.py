@@ -19,12 +19,12 @@ from perstack.testing.scripted import text, tool, turn
 PARTS = 4
 BOSS = [turn(*(tool("helper", {"query": f"part {n}"}) for n in range(PARTS))), text("All done.")]
 TEAM = (expert("boss", delegates=("helper",)), expert("helper"))
-SLOW = [text("Part.", delay_ms=60_000)]
+SLOW_TURNS = [text("Part.", delay_ms=60_000)]
 
 
 @pytest.fixture
 def fleet(bench: Bench) -> Fleet:
-    return Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW}, TEAM)
+    return Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": SLOW_TURNS}, TEAM)
 
 
 async def lines(host: Host) -> dict[str, list[bytes]]:
@@ -46,7 +46,7 @@ def test_nothing_is_taken_out_of_a_job_while_a_delegate_of_it_is_driven(fleet: F
             await host.audit.redact("job-3-1", ["query"], reason="a secret")
             report = await host.audit.verify("job")
             assert report.ok, report
-            assert not [one for one in rest.of("again") if "run" in one.facts]
+            assert not [report for report in rest.of("again") if "run" in report.facts]
             await until_empty(fleet.engine)
             await host.jobs.delete("job")
             assert await leftovers(host) == []
@@ -101,7 +101,7 @@ def test_what_delegates_have_done_since_their_job_was_left_is_no_finding(fleet: 
 def test_a_job_that_is_continued_with_another_query_stops_the_delegates_of_before(fleet: Fleet) -> None:
     async def work() -> None:
         async with abandoned(fleet) as rest:
-            fleet.script = {"[[boss]]": [BOSS[0], text("Other.")], "[[helper]]": SLOW}
+            fleet.script = {"[[boss]]": [BOSS[0], text("Other.")], "[[helper]]": SLOW_TURNS}
             host = fleet.host()
             async with asyncio.timeout(25):
                 job = await host.jobs.continue_job("boss", "Do other things.", job_id="job")

@@ -34,7 +34,7 @@ def team(terminal: Terminal, postgres: PostgresServer) -> Cluster:
     calls = [("helper", {"query": f"part {n}"}) for n in range(HELPERS)]
     # a worker's own file of effects shows when it is inside a call
     scripts = (f"echo {n} >> effects; echo {n} >> effects-of-$LOGNAME; sleep 0.7" for n in range(STEPS))
-    helper = [*(reply("", ("exec", {"command": "sh", "args": ["-c", one]})) for one in scripts), reply("part")]
+    helper = [*(reply("", ("exec", {"command": "sh", "args": ["-c", script]})) for script in scripts), reply("part")]
     terminal.project(TOML.format(storage=cluster.storage) + TEAM, a=[reply("", *calls), reply("done")], helper=helper)
     return cluster
 
@@ -43,27 +43,27 @@ def team(terminal: Terminal, postgres: PostgresServer) -> Cluster:
 def workers(cluster: Cluster, *names: str) -> Iterator[list[Process]]:
     """Yield workers that drive one Job each, when all are ready."""
     with ExitStack() as stack:
-        found = [
+        processes = [
             stack.enter_context(
                 cluster.worker("--concurrency", "1", name=name, env={**cluster.terminal.env, "LOGNAME": name})
             )
             for name in names
         ]
-        for one in found:
+        for one in processes:
             one.wait_until(lambda news, one=one: bool(one.of("ready")))  # type: ignore[misc]
-        yield found
+        yield processes
 
 
 def has_taken(process: Process, *, run: bool) -> bool:
     return any(("run" in news) is run for news in process.of("taken"))
 
 
-def one_of(processes: list[Process], there: Callable[[Process], bool], seconds: float = 60) -> Process:
+def one_of(processes: list[Process], condition: Callable[[Process], bool], seconds: float = 60) -> Process:
     """Wait for a process that meets the condition, and return it."""
     deadline = time.monotonic() + seconds
     while True:
         for process in processes:
-            if there(process):
+            if condition(process):
                 return process
         assert time.monotonic() < deadline, [process.news for process in processes]
         time.sleep(0.02)  # a poll of what other processes do, bounded above

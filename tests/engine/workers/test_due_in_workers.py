@@ -14,7 +14,7 @@ from perstack.testing.scripted import fail, text, tool, turn
 
 DONE = [turn(tool("todo", {"newTodos": ["a"]})), text("Done.")]
 LONG = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=100, repeat=1000)]
-MEASURED = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=2))
+MEASURED_EXPERT = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'", max_iterations=2))
 
 
 def host_of(bench: Bench, engine: Engine, script: object, *experts: object) -> Host:
@@ -38,7 +38,7 @@ async def completed(at_work: AtWork, task_id: str = "fix") -> None:
 
 async def limited_series(bench: Bench) -> None:
     """Create a series that was paused by a rate limit, whose pause is over."""
-    limited = bench.host([fail(429, "come back", retry_after=3600)], MEASURED)
+    limited = bench.host([fail(429, "come back", retry_after=3600)], MEASURED_EXPERT)
     assert (await limited.iterations.begin("a", "q", series_id="it")).pause_reason == "rate_limit"
     bench.clock.move(3_700_000)
 
@@ -75,7 +75,7 @@ def test_what_is_due_takes_a_place_and_a_worker_with_labels_takes_its_own(bench:
                 await at_work.wait_for_report("taken", 2)
                 await at_work.steps(2)
                 assert at_work.worker.counters.running == 2
-                there = {one.name: one for one in await engine.dispatcher.workers()}
+                there = {worker.name: worker for worker in await engine.dispatcher.workers()}
                 assert (len(there[at_work.worker.name].jobs), there[other.worker.name].jobs) == (2, ())
                 assert (await engine.dispatcher.load()).queued == 1
 
@@ -142,7 +142,7 @@ def test_iterations_that_are_due_have_an_order_and_their_jobs_are_driven_in_its_
     async def work() -> None:
         engine = Engine()
         await limited_series(bench)
-        hosts = [host_of(bench, engine, DONE, MEASURED) for _ in range(2)]
+        hosts = [host_of(bench, engine, DONE, MEASURED_EXPERT) for _ in range(2)]
         async with engine.at_work(hosts[0], "one") as one, engine.at_work(hosts[1], "two") as two:
             while not (ended := one.of("ended") + two.of("ended")):
                 await asyncio.sleep(0.01)  # a poll, bounded by the test
@@ -152,7 +152,7 @@ def test_iterations_that_are_due_have_an_order_and_their_jobs_are_driven_in_its_
             assert await engine.is_empty()
             assert one.worker.counters.steps + two.worker.counters.steps == 4
         series = await hosts[0].iterations.get("it")
-        assert [one.job_id for one in series.iterations] == ["it-i1", "it-i2"]
+        assert [iteration.job_id for iteration in series.iterations] == ["it-i1", "it-i2"]
 
     wait_for(work())
 
@@ -162,8 +162,8 @@ def test_iterations_are_left_after_the_step_of_their_job_and_go_on_in_another_wo
         engine = Engine()
         await limited_series(bench)
         first, second = (
-            host_of(bench, engine, LONG, MEASURED),
-            host_of(bench, engine, lambda _: text("Done."), MEASURED),
+            host_of(bench, engine, LONG, MEASURED_EXPERT),
+            host_of(bench, engine, lambda _: text("Done."), MEASURED_EXPERT),
         )
         async with engine.at_work(first, "first", drain=10) as leaving:
             await leaving.steps(1)
@@ -184,7 +184,7 @@ def test_iterations_of_a_worker_that_died_are_taken_over_and_those_that_end_each
 
         async def killed() -> int:
             """Kill a worker that drives the series before any step. Return the number of takeovers."""
-            hangs = host_of(bench, engine, [text("late", delay_ms=60_000)], MEASURED)
+            hangs = host_of(bench, engine, [text("late", delay_ms=60_000)], MEASURED_EXPERT)
             async with engine.at_work(hangs, "dying") as dying:
                 await dying.wait_for_report("taken")
                 dying.task.cancel()
@@ -194,19 +194,19 @@ def test_iterations_of_a_worker_that_died_are_taken_over_and_those_that_end_each
             return order.takeovers
 
         assert [await killed() for _ in range(10)] == list(range(10))
-        async with engine.at_work(host_of(bench, engine, DONE, MEASURED)) as at_work:
+        async with engine.at_work(host_of(bench, engine, DONE, MEASURED_EXPERT)) as at_work:
             poison = await at_work.wait_for_report("poison")
             assert "fell silent" in str(poison.facts["error"])
             assert (await at_work.host.iterations.get("it")).status == "failed"
             assert await engine.is_empty()
-        assert (await bench.host(DONE, MEASURED).iterations.resume("it")).status == "completed"
+        assert (await bench.host(DONE, MEASURED_EXPERT).iterations.resume("it")).status == "completed"
 
     wait_for(work())
 
 
 def test_iterations_that_a_person_is_asked_about_hold_no_order(bench: Bench) -> None:
     async def work() -> None:
-        engine, asking = Engine(), expert("a", ask=True, iterate=MEASURED.iterate)
+        engine, asking = Engine(), expert("a", ask=True, iterate=MEASURED_EXPERT.iterate)
         limited = bench.host([fail(429, "come back", retry_after=3600)], asking)
         await limited.iterations.begin("a", "q", series_id="it")
         bench.clock.move(3_700_000)

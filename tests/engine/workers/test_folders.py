@@ -206,7 +206,7 @@ def test_a_job_that_stops_leaves_no_folder(scene: Scene, how: str) -> None:
                 await host.jobs.cancel("job")
             await at_work.wait_for_report("ended")
             assert scene.kept_folders(0) == []
-        assert "made.txt" in {one.path for one in (await host.files.diff("job")).files}
+        assert "made.txt" in {file.path for file in (await host.files.diff("job")).files}
 
     wait_for(work(), 60)
 

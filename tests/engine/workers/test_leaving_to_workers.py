@@ -92,7 +92,7 @@ def test_an_event_from_outside_queues_once(bench: Bench) -> None:
         async with bench.host([], GUEST, dispatcher=InMemoryDispatcher()) as host:
             assert (await host.jobs.signal("job", event)).status == "queued"
             assert (await host.jobs.signal("job", event)).status == "queued"
-            (answer,) = [one.event for one in await host.events("job-1") if one.event.type == "finishToolCall"]
+            (answer,) = [event.event for event in await host.events("job-1") if event.event.type == "finishToolCall"]
             assert answer.by is not None
         async with bench.host(ASKS, GUEST) as host:
             assert (await host.jobs.server.serve("job", worker="w")).text == "Thanks."

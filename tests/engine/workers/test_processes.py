@@ -135,7 +135,7 @@ def test_workers_are_listed_and_a_second_signal_ends_one_at_once(cluster: Cluste
         cluster.until_effects(1)
         listed = cluster.terminal.call("workers", "--json")
         assert listed.code == 0, listed.err
-        found = {one["name"].rpartition("-")[0]: one for one in listed.events}
+        found = {event["name"].rpartition("-")[0]: event for event in listed.events}
         assert found["busy"]["jobs"] == ["job"]
         assert (found["idle"]["jobs"], found["idle"]["labels"]) == ([], {"team": "x"})
         table = cluster.terminal.look("workers")
@@ -157,5 +157,5 @@ def test_a_worker_without_a_dispatcher_says_what_to_give(terminal: Terminal) -> 
     )
     assert done.err.count("\n") == 1
     for wrong in (["--labels", "x"], ["--name", "a b"], ["--drain", "soon"], ["--http", "nowhere"]):
-        told = terminal.call("worker", "--dispatcher", "postgresql://postgres@localhost:1/x", *wrong)
-        assert (told.code, told.err.count("\n")) == (2, 1), told.err
+        result = terminal.call("worker", "--dispatcher", "postgresql://postgres@localhost:1/x", *wrong)
+        assert (result.code, result.err.count("\n")) == (2, 1), result.err

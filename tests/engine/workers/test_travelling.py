@@ -130,7 +130,7 @@ def test_a_missing_or_changed_file_of_a_skill_is_found(tmp_path: Path) -> None:
     assert wait_for(host.audit.verify("job")).ok
     csv = skill_bundles.read_skill(here.folder / "csv")
     wait_for(host.storage.remove_blob("job", csv.files[0].sha256))  # type: ignore[attr-defined]
-    assert any("is missing" in str(one) for one in wait_for(host.audit.verify("job")).findings)
+    assert any("is missing" in str(finding) for finding in wait_for(host.audit.verify("job")).findings)
     with pytest.raises(NotFound):
         wait_for(there.host([text("no")]).jobs.server.serve("job", worker="w"))
     assert wait_for(host.job("job")).status == "queued"

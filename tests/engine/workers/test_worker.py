@@ -44,7 +44,7 @@ def test_jobs_are_driven_and_their_orders_are_gone(bench: Bench) -> None:
             tally = at_work.worker.counters
             assert (tally.steps, tally.running, tally.takeovers) == (6, 0, 0)
             assert tally.tokens == {("input", "scripted/scripted"): 900, ("output", "scripted/scripted"): 90}
-        assert [one.event for one in at_work.news if one.job is None] == ["ready", "draining", "stopped"]
+        assert [report.event for report in at_work.news if report.job is None] == ["ready", "draining", "stopped"]
 
     wait_for(work())
 
@@ -269,7 +269,7 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
                 await at_work.wait_for_report("again")
             ).job  # whichever comes later to it: both are looked into at once
             (driven,) = {"first", "second"} - {waits}
-            assert [one.job for one in at_work.of("taken")] == [driven]
+            assert [report.job for report in at_work.of("taken")] == [driven]
             let.set()
             assert [(await at_work.wait_for_report("ended", number)).job for number in (1, 2)] == [driven, waits]
         assert {(await host.job(job_id)).status for job_id in ("first", "second")} == {"completed"}
@@ -362,7 +362,7 @@ def test_a_dispatcher_that_is_away_is_asked_again_and_that_is_said_once(bench: B
             away.is_away = False
             await at_work.wait_for_report("ended")
         assert "secret-word-123" not in told.text
-        assert [one.event for one in at_work.news][:3] == ["unreachable", "reachable", "ready"]
+        assert [report.event for report in at_work.news][:3] == ["unreachable", "reachable", "ready"]
 
     wait_for(work())
 
@@ -468,7 +468,7 @@ def test_a_claim_that_comes_while_a_worker_is_cancelled_is_given_back(bench: Ben
         async with engine.at_work(bench.host(DONE, expert("a")), dispatcher=late) as at_work:
             await asyncio.wait_for(late.asked.wait(), 10)
             if moment == "as the claim comes":
-                claimed = next(one for one in asyncio.all_tasks() if "slow_claim" in str(one.get_coro()))
+                claimed = next(task for task in asyncio.all_tasks() if "slow_claim" in str(task.get_coro()))
                 claimed.add_done_callback(lambda _: at_work.task.cancel())
             else:
                 at_work.task.cancel()
