@@ -41,7 +41,7 @@ def project_of(terminal: Terminal, *tests: str, toml: str = WRITER, **turns: lis
     return terminal
 
 
-def test_report(terminal: Terminal, *args: str) -> dict[str, Any]:
+def report_of(terminal: Terminal, *args: str) -> dict[str, Any]:
     result = terminal.call("test", "--json", *args)
     report: dict[str, Any] = json.loads(result.out)
     assert report["ok"] is (result.code == 0)
@@ -49,7 +49,7 @@ def test_report(terminal: Terminal, *args: str) -> dict[str, Any]:
 
 
 def reasons(terminal: Terminal) -> list[list[str]]:
-    return [test["attempts"][0]["reasons"] for test in test_report(terminal)["tests"]]
+    return [test["attempts"][0]["reasons"] for test in report_of(terminal)["tests"]]
 
 
 def test_a_test_that_is_as_expected_passes_and_leaves_nothing(terminal: Terminal, room: Path) -> None:
@@ -213,11 +213,11 @@ def test_a_pass_rate_is_judged_over_all_repeats(terminal: Terminal) -> None:
     once = f"mkdir {terminal.workspace}/once 2>/dev/null || ! rmdir {terminal.workspace}/once"
     common = f'repeats = 4\nexpect.command = "{once}"\n'
     project_of(terminal, f'name = "half"\npassRate = 0.5\n{common}', f'name = "most"\npassRate = 0.75\n{common}')
-    report = test_report(terminal, "--parallel", "1")
+    report = report_of(terminal, "--parallel", "1")
     half, most = report["tests"]
     assert (half["ok"], half["passed"], half["rate"]) == (True, 2, 0.5)
     assert (most["ok"], most["passed"], most["interval"]) == (False, 2, [0.15, 0.85])
-    assert test_report(terminal, "--parallel", "1", "--repeats", "1", "-k", "half")["tests"][0]["repeats"] == 1
+    assert report_of(terminal, "--parallel", "1", "--repeats", "1", "-k", "half")["tests"][0]["repeats"] == 1
 
 
 def test_costs_are_those_of_all_repeats_and_each_is_held_to_its_own(terminal: Terminal) -> None:
@@ -228,7 +228,7 @@ def test_costs_are_those_of_all_repeats_and_each_is_held_to_its_own(terminal: Te
         'name = "fair"\nrepeats = 3\nexpect.maxCost = 0.12',
         toml=prices + WRITER,
     )
-    dear, fair = test_report(terminal)["tests"]
+    dear, fair = report_of(terminal)["tests"]
     assert (dear["ok"], dear["costUsd"], dear["tokens"]) == (False, 0.36, 360)
     assert dear["attempts"][0]["reasons"] == ["it cost $0.1200, more than $0.1000"]
     assert (fair["ok"], fair["attempts"][0]["costUsd"]) == (True, 0.12)
@@ -242,7 +242,7 @@ def test_a_budget_of_the_definition_holds_for_each_job(terminal: Terminal) -> No
         toml=f"[budget]\nmaxToolCalls = 1\n{WRITER}",
         writer=[HAIKU[0], HAIKU[0], reply("Done.")],
     )
-    assert test_report(terminal)["tests"][0]["passed"] == 2
+    assert report_of(terminal)["tests"][0]["passed"] == 2
 
 
 def test_a_command_sees_no_secret_and_knows_where_the_definition_is(terminal: Terminal) -> None:
