@@ -43,7 +43,7 @@ LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "d
 
 @dataclass(frozen=True)
 class Remark(ChangeCommand):
-    """An operation that only this test has: remark on a task."""
+    """Remark on a task. This is an operation that only this test has."""
 
     words: Annotated[Text, Field(description="What is remarked.")]
     loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, Field(description="The same, loud.")] = None
