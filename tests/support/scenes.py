@@ -170,7 +170,7 @@ async def palette(screen: Screen) -> None:
     await screen.sees("Help  F1", "Show every key")
 
 
-async def show_broken_definition(screen: Screen) -> None:
+async def broken(screen: Screen) -> None:
     await screen.sees("the last good one is used", "perstack.toml:5:", "Writes haiku")
 
 
@@ -399,7 +399,7 @@ SCENES: dict[str, Picture] = {
     for shows, scenes in {
         "Screen": (
             choose, work, folded, unfolded, question, approval, draft, refusing, no_color, interrupted, crashed, tabs,
-            scrolled, find, show_broken_definition, agree, queued, branch, again,
+            scrolled, find, broken, agree, queued, branch, again,
         ),
         "QuitScreen": (quitting,),
         "HelpScreen": (help,),
