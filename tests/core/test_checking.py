@@ -226,7 +226,7 @@ arguments = st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=1000)
 @given(argument_schemas, arguments)
 def test_arguments_fit_a_plain_schema_exactly_if_the_library_says_so(schema: dict, value: dict) -> None:
     assert (violation(schema, value) is None) is jsonschema.Draft202012Validator(schema).is_valid(value)
