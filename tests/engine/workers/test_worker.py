@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -371,10 +371,12 @@ def test_a_job_that_another_process_drives_is_looked_at_again_soon(bench: Bench)
     async def work() -> None:
         engine = await queued(bench, "job")
         other = bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)
-        async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) as at_work:
-            async with other.storage.lease("job", "pid 1 on another machine"):
+        async with AsyncExitStack() as leases:
+            await leases.enter_async_context(other.storage.lease("job", "pid 1 on another machine"))
+            async with engine.at_work(bench.host(DONE, expert("a"), dispatcher=engine.dispatcher)) as at_work:
                 await at_work.wait_for_report("again", 2)
-            assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
+                await leases.aclose()
+                assert (await at_work.wait_for_report("ended")).facts["status"] == "completed"
 
     wait_for(work())
 
