@@ -78,7 +78,10 @@ class ProtectedFileScanner:
         self._known: dict[str, _Folder] = {}
 
     def scan(self, *, may_be_partial: bool = False) -> ProtectedFiles:
-        """Return the protected files: incomplete, or SkillError, if there are too many directories."""
+        """Return the protected files. Raises SkillError if there are too many directories to scan.
+
+        With `may_be_partial` the result is incomplete instead.
+        """
         folders, is_whole = self._folders()
         if not is_whole and not may_be_partial:
             raise SkillError(
@@ -215,7 +218,10 @@ class FileViewBuilder:
     """Directories given to the latest program. Kept for set_aside, so that links created since do not redirect it."""
 
     def build(self, more_readable: tuple[str, ...] = (), *, is_quiet: bool = True) -> FolderView:
-        """Return the file view of a program. `is_quiet`: no program runs, so existing files are the person's."""
+        """Return the file view of a program. `is_quiet`: no program runs, so existing files are the person's.
+
+        Raises SkillError for a directory that is too large to scan, or that a link redirects.
+        """
         around = self.around
         roots = self._roots = self._policy_roots()
         scan = self._scan()

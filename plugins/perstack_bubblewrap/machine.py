@@ -85,7 +85,10 @@ def seccomp() -> bytes:
 
 
 def find(env: Mapping[str, str], *, path: str = os.defpath) -> str:
-    """Return the path of bwrap in PATH or `path`, but never in a relative directory. Raises UsageError without one."""
+    """Return the path of bwrap in PATH or `path`. Raises UsageError, which says how to install it.
+
+    Relative directories are skipped: a sandboxed program could replace bwrap in the workspace.
+    """
     folders = os.pathsep.join(filter(os.path.isabs, env.get("PATH", path).split(os.pathsep)))
     candidates = (shutil.which("bwrap", path=search_path) for search_path in (folders, path) if search_path)
     bwrap = next(filter(None, candidates), None)

@@ -307,7 +307,10 @@ class _OllamaModels(BaseModel):
 
 
 def ollama_models(env: Mapping[str, str]) -> Sequence[OfferedModel]:
-    """Return the server's models by name. Source: Ollama documentation, «OpenAI compatibility», `/v1/models`."""
+    """Return the server's models by name. Raises ProviderError without a valid answer.
+
+    Source: Ollama documentation, «OpenAI compatibility», `/v1/models`.
+    """
     import httpx
 
     endpoint = ollama_connection(ProviderConfig({}, env)).endpoint

@@ -151,7 +151,10 @@ CREATE INDEX job_blobs_by_blob ON job_blobs (sha256)
 
 
 class Database:
-    """Database file with a writing and a reading thread: a read never waits for a write that is blocked."""
+    """Database file, opened on first use, with a writing and a reading thread.
+
+    A read never waits for a write that is blocked by another process or a slow disk.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open nothing yet."""
@@ -189,7 +192,10 @@ class Database:
             return await self._writer.do(writing, wholly=True, is_long=is_long)
 
     async def rewrite(self) -> None:
-        """Rewrite the file without unused pages (VACUUM), and empty the write-ahead log. Needs as much space again."""
+        """Rewrite the file without unused pages (VACUUM) and empty its write-ahead log.
+
+        Needs as much disk space again. Raises StorageError while another process is reading the database.
+        """
 
         def rewriting() -> None:
             connection = self._writer.connection()

@@ -68,7 +68,10 @@ def load_usable(path: Path) -> LoadedProject:
 
 
 def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
-    """Return the project of Experts made in Python. Raises DefinitionError; UsageError for a key that two have."""
+    """Return the project of Experts made in Python, checked as in a file of this folder.
+
+    Raises DefinitionError with all problems, and UsageError for a key that two Experts have.
+    """
     by_key: dict[str, Expert] = {}
     for number, expert in enumerate(experts):
         if not isinstance(cast("object", expert), Expert):
@@ -244,7 +247,10 @@ def _file_at(path: Path) -> Path | None:
 
 
 def _experts_with_errors(drafts: Mapping[str, Draft], errors: Sequence[Problem]) -> dict[str, tuple[Problem, ...]]:
-    """Return the Experts with errors, their delegates' included, and the problems; those of no Expert are each's."""
+    """Return the Experts that have errors or delegate to one, directly or not, with the problems.
+
+    An error outside of Experts that lets the rest be read concerns each Expert.
+    """
     errors_by_expert: dict[str, list[Problem]] = {}
     for error in errors:
         for key in drafts:

@@ -140,7 +140,10 @@ class Dispatcher(ABC):
     def seat(
         self, name: str, *, labels: Mapping[str, str] | None = None, concurrency: int = 1
     ) -> AbstractAsyncContextManager[Seat]:
-        """Register a worker session: a heartbeat every `BEATS_EACH` seconds. On exit its claims become available."""
+        """Register a worker session. The worker must send a heartbeat every `BEATS_EACH` seconds.
+
+        On exit, claims that are still held become available at once, as after a heartbeat timeout.
+        """
 
     @abstractmethod
     async def workers(self) -> Sequence[WorkerInfo]:

@@ -36,7 +36,10 @@ _R = TypeVar("_R")
 
 
 def read_command(command: type[TaskCommand[_R]], *args: object, **kwargs: object) -> TaskCommand[_R]:
-    """Build an operation from arguments of any type, named in snake_case or camelCase. Raises UsageError."""
+    """Build an operation from arguments of any type, converted to the annotations of its fields.
+
+    Names may be in snake_case or camelCase. Raises UsageError.
+    """
     if command not in _READERS:
         _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
     return read_call(*_READERS[command], args, snake_cased(kwargs))

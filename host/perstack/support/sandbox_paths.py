@@ -33,7 +33,11 @@ class SandboxPath:
 
 
 def places(workspace: Path, writable: Iterable[str], readable: Iterable[str]) -> tuple[SandboxPath, ...]:
-    """Return the paths that exist; one in both lists is writable. Raises SkillError for a link of programs."""
+    """Return the configured paths that exist now; a path in both lists is writable.
+
+    Raises SkillError for a path with a link that programs may have created: it may lead to something other than what
+    the user has named.
+    """
     writable, readable = tuple(writable), tuple(readable)
     changeable = tuple(os.path.realpath(path) for path in (str(workspace), *writable))
     by_path: dict[str, SandboxPath] = {}

@@ -139,7 +139,10 @@ def held_result(task: asyncio.Task[_T]) -> _T:
 
 
 def run_to_end(work: Callable[[], Coroutine[Any, Any, _T]], name: str) -> _T:
-    """Run the work in a new event loop; Ctrl-C cancels it. Raises UsageError in a running one: await `name` there."""
+    """Run the work in a new event loop. Raises UsageError inside a running one; `name` is what to await there.
+
+    Ctrl-C cancels the work, and raises KeyboardInterrupt when it has ended.
+    """
     is_inside = True
     try:
         asyncio.get_running_loop()

@@ -32,7 +32,10 @@ class ScriptedProviderFactory(ProviderFactory):
         return bool(env.get(SCRIPT_VARIABLE))
 
     def create(self, config: ProviderConfig) -> Provider:
-        """Create a provider from the paths `script` and `requestLog`. Raises MissingCredential and UsageError."""
+        """Create a provider. Settings `script` and `requestLog` are paths relative to the working directory.
+
+        Raises MissingCredential without a script and UsageError for an invalid one.
+        """
         script = _path(config, "script", SCRIPT_VARIABLE)
         if script is None:
             raise MissingCredential(f"provider scripted has no script: {self.how_to_configure}")

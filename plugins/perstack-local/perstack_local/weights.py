@@ -116,7 +116,10 @@ def is_present(path: Path, weights: Weights = EMBEDDED) -> bool:
 
 
 def find_model(setting: str | None, env: Mapping[str, str]) -> Path:
-    """Return the GGUF file: `modelPath`, `$PERSTACK_LOCAL_MODEL` or the download. Raises WeightsError."""
+    """Return the GGUF file to load: `modelPath`, else `$PERSTACK_LOCAL_MODEL`, else the downloaded weights.
+
+    Raises WeightsError if that file does not exist.
+    """
     for configured, source in (
         (setting, "provider.setting.modelPath"),
         (env.get(MODEL_PATH_VARIABLE), MODEL_PATH_VARIABLE),

@@ -293,7 +293,10 @@ class Connections(Pool):
         self._has_tables = False
 
     async def read(self, work: Callable[[Connection], Awaitable[T]], default: T) -> T:
-        """Return the result of `work`, or `default` without the schema. Cancelling abandons the read."""
+        """Return the result of `work`, or `default` if the schema does not exist. Raises StorageError.
+
+        A cancellation abandons the read.
+        """
 
         async def reading(_: bool) -> T:
             async with self.connection(_READ_TIMEOUT_S) as connection:

@@ -99,7 +99,10 @@ def read_entry(data: bytes) -> tuple[EntryHeader, bytes]:
 
 
 class WriteOrder:
-    """Order of Jobs by the server's whole seconds, and within a second by the times in the objects."""
+    """Order of Jobs by the server's whole seconds, within a second by the times in the objects.
+
+    Reads only objects of the seconds that a page covers, each once.
+    """
 
     def __init__(self, objects: Objects) -> None:
         """Read nothing yet."""

@@ -63,6 +63,7 @@ def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
 
 
 def _drop_ends(remaining: dict[str, list[str]]) -> None:
+    """Remove nodes that lead nowhere, until every remaining node leads to a cycle."""
     sources: dict[str, list[str]] = {}
     for node, targets in remaining.items():
         for target in targets:

@@ -122,7 +122,10 @@ _MAX_NAME_CHARS = 200
 
 
 class By(Fact):
-    """The actor of an event, and its door, as the caller claims them: 200 characters without control characters."""
+    """The actor of an event, and the door through which it acted.
+
+    Names are claims of the caller and prove nothing. They are cut to 200 characters, without control characters.
+    """
 
     model_config = ConfigDict(frozen=True)
 

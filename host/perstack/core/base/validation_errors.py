@@ -47,7 +47,10 @@ _TYPES_WITH_NAME = _MISSING_TYPES | _UNKNOWN_TYPES
 
 
 def path_in(value: object, loc: Sequence[int | str], *, names_missing: bool = False) -> tuple[int | str, ...]:
-    """Return an error's path in a value, without branches of unions. `names_missing` keeps a part that it lacks."""
+    """Return a pydantic error's path in a value, without branches of unions, which the value does not have.
+
+    `names_missing` keeps the last part although the value does not have it.
+    """
     path: list[int | str] = []
     for index, part in enumerate(loc):
         match value:

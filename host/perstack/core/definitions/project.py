@@ -242,7 +242,10 @@ class Project(SharedKeys):
         return expert if expert is not None and expert.version == version else None
 
     def to_toml(self) -> str:
-        """Return this definition, with all Experts, as TOML. Raises UsageError for a value that TOML cannot express."""
+        """Return the text of a perstack.toml with this definition, the Experts of included files among them.
+
+        Raises UsageError for a value that TOML cannot express.
+        """
         from perstack.core.definitions.to_toml import toml_of  # few programs write one
 
         return toml_of(self)

@@ -58,6 +58,7 @@ def short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
 
 
 def _unheld_amounts(account: str, remaining: Amounts, sharers: Sequence[Sharer]) -> Amounts:
+    """Return the amounts less what running delegates hold."""
     holders = [sharer for sharer in sharers if account in (WHOLE, sharer.account)]
     return {
         unit: max(0, amount - sum(_held_amount(sharer, unit) for sharer in holders))

@@ -348,7 +348,10 @@ def text_of(contents: Iterable[ResultContent]) -> str:
 
 
 def usable_reply(reply: ExpertMessage) -> ExpertMessage:
-    """Return the reply as it can be stored: opaque data bounded, wrong calls refused. Raises ValueError otherwise."""
+    """Return the reply as it can be stored: data of provider tools is bounded, calls with wrong arguments are refused.
+
+    Raises ValueError for other parts that cannot be stored.
+    """
     if any(_problem(part.opaque) for part in reply.contents if not isinstance(part, TextPart) and part.opaque) or any(
         _problem(part.args) for part in reply.provider_tools
     ):

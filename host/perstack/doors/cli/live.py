@@ -31,7 +31,10 @@ def lines_of(
     colour: Callable[[str], str],
     unfinished: Callable[[str], list[Line]] | None = None,
 ) -> list[Line]:
-    """Return the lines that fit. `colour` returns a Run's colour, `unfinished` the lines of its text still to print."""
+    """Return as many lines as fit, each narrower than the screen. `colour` returns a Run's colour.
+
+    `unfinished` returns the lines of a Run's text that are not printed yet; without it, the end of its text is shown.
+    """
     lanes = list(state.lanes.values())
     if not lanes and not state.skills:
         return []

@@ -210,6 +210,7 @@ def _check_state(state: bool, *, chooses: bool, follow: bool, offset: bool) -> N
 
 
 def _check_tree(*, chooses: bool, others: bool) -> None:
+    """Raise UsageError for options that do not go with --tree."""
     if chooses:
         raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
     if others:

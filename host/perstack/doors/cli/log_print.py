@@ -158,7 +158,10 @@ def last_items(items: Sequence[_T], take: int, offset: int) -> list[_T]:
 
 
 def parse_types(texts: Iterable[str]) -> frozenset[str]:
-    """Return the event types in comma-separated lists, also by the original's names. Raises UsageError."""
+    """Return the event types named in comma-separated lists, also by the original's names.
+
+    Raises UsageError for an unknown one.
+    """
     types: set[str] = set()
     for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
         matching = [type_name for type_name in TYPES if name == type_name or name in ORIGINAL_TYPES[type_name]]

@@ -81,7 +81,10 @@ class HostOptions:
         return "".join(f" {name} {quote(value)}" for name, value in given.items() if value is not None)
 
     def load(self, *, strict: bool = False) -> LoadedProject:
-        """Return the project; warnings go to stderr. Raises UsageError without a file; DefinitionError if `strict`."""
+        """Return the project and its files. Warnings go to stderr.
+
+        Raises UsageError if there is no file, and with `strict` DefinitionError for warnings.
+        """
         loaded = load_usable(self.find().require_path())
         if strict and loaded.warnings:
             raise DefinitionError(tuple(replace(problem, severity="error") for problem in loaded.warnings))

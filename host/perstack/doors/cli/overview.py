@@ -23,6 +23,7 @@ def show_overview() -> None:
 
 
 def _state() -> tuple[str, str]:
+    """Return the state of this folder and the next step."""
     options = HostOptions()
     path = options.find().config
     if path is None:

@@ -28,7 +28,10 @@ def read_text(text: str) -> str:
 
 
 def read_query(text: str | None, otherwise: str = "") -> str:
-    """Return the text, or stdin for `-` or None. Raises UsageError, ending with `otherwise`, if there is none."""
+    """Return the text, or stdin for `-` or no text. Raises UsageError if it is empty or stdin is a terminal.
+
+    `otherwise` is what the error adds about what to do without a text.
+    """
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
     query = read_text("-" if text is None else text)

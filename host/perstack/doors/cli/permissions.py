@@ -281,6 +281,7 @@ def _confirm() -> bool:
 
 
 def _print(folder: str, items: Sequence[Item], agreed: Sequence[StoredItem]) -> None:
+    """Print a line for each item: `+` for a new one, `-` for a removed one."""
     agreed_digests, current_digests = digests_of(agreed), digests_of(items)
     print_out(f"{one_line(folder)}:")
     for item in items:

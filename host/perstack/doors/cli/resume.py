@@ -168,6 +168,7 @@ def resume_command(
 
 
 def _check_options(resume_from: str | None, answer: str | None, before_compaction: bool, *, is_more: bool) -> None:
+    """Raise UsageError for options that do not go together."""
     if (resume_from is None) != (answer is None):
         raise UsageError("--resume-from and -i go together; what is asked now is answered by: perstack answer ID TEXT")
     if answer is not None and is_more:

@@ -63,7 +63,10 @@ def print_note(text: str) -> None:
 
 
 def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidden: bool = False) -> str:
-    """Ask on stderr until the typed text is in `choices`, and return it; `is_hidden` hides it. Raises click.Abort."""
+    """Ask on stderr and return the typed text, repeated until in `choices`. Raises click.Abort if nobody answers.
+
+    With `is_hidden` the terminal does not show what is typed.
+    """
 
     def check_choice(answer: str) -> str:
         if choices and answer not in choices:

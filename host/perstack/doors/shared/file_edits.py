@@ -161,7 +161,10 @@ def _display_name(path: str) -> str:
 
 
 def _content(workspace: Path, path: str) -> bytes:
-    """Return the content of a file, or link, in the workspace. Raises OSError, also for one outside, and ValueError."""
+    """Return the content of a file in the workspace. A link is followed as the tools follow it, within the workspace.
+
+    Raises OSError, also if it is outside, no regular file or too large, and ValueError for a path that cannot be.
+    """
     root = workspace.resolve()
     target = (workspace / os.path.normpath(path)).resolve()
     if not target.is_relative_to(root):

@@ -207,6 +207,7 @@ class JobPrinter:
         self._print(event.run_id, reply, reply.stream.add(event.delta))
 
     def _break_off(self, run_id: str) -> None:
+        """Print the end of a reply that will never be complete."""
         reply = self._replies.pop(run_id, None)
         if reply is not None and reply.deltas:
             self._print(run_id, reply, [*reply.stream.add(" …"), *reply.stream.end()])

@@ -213,7 +213,10 @@ class CommandLine(NamedTuple):
 
 
 def of_job(job_id: str, expert: str, given: str = "", *, step: NextStep | None) -> list[CommandLine]:
-    """Return the commands for a Job that continues by `step`, each with the options `given`; None if it cannot."""
+    """Return the commands for a Job, which continues by `step`; None if it cannot, as while it runs.
+
+    `given` holds the options that locate the project, appended to each.
+    """
     job = quote(job_id)
     run = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job}{given}"
     continues = [] if step is None else [CommandLine(run, "its next Run")]
@@ -251,7 +254,10 @@ def of_checkpoint(
     asked: str | None = None,
     marked: str | None = None,
 ) -> list[CommandLine]:
-    """Return the commands for a checkpoint; `asked` is that of a question to answer again, `marked` one to compare."""
+    """Return the commands for a checkpoint; one of a delegate, or of a Job that is closed for good, begins no branch.
+
+    `asked` is the checkpoint of the step at which a question is answered again, `marked` another one to compare with.
+    """
     job, checkpoint = quote(job_id), quote(checkpoint_id)
     branch = f"perstack run {_expert_or_placeholder(expert)} QUERY --continue-job {job} --resume-from {checkpoint}"
     comparison = (

@@ -37,7 +37,10 @@ def is_refusal(question: OpenQuestion, text: str) -> bool:
 
 
 def call_text(question: OpenQuestion, workspace: Path | None = None, spent: str = "") -> str:
-    """Return every argument, the reason and what answers cover; edits are a diff to the file in `workspace`."""
+    """Return every argument, why it is asked, and what further answers cover.
+
+    With a `workspace`, edits are a diff to the file in it. `spent` is what the Job has used so far.
+    """
     change = requested_change(question, workspace)
     lines = [
         f"  {approvable_text(name)}: {value_text(value, question)}"
@@ -217,7 +220,11 @@ class Form:
 
 
 def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists: bool = True) -> Form:
-    """Return a question's form; edits are a diff. `has_lists`: the client has multiple-choice fields."""
+    """Return the form for a question.
+
+    With a `workspace`, edits are a diff to the file in it. `has_lists`: the client's protocol revision has
+    multiple-choice fields.
+    """
     if question.requested_schema is None:
         return Form(_message(question, workspace), _text_schema(accepted_answers(question), has_lists=has_lists))
     fields = _flat_fields(question.requested_schema, has_lists=has_lists)

@@ -246,7 +246,10 @@ class Session:
         return "" if self.expert_key is None else self.host.experts.model(self.expert_key, self.model)
 
     async def check_model(self, name: str) -> tuple[str, bool]:
-        """Return what to say of the model, and whether it is a doubt. Raises PerstackError if it cannot be used."""
+        """Return what to say of the model in use, and whether it is a doubt: the provider may not list a newer model.
+
+        Raises PerstackError if it cannot be used; then the configured one is.
+        """
         from perstack.doors.tui.view.models import doubt_about
 
         try:
@@ -425,6 +428,7 @@ class Session:
         self._show_outcome(known)
 
     def _may_drive(self, job: JobSummary) -> bool:
+        """Return whether a Job that waits for a worker is driven here at the user's request."""
         return self.drives and job.status == "queued"
 
     async def _followed(self, job: JobSummary) -> None:

@@ -200,7 +200,10 @@ class AuditTrail:
     async def compared_with_receipt(
         self, data: bytes, key: PublicKey | None, check: Check, job_id: str | None
     ) -> Report:
-        """Return the report of `check` with a receipt's findings. Raises UsageError unless it is `job_id`'s."""
+        """Return the report of `check` with the findings from a receipt added.
+
+        Raises UsageError if `data` is not a receipt, or is the receipt of another Job than `job_id`.
+        """
         from perstack.core.audit.receipts import read_record
         from perstack.core.audit.verification import Finding, Report
         from perstack.core.base.ids import check_job_id

@@ -259,7 +259,10 @@ class Auditor:
         )
 
     async def calls(self, job_id: str | None = None) -> tuple[PolicyCall, ...]:
-        """Return a Job's calls as rules see them, without calls that never ran. Raises NotFound and StorageError."""
+        """Return a Job's calls as permission rules see them, without refused, denied and unapproved calls.
+
+        Raises NotFound, Damaged, and StorageError for a line that cannot be parsed.
+        """
         from perstack.engine.permissions.recorded_calls import calls_of_logs
 
         return calls_of_logs(

@@ -214,8 +214,11 @@ async def redact_event(
     """Remove what a person, a model or a tool wrote in an event; record who did it, why, and where copies are.
 
     The order is: append `redactEvent`, replace the event's line, remove the blobs that only this event needs, rewrite
-    the caches, and let the storage erase remains. `verify` reports an interrupted redaction; a repeated call completes
-    it. Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for an unfit event or field.
+    the caches, and let the storage erase remains. If the process dies in between, `verify` reports it, and repeating
+    the call completes it.
+
+    Raises NotFound, Damaged, Conflict while the Job is driven, and UsageError for an event or field without text, or an
+    event that another program wrote.
     """
     job_id, run_id, seq = place_of(event_id)
     ref = RunRef(job_id, run_id)

@@ -101,7 +101,10 @@ class CopyResult:
 async def copy_storage(
     source: Storage, target: Storage, ids: Sequence[str] = (), since: int | None = None
 ) -> AsyncGenerator[CopyResult]:
-    """Copy everything, these ids, or what has events since `since` (milliseconds), the oldest first."""
+    """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970), the oldest first.
+
+    Raises NotFound for an unknown id, and UsageError if source and target are one storage.
+    """
     if source.location == target.location:
         raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")
     owners = [owner for kind in OWNER_KINDS for owner in await _all_of(source, kind) if not ids or owner.id in ids]
@@ -282,7 +285,10 @@ class StorageAdmin:
     async def copy_to(
         self, target: Storage, ids: Sequence[str] = (), since: int | None = None
     ) -> AsyncGenerator[CopyResult]:
-        """Copy Jobs, tasks and series as `copy_storage` does, and yield each copy; existing copies are continued."""
+        """Copy Jobs, tasks and series unchanged to another storage, and yield each copy; existing copies are continued.
+
+        Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, and UsageError for one storage.
+        """
         async with aclosing(copy_storage(self._storage, target, ids, since)) as results:
             async for result in results:
                 yield result

@@ -121,7 +121,10 @@ async def failure_reason(
     timeout: int,
     variables: Mapping[str, str],
 ) -> str:
-    """Run a test command in the Expert's sandbox, for `timeout` ms. Returns "" for exit status 0, else the reason."""
+    """Run a test command in the Expert's sandbox. Returns "" for exit status 0, else the reason.
+
+    `stdin` is its input, `timeout` is in milliseconds. None of its processes is left when this returns.
+    """
     name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
     argv = argv_of(command)
     try:
@@ -153,7 +156,10 @@ async def ask_command(
     programs: Path | None = None,
     runtime: Runtime = LOCAL_RUNTIME,
 ) -> PollResult:
-    """Run a polling command. Exit status 0 reports the event, with stdout as its value. Raises SkillError."""
+    """Run a polling command. Exit status 0 reports the event, with stdout as its value, parsed if it is JSON.
+
+    Raises SkillError if it cannot be started, takes longer than a minute, or prints more than a task can hold.
+    """
     name = f"command `{masked_command(command)}`"
     result = await run_program(name, command, directory, env, _POLL_TIMEOUT_MS, records=programs, runtime=runtime)
     if result.status != 0:

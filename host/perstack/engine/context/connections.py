@@ -132,7 +132,10 @@ class Dispatching:
         return dispatcher
 
     async def submit(self, order: Order, storage: Storage, *, once: bool = False) -> bool:
-        """Queue an order; with `once`, unless there is one. Raises UsageError and DispatcherError."""
+        """Queue an order for this storage; with `once`, unless there is one. Returns whether it was queued.
+
+        Raises UsageError and DispatcherError.
+        """
         from perstack.engine.log.storage import ensure_storage_name
 
         dispatcher = self.require()

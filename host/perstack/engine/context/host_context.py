@@ -305,7 +305,10 @@ class JobSnapshots:
         return await self._recorder.record(run, stamp)
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Note unfinished calls' changes when a worker leaves: the next may have other files. Ignores errors."""
+        """Note unfinished calls' changes when a worker leaves: the next may have other files.
+
+        A failing storage is ignored: the worker leaves anyway.
+        """
         if worker and may_have_unrecorded(session.run):
             with suppress(StorageError):
                 session.record(await self.record(session.run, session.stamp))

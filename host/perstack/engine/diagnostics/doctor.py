@@ -72,7 +72,10 @@ async def _state(setup: HostContext, factory: RuntimeFactory, policies: Sequence
 
 
 async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -> ProgramExit:
-    """Run a program in the Expert's runtime with this process's streams. Raises UsageError, and as `check_sandbox`."""
+    """Run a program in the Expert's runtime and the workspace, with this process's standard streams.
+
+    Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
+    """
     async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
         env = {**inherit_variables(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
@@ -107,7 +110,10 @@ class ProviderState:
 
 
 async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
-    """Return the state of each provider, the default first; the player of recordings only if it is the default."""
+    """Return the state of each provider, the default first, then in the order in which they are tried.
+
+    The provider that plays recordings is included only if it is the default.
+    """
     factories = sorted(setup.plugins.providers.values(), key=lambda factory: factory.priority)
     default = _default(setup, factories)
     factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]

@@ -80,13 +80,19 @@ class Experts:
         return await provider_states(self._source.current)
 
     def model(self, expert_key: str, model: str | None = None) -> str:
-        """Return `provider/model` for a Run of the Expert or of `model`. Raises UsageError, MissingCredential."""
+        """Return, as `provider/model`, what a Run of the Expert would use; `model` replaces the configured one.
+
+        Raises UsageError and MissingCredential.
+        """
         setup = self._source.current.with_model(model)
         settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
         return full_name(settings.provider.provider_name, settings.model)
 
     async def models(self, expert_key: str) -> tuple[str, ...]:
-        """Return the Expert's model, the names in `[models]`, and its provider's known models. Raises as `model`."""
+        """Return the model of a Run of the Expert, the names of `[models]`, and the known models of its provider.
+
+        Raises UsageError and MissingCredential.
+        """
         from perstack.engine.diagnostics.doctor import provider_state
 
         setup = self._source.current
@@ -149,9 +155,9 @@ class Skills:
         return await factory.logout(definition, setup.skill_context(""))
 
     async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
-        """Ask the skills of these Experts, or of all, and of delegates for their tools; write perstack.lock.
+        """Ask every skill of these Experts, or of all, and of their delegates for its tools; write perstack.lock.
 
-        A skill that fails keeps its earlier entry. Raises StorageError.
+        `on_step` receives the progress. A skill that fails keeps its earlier entry. Raises StorageError.
         """
         from perstack.engine.diagnostics.install import Installed, ask_skills
         from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock

@@ -107,7 +107,10 @@ Settle = Callable[[], Awaitable[str | None]]
 async def lease_without_rewind(
     storage: Storage, workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncGenerator[None]:
-    """Hold a Job's lease while no rewind is under way, after ending an interrupted one. Raises Occupied."""
+    """Hold a Job's lease while no rewind is under way; first complete or undo an interrupted one.
+
+    Raises Occupied if a rewind takes too long, StorageError, and the errors of `lease`.
+    """
     journal, lock = journal_path(storage, workspace), lock_path(storage, workspace)
     deadline = time.monotonic() + _REWIND_TIMEOUT_S
     async with AsyncExitStack() as stack:

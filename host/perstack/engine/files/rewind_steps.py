@@ -418,7 +418,10 @@ class StagedRewind:
         return None
 
     def resume(self) -> Journal | None:
-        """Continue a killed rewind. Return its journal, if it is made, to record before `finish`."""
+        """Continue a killed rewind. Return its journal if it is made, to be recorded before `finish`; otherwise None.
+
+        Raises StorageError and OSError.
+        """
         self._journal = journal = self._file.read()
         if journal is None:
             return None

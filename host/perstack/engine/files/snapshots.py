@@ -62,7 +62,10 @@ class WorkspaceSnapshots:
         )
 
     async def take(self, policy: SnapshotPolicy) -> WorkspaceTree:
-        """Record the present workspace, and its blobs on disk. Raises SnapshotUnavailable and StorageError."""
+        """Record the workspace as it is now; its blobs are on disk when this returns.
+
+        Raises SnapshotUnavailable and StorageError.
+        """
         async with self._turn:
             # a walker's knowledge is valid only if all blobs of its walk were stored: after an error start a new one
             walker = self._walkers.pop(policy.max_file_size, None) or self._new_walker(policy)

@@ -196,7 +196,10 @@ class Walker:
         self._previous_root: _KnownFolder | None = None
 
     def walk(self) -> Generator[Batch, None, WorkspaceTree]:
-        """Return the present tree; yield batches of blobs to store. Raises SnapshotUnavailable and StorageError."""
+        """Return the present tree; yield batches of blobs, which the caller must store before it continues.
+
+        Raises SnapshotUnavailable, and StorageError if the system lacks resources.
+        """
         try:
             top = os.path.realpath(os.fsencode(self._top))
             handle = os.open(top, REAL_FOLDER)

@@ -24,7 +24,10 @@ from perstack.ports.provider import Provider
 
 
 def answer_current(loaded: Job, run: Run, answer: GivenAnswer, overrides: Overrides) -> ResumedRun:
-    """Return the Coordinator's Run, resumed with an answer. Raises UsageError, and Conflict if it has one."""
+    """Return the Coordinator's Run, resumed with an answer to the Job's question.
+
+    Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
+    """
     question = loaded.question
     check_signal(loaded, answer.signal)
     if answer.question_id is not None and (question is None or question.id != answer.question_id):
@@ -40,7 +43,10 @@ def answer_current(loaded: Job, run: Run, answer: GivenAnswer, overrides: Overri
 async def answer_in_branch(
     reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given_answer: GivenAnswer
 ) -> NewRun:
-    """Return a Run that starts where `base` asked, with another answer. Raises UsageError if that does not fit."""
+    """Return a Run that starts where `base` asked, with another answer.
+
+    Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
+    """
     answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given_answer.text)
     origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
     person_answer = PersonAnswer(answer, given_answer.by)

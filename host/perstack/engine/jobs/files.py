@@ -95,13 +95,19 @@ class JobFiles:
         return await self._rewinder().rewind(job_id, run, checkpoint_id, only, author, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
-        """Write a checkpoint's files to a new or empty folder; return their number. Raises as `plan_rewind`."""
+        """Write a checkpoint's files to a new or empty folder; return their number.
+
+        Raises UsageError, NotFound and StorageError.
+        """
         job_id = place_of(checkpoint_id)[0] if job_id is None else job_id
         run = await self._reader.state_at(checkpoint_id, job_id)
         return await self._rewinder(_make_folder(Path(folder))).write(job_id, run, checkpoint_id)
 
     async def is_recorded(self, job_id: str) -> bool:
-        """Return whether the latest snapshot has all current unignored files. Raises NotFound and StorageError."""
+        """Return whether the latest snapshot has all current files that are not ignored.
+
+        Raises NotFound and StorageError.
+        """
         from perstack.engine.files.changes import snapshots_of
 
         shots = snapshots_of(job_id, await self._reader.logs(job_id))
@@ -148,7 +154,10 @@ class JobFiles:
             )
 
     async def settle_rewind(self) -> str | None:
-        """Finish or undo a killed rewind here; return a message, or None. Raises Conflict and StorageError."""
+        """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
+
+        Raises Conflict while another process uses the workspace, and StorageError.
+        """
         return await self._rewinder().settle()
 
     def without_rewind(

@@ -232,7 +232,10 @@ class Jobs(JobReader):
         return () if questions is None else questions.open
 
     async def answer_live(self, text: str, question_id: str, *, by: By | None = None) -> None:
-        """Answer a delegate's question while other Runs of its Job are active here. Raises as `answer`."""
+        """Answer a delegate's question while other Runs of its Job are active here. Returns when it is recorded.
+
+        Raises UsageError if the answer does not fit, and Conflict if the question does not wait here: use `answer`.
+        """
         from perstack.core.jobs.answers import GivenAnswer
 
         questions = self.runner.active.questions(place_of(question_id)[0])
@@ -296,7 +299,10 @@ class Jobs(JobReader):
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
     ) -> JobSummary:
-        """Branch from before the latest compaction, without compaction. Raises UsageError if there is none."""
+        """Branch from the state before the Coordinator's latest compaction: the new Run sees the full history again.
+
+        Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
+        """
         job_id, context = await self.resolve(job_id), self.source.current
         overrides = context.overrides
         context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
@@ -376,7 +382,10 @@ class Jobs(JobReader):
         await summary_file.write(is_driven=False)
 
     def stop_after_step(self, job_id: str) -> bool:
-        """Stop a Job at its next steps; a worker's is queued again. Returns False if it is not driven here."""
+        """Stop a Job of this process when each of its Runs has finished its step; a worker's is queued again.
+
+        Returns False for a Job that this process does not drive.
+        """
         return self.runner.active.stop_after_step(job_id)
 
     async def _stop(self, job_id: str) -> None:

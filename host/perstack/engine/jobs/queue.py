@@ -140,7 +140,10 @@ class JobQueue:
     def requests(
         self, context: HostContext, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
-        """Return the function that decides how a continued Job is queued. `drive` None: as it was begun."""
+        """Return the function that decides whether a continued Job is queued for a worker, and how.
+
+        `drive` None: queue it if a dispatcher was named, or the Job was submitted.
+        """
 
         async def request(loaded: Job) -> QueueRequest | None:
             run, dispatching = loaded.coordinator, context.dispatching

@@ -111,7 +111,10 @@ class JobReader:
     @overload
     async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ...) -> str | None: ...
     async def find(self, typed: str | None, kinds: Sequence[OwnerKind] = ("job",)) -> str | None:
-        """Return the id for a typed id, a unique prefix, `@last` or `@last~N`; None for None. Raises UsageError."""
+        """Return the id for what a person typed: a complete id, a unique prefix, `@last` or `@last~N`; None for None.
+
+        Raises UsageError that lists all matches of an ambiguous prefix.
+        """
         return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
     async def needing_attention(self) -> Sequence[JobNeedingAttention]:
@@ -220,7 +223,10 @@ class JobReader:
         after: int = 0,
         limit: int | None = None,
     ) -> Sequence[StoredLine[StoredEvent]]:
-        """Return a Run's events after place `after`. `job_id` is needed only for Runs that another program wrote."""
+        """Return a Run's events after place `after`. `job_id` is needed only for Runs that another program wrote.
+
+        Raises UsageError for a place or a limit below 0.
+        """
         if after < 0 or (limit is not None and limit < 0):
             raise UsageError(f"events: after is {after} and limit {limit}: neither may be below 0")
         ref = RunRef(job_id or job_of_run(run_id), check_id(run_id, "run"))
@@ -280,7 +286,10 @@ class JobReader:
     async def follow(
         self, job_id: str, *, after: Mapping[str, int] | None = None, on_event: OnEvent | None = None
     ) -> JobSummary:
-        """Follow a Job that workers drive until it rests. `after`: the last known place, by Run."""
+        """Follow a Job that workers drive until it ends or waits for a person, and return its summary.
+
+        `after`: the place of the last known event, by Run; `on_event` is called with later ones.
+        """
         listener = as_listener(on_event)
         async for line in watch_job(self.storage, job_id, lambda: self._needs_no_worker(job_id), after=after):
             if listener is not None:

@@ -140,7 +140,10 @@ class Rewinder:
         return await self._present(await load_job(self._storage, job_id))
 
     async def write(self, job_id: str, at: Run, checkpoint_id: str) -> int:
-        """Write a Run's snapshot to this empty workspace, without a record; return the number of files."""
+        """Write the files of a Run's snapshot to this workspace, which must be empty. Returns their number.
+
+        Records nothing. Raises UsageError, Conflict and StorageError.
+        """
         with self._exclusive():
             if any(self._workspace.iterdir()):
                 raise UsageError(f"{self._workspace} is not empty: files of a snapshot are written to a new folder")
@@ -151,7 +154,10 @@ class Rewinder:
         return len(steps.plan.changes)
 
     async def settle(self) -> str | None:
-        """Finish or undo a killed rewind here; return a message, or None. Raises Occupied and StorageError."""
+        """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
+
+        Raises Occupied while another process uses the workspace, and StorageError.
+        """
         if not self._journal.is_there():
             return None
         with self._exclusive():

@@ -270,7 +270,10 @@ class JobRunner:
     # --- stopping -------------------------------------------------------------------------------------------------
 
     async def stop_remote(self, loaded: Job, below: str | None = None) -> None:
-        """Stop the remote Runs of a leased Job, or the descendants of `below`, and update their states."""
+        """Stop the remote Runs of a leased Job, or the descendants of the Run `below`, and update their states.
+
+        Raises StorageError.
+        """
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
             from perstack.engine.runs.remote_delegates import stop_remote
 

@@ -163,7 +163,10 @@ class JobStream:
     async def answer(
         self, text: str, question_id: str, *, signal: str | None, by: By | None, on_event: OnEvent | None
     ) -> JobSummary:
-        """Answer a question of this stream. Returns when it is recorded. Raises as `Jobs.answer`."""
+        """Answer a question of this stream, which continues. Returns when the answer is recorded.
+
+        Raises as `Jobs.answer`; the question then stays open.
+        """
         async with self._answering:
             return await self._answer(text, question_id, signal, by, on_event)
 
@@ -245,7 +248,10 @@ class Streams:
         self._unfinished_tasks: set[_DriveTask] = set()
 
     def open(self, drive: Drive, output: type[BaseModel] | None) -> JobStream:
-        """Return a stream of the Job that `drive` drives. Raises UsageError for an unusable `output`."""
+        """Return a stream of the Job that `drive` drives, whose reader counts as a person who answers.
+
+        Raises UsageError for an `output` that cannot be used.
+        """
         context = replace(self._source.current, is_attended=lambda: True)
         read: Callable[[JobSummary], JobSummary] = _unchanged
         if output is not None:

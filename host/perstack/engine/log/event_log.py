@@ -232,7 +232,10 @@ class EventLog(Generic[S, E]):
         return partial
 
     async def append(self, ref: RunRef, loaded: Loaded[S] | None, events: Sequence[E]) -> Appended[S]:
-        """Append events, all or nothing. Raises InvalidTransition, and Conflict if the log has grown."""
+        """Append at least one event after the loaded state, all or nothing.
+
+        Raises InvalidTransition if one of them cannot follow, and Conflict if the log has grown since `loaded`.
+        """
         start = EMPTY_LOG if loaded is None else loaded.head
         lines, _ = seal(start, [event.to_json() for event in events])
         for seq, (event, line) in enumerate(zip(events, lines, strict=True), start.seq + 1):

@@ -42,7 +42,10 @@ class StopRequests:
         self._driven = storage if driven is None else driven
 
     async def stop(self, job_id: str, holder: str) -> None:
-        """Request a stop, and wait until the holder is gone; after half a minute, raise Conflict."""
+        """Request a stop, and wait until that holder does not drive the Job any more.
+
+        Raises Conflict, and withdraws the request, if it still does after half a minute. Raises StorageError.
+        """
         space = self._space
         with suppress(Conflict):
             await space.create_job(job_id)

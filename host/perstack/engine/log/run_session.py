@@ -197,7 +197,10 @@ class _Unwritten(NamedTuple):
 
 
 class RunSession:
-    """Writer of one Run's log. Listeners see an event when it is on disk, at the next `flush`."""
+    """Writer of one Run's log: folds events into the Run and the Job at once, and writes them at the next `flush`.
+
+    Listeners see an event when it is on disk, not before.
+    """
 
     run: Run  # the state of the Run; there is none before `startRun` is recorded
 

@@ -188,7 +188,10 @@ def judge_call(
     *,
     above: Iterable[str] = (),
 ) -> RuleTestResult:
-    """Decide about a call in an Expert's Run, below Runs of `above`. Raises UsageError and DefinitionError."""
+    """Decide about a call in an Expert's Run; `above` are the Experts of its parent Runs.
+
+    Raises UsageError for an unknown Expert or tool, and DefinitionError for a file with errors.
+    """
     project = definition.to_project(strict=False).project
     expert = _expert(project, expert_key)
     runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])

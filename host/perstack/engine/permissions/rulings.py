@@ -97,7 +97,10 @@ class Rulings:
         return await asyncio.to_thread(rule)
 
     async def judge_again(self, run: Run, catalogue: Catalogue) -> list[tuple[Call, str]]:
-        """Judge calls that have not begun again, and return a message for those that may not run now."""
+        """Judge the calls that have not begun again, because rules may have become stricter.
+
+        Return the calls that may no longer run as decided, each with the message for the model.
+        """
         not_begun = [call for call in run.open_calls if _has_not_begun(call)]
         decided = await self.of(
             [call.part for call in not_begun], [call.decided for call in not_begun], catalogue, run.rules, ()

@@ -70,7 +70,10 @@ class SkillLibrary:
         return self._agents_md
 
     def with_skill_digests(self, expert: Expert) -> Expert:
-        """Return the Expert with its skills' descriptions and digests, which a Run records. Raises UsageError."""
+        """Return the Expert with its skills' descriptions and digests, which a Run records.
+
+        Raises UsageError for a folder that is not a skill, and for a skill that differs from perstack.lock.
+        """
         if not agent_skills(expert.skills):
             return expert
         skills = tuple(

@@ -226,9 +226,11 @@ class ProviderPool:
         return tuple(usable)
 
     def check(self, settings: RunSettings, project: Project, expert: Expert) -> None:
-        """Check that a Run's first model can be opened, and has the provider's tools that the Expert wants.
+        """Check that the endpoint of a Run's first model can be opened, and has the tools that the Expert wants of it.
 
-        A fallback model without a key is skipped, with one notice per process. Raises as `get`, and UsageError.
+        Raises the errors of `get`, and UsageError.
+
+        A fallback model without a key is skipped, with one notice per process.
         """
         endpoint = self.get(settings.provider)
         if endpoint.player is None:
@@ -271,7 +273,10 @@ class ProviderPool:
         return OpenProvider(self.get(setting), name, limits)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
-        """Return the endpoint of the Run's current model, with present settings. Raises UsageError, and as `get`."""
+        """Return the endpoint of the Run's current model, with its present settings.
+
+        Raises UsageError if the provider is unknown or a recording would start in the middle, and as `get`.
+        """
         if run.start.provider == UNKNOWN:
             step = Continue(run.start.job_id, run.start.expert_key)
             raise UsageError(f"{run.id} does not say which provider it ran on", next_steps=(step,))

@@ -68,7 +68,10 @@ class SecretVault:
         return SecretMasker(self._known_secrets()).is_in(data)
 
     def filled(self, args: JsonObject, subject: Subject | None) -> JsonObject:
-        """Return the arguments with placeholders replaced. Raises SkillError for a missing or unsafe value."""
+        """Return the arguments with values in place of placeholders.
+
+        Raises SkillError for a placeholder without a value, and for a value that a shell could interpret.
+        """
         lines = {*_lines(args, subject)}
 
         def fill(text: str) -> str:

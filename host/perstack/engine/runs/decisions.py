@@ -109,7 +109,10 @@ class LiveQuestions:
         return question_id in self._pending
 
     async def answer(self, question_id: str, given_answer: GivenAnswer) -> None:
-        """Answer a waiting question; return when it is recorded. Raises UsageError, Conflict after a stop."""
+        """Answer a waiting question. Returns when the answer is recorded.
+
+        Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
+        """
         pending = self._pending[question_id]
         answer = PersonAnswer(given_answer.to(pending.asking), given_answer.by)
         del self._pending[question_id]

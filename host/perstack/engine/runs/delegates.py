@@ -55,7 +55,10 @@ class Delegates:
         self._starter = RunStarter(job)
 
     async def await_all(self, parent: RunSession, delegations: Sequence[Delegation]) -> bool:
-        """Drive all delegates and record their results. Return True if some have none because this process leaves."""
+        """Drive all delegates of a Run. Record each result as it arrives, and a stop if some have none.
+
+        Returns True if some have none because this process is leaving: then the caller records an interrupt.
+        """
         remote = self._remote(parent, delegations)
         if remote is not None:
             stopped, has_open = await self._await_remote(remote, parent)

@@ -69,7 +69,10 @@ class JobLauncher:
         self.resumes = not queue  # True if this launcher resumes interrupted Jobs
 
     async def check(self, expert_key: str) -> None:
-        """Raise what would prevent a Job of the Expert. A worker checks keys and plugins for a queued one."""
+        """Raise what would prevent a Job of the Expert from starting.
+
+        For a queued Job only the Expert is checked; keys, plugins and programs are checked by its worker.
+        """
         setup = self._source.current
         if self.resumes:
             await setup.check_sandbox(setup.check_ready(expert_key))

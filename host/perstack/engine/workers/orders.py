@@ -150,7 +150,10 @@ class OrderedWork:
         return job
 
     async def is_for_this_storage(self, order: Order) -> bool | None:
-        """Return whether the order is for this storage; None if it does not say. Raises StorageError."""
+        """Return whether the order refers to this storage; None if it names none, unless it is a delegate's.
+
+        Raises StorageError.
+        """
         if order.storage is None:
             return None if order.run_id is None else True
         return order.storage == await storage_name(self._jobs.storage)

@@ -133,7 +133,10 @@ def with_message(error: ProviderError, message: str) -> ProviderError:
 
 
 def refused_credential(error: ProviderError, provider: str, credential: str) -> ProviderError:
-    """Add provider and `credential`, which says where it is set, to the error if the endpoint refused that."""
+    """Return the error with provider and credential, if the endpoint refused that; otherwise the error.
+
+    `credential` says what it is and where it is set; it is empty if that is not known.
+    """
     subject = credential or "the credentials"
     if error.name == "Authentication":
         remedy = "; set a valid one there" if credential else ""

@@ -193,7 +193,10 @@ def own_blocks(part: ProviderToolPart, vendor: str, offered: frozenset[str]) -> 
 
 
 def sent_back(message: ExpertMessage, offered: frozenset[str]) -> frozenset[str]:
-    """Return the tools whose blocks may be sent back: all, or none if one of several in a row is not offered now."""
+    """Return the tools whose blocks of a reply may be sent back: all, or none if one of them is not offered now.
+
+    One part may hold the blocks of several uses in a row.
+    """
     are_all_offered = all(part.tool_name in offered for part in message.provider_tools)
     return offered if are_all_offered else frozenset()
 

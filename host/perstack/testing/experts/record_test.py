@@ -41,7 +41,10 @@ class AddedTest:
 async def take_test(
     host: Host, job_id: str, name: str, definition: DefinitionFile, env: Environment, fixture: Path | None = None
 ) -> AddedTest:
-    """Record a Job, play it afresh or in a copy of `fixture`, and add a test. Raises UsageError, keeping nothing."""
+    """Record a Job, play it in a fresh folder or a copy of `fixture`, and add a test that expects the result.
+
+    Raises UsageError, and keeps nothing, if the recording plays to another end or the name is taken.
+    """
     job = await host.job(job_id)
     project = definition.to_project(strict=False).project
     project.check_broken(job.expert_key)

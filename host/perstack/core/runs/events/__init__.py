@@ -39,7 +39,10 @@ parse_event = EventParser[StoredEvent](lambda: TypeAdapter(Annotated[StoredEvent
 
 
 def is_at_home(event: StoredEvent, job_id: str, run_id: str, seq: int) -> bool:
-    """Return True if the event's ids, which are untrusted, match position `seq` of this Run's log and only this Job."""
+    """Return True if the event's ids match position `seq` of this Run's log, and it names only Runs of this Job.
+
+    The ids in a log are untrusted input: check them against the location that the event was read from.
+    """
     if event.id != event_id_of(run_id, seq) or event.run_id != run_id or event.job_id != job_id:
         return False
     return all(_is_run_of(other, job_id) for other in event.named_runs)

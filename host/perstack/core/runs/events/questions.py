@@ -140,6 +140,7 @@ class AnswerQuestion(LaterEvent):
 
 
 def _with_call(run: Run, call: Call) -> Run:
+    """Return the Run with the call changed, and without its question."""
     call_id = call.decided.id
     questions = without_question(run.questions, call_id)
     return replace(run, asked=None, questions=questions, calls={**run.calls, call_id: call})

@@ -57,7 +57,10 @@ class PlainProgram:
         discard: Callable[[], None] = lambda: None,
         drives: bool = False,
     ) -> None:
-        """Write parts of lines with `put`; `discard` drops typed input. `drives`: answered Jobs are driven here."""
+        """Write the parts of a line with `put`, for the screen of that moment.
+
+        `discard` drops typed input before a question. `drives`: answered Jobs are driven here, not by workers.
+        """
         self.host = host
         self.live = live
         self.left: asyncio.Event = asyncio.Event()  # set at the end, when no Job is running any more

@@ -218,7 +218,10 @@ STATES: dict[str, str] = {
 def standing_line(
     state: JobActivity, stands: str, now: int, width: int, began: int | None = None, model: str = ""
 ) -> Line:
-    """Return the state, one of `STATES`, the `model`, and what fits of todos, steps, tokens, cost, context and time."""
+    """Return the state, one of `STATES`, and the model, then todos, steps, tokens, cost, context and time if they fit.
+
+    `model` is what the next Run uses, if it is known.
+    """
     lane = next(iter(state.lanes.values()), None) or state.latest
     parts: list[str] = [_models("" if lane is None else lane.model, model)]
     if lane is not None and lane.todos:

@@ -22,7 +22,10 @@ class ModelRow(NamedTuple):
 
 
 def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str) -> list[ModelRow]:
-    """Return the models that fit the typed text, the configured one first; before them a name that no list has."""
+    """Return the models that may be chosen: the configured one, and the known ones, filtered by what is typed.
+
+    A typed name that no list has comes first, unless it is the beginning of others.
+    """
     set_name, typed = parts_of(named)[1], typed.strip()
     default = ModelRow(set_name, _join_notes("as set", chosen is None), is_set=True, is_in_force=chosen is None)
     others = [name for name in known if name != set_name]
@@ -41,7 +44,10 @@ def model_rows(named: str, known: Sequence[str], chosen: str | None, typed: str)
 
 
 def doubt_about(name: str, known: Sequence[str]) -> str:
-    """Return the warning about a name that is not `known`, which begins with the model that is set; empty if fine."""
+    """Return the warning about a name that is not known, which a newer model may have; empty without a reason.
+
+    The first of `known` is the model that is set. Where it is the only one, the provider lists none.
+    """
     similar = _nearest_model(name, known)
     if name in known or (similar is None and len(known) < 2):
         return ""

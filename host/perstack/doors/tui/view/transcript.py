@@ -116,6 +116,7 @@ class Transcript:
                 item.mark_changed()
 
     def _add(self, run_id: str, node: TreeItem) -> None:
+        """Add an item at the end of a Run, replacing its activity."""
         branch = self._branch(run_id)
         _drop(branch, ActivityItem)
         if isinstance(node, MessageItem | Stream):
@@ -214,5 +215,6 @@ class Transcript:
 
 
 def _drop(branch: RunBranch, kinds: type[TreeItem] | UnionType) -> None:
+    """Remove the items of these kinds at the end of a branch."""
     while branch.items and isinstance(branch.items[-1], kinds):
         branch.drop_last()

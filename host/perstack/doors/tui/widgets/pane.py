@@ -176,6 +176,7 @@ class JobPane(Vertical):
         self._standing.set(line)
 
     def _next_model(self) -> str:
+        """Return what the next Run uses; empty if that is not known."""
         session = self.session
         if session.is_busy and session.model is None:
             return ""
