@@ -139,7 +139,7 @@ async def connect(address: PostgresAddress) -> Connection:
 
 
 def settings_of(address: PostgresAddress) -> dict[str, Any]:
-    """Return the timeouts and keep-alives for a connection, except those that the address sets."""
+    """Return the timeouts and keep-alive settings of a connection that the address does not set."""
     return {name: value for name, value in _DEFAULTS.items() if name not in address.setting_names}
 
 

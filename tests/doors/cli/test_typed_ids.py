@@ -41,7 +41,7 @@ def test_a_beginning_that_several_have_is_refused_with_all_of_them(three: Termin
     for words in (("log", "--job", "spring"), ("resume", "s"), ("answer", "spring-", "yes"), ("verify", "spring")):
         result = three.call(*words)
         assert (result.code, result.out) == (2, "")
-        assert "fits spring-rain, spring-sun: type more" in result.err
+        assert "matches spring-rain, spring-sun: type more characters" in result.err
 
 
 def test_a_whole_id_is_meant_even_if_others_begin_with_it(three: Terminal) -> None:
@@ -90,7 +90,7 @@ def test_a_task_is_named_by_its_beginning_and_by_when_it_was_written_to(terminal
     assert json.loads(terminal.call("task", "get", "paint-h", "--json").out)["dependsOn"] == ["sail"]
     refused = terminal.call("task", "start", "paint")
     assert (refused.code, refused.out) == (2, "")
-    assert "paint fits paint-boat, paint-house: type more" in refused.err
+    assert "paint matches paint-boat, paint-house: type more characters" in refused.err
     assert shown("create", "sai") == "sai", "a new task is never named by a beginning"
     assert terminal.call("task", "delete", "paint-b").out == "deleted paint-boat\n"
     result = terminal.call("task", "get", "@last~7")

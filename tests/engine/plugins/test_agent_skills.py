@@ -38,8 +38,7 @@ def test_the_model_is_told_of_a_skill_and_reads_it_when_it_needs_it(bench: Bench
     assert "pypdf" not in instruction
     body, form = results(seen, "loadSkill")
     assert body == (
-        f"Skill pdf, in the folder {folder}; the files beside its SKILL.md are references/FORMS.md (10 bytes)."
-        "\n\nUse pypdf."
+        f"Skill pdf, in the folder {folder}; besides SKILL.md it has references/FORMS.md (10 bytes).\n\nUse pypdf."
     )
     assert form == "Fill them."
     (start,) = seen.of("startRun")

@@ -98,7 +98,7 @@ def test_a_worker_that_has_none_of_the_skills_reads_and_runs_them(tmp_path: Path
     assert (job.status, job.text) == ("completed", "led")
     body, form, commas = results(seen, "loadSkill")
     csv, pdf = sorted(there.laid_out, key=lambda one: one.name)
-    assert body.startswith(f"Skill pdf, in this machine's folder {pdf}; the files beside its SKILL.md are ")
+    assert body.startswith(f"Skill pdf, in this machine's folder {pdf}; besides SKILL.md it has ")
     assert form == "Fill them."
     assert commas.endswith("Mind the commas.")
     assert str(csv) in commas

@@ -450,7 +450,7 @@ def unchecked_parts(schema: JsonValue) -> list[str]:
             if isinstance(compiled, str):
                 parts[f"pattern {shorten(pattern, 100)} is not checked: {compiled}"] = None
     if has_pattern_properties and has_unevaluated:
-        parts["unevaluatedProperties is not checked beside patternProperties"] = None
+        parts["unevaluatedProperties is not checked together with patternProperties"] = None
     return list(parts)
 
 

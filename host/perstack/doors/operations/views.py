@@ -111,7 +111,7 @@ class OpenItem(Fact):
     since: int = Field(description="Milliseconds since 1970, UTC.")
     next: str = Field(description="How to answer.")
     damaged: bool = Field(
-        default=False, exclude_if=falsy, description="Whether it is one that does not read: `text` says where."
+        default=False, exclude_if=falsy, description="Whether the Job or task cannot be read; `text` has the reason."
     )
 
 

@@ -266,18 +266,18 @@ def of_checkpoint(
     again = f"perstack resume {job} --resume-from {quote(asked or checkpoint_id)} -i ANSWER{given}"
     branches = (
         CommandLine(f"{branch}{given}", "a branch with a new query"),
-        CommandLine(f"{branch} --with-files{given}", "the same, with the files of then"),
+        CommandLine(f"{branch} --with-files{given}", "the same, with the files of that step"),
         *([] if asked is None else [CommandLine(again, "another answer, in a branch")]),
     )
     return [
         CommandLine(f"perstack log --checkpoint {checkpoint} --messages{given}", "the messages as the model sees them"),
-        CommandLine(f"perstack log --checkpoint {checkpoint} --new{given}", "those that are new in this step"),
+        CommandLine(f"perstack log --checkpoint {checkpoint} --new{given}", "the messages that are new in this step"),
         CommandLine(f"perstack log --checkpoint {checkpoint} --json{given} > FILE", "the checkpoint, in a file"),
         *(branches if begins_branch else ()),
         CommandLine(f"perstack diff {job} {checkpoint}{given}", "what the step did to files"),
         *comparison,
         CommandLine(_diff_between(job_id, checkpoint_id, "", given), "what changed from there until now"),
-        CommandLine(rewind(job_id, checkpoint_id, given), "the files of then"),
+        CommandLine(rewind(job_id, checkpoint_id, given), "the files of that step"),
     ]
 
 

@@ -277,7 +277,7 @@ def _text_schema(allowed: AcceptedAnswers, *, has_lists: bool = False) -> JsonOb
         answer["enum"] = list(allowed.options)
     properties: JsonObject = {ANSWER: answer}
     if allowed.is_approval:
-        hint = "Beside a no: what the model should know"
+        hint = "With a no: the reason, for the model"
         properties[COMMENT] = {"type": "string", "title": "Words", "description": hint}
     if allowed.is_yes_no:
         properties[COMMENT] = {"type": "string", "title": "Words", "description": "Comment on your answer"}

@@ -39,7 +39,7 @@ ACTIONS: tuple[Action, ...] = (
 OF_HISTORY: tuple[Action, ...] = (
     Action("open_job", "Open the Job", "Show the Job in a tab: resume it, answer it, or ask for more.", "o", "o"),
     Action("branch", "Branch", "Type a new query, which continues from the checkpoint in a branch.", "b", "b"),
-    Action("branch_with_files", "Branch with the files", "The same, with the files of then.", "f", "f"),
+    Action("branch_with_files", "Branch with the files", "The same, with the files of that step.", "f", "f"),
     Action("answer_again", "Answer again", "Answer what was asked there differently, in a branch.", "a", "a"),
     Action("rewind", "Rewind the files", "Make the files what they were there; you see the changes first.", "r", "r"),
     Action("files", "Files changed", "Show what the Job, the Run or the step did to files, line by line.", "d", "d"),

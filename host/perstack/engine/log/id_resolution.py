@@ -59,7 +59,7 @@ def _possible_job_ids(typed: str) -> list[str]:
 def _ambiguous(typed: str, matches: list[str]) -> UsageError:
     more = f" and {len(matches) - _MAX_MATCHES_SHOWN} more" if len(matches) > _MAX_MATCHES_SHOWN else ""
     shown_ids = ", ".join(sorted(matches)[:_MAX_MATCHES_SHOWN])
-    return UsageError(f"{typed} fits {shown_ids}{more}: type more of the one that you mean")
+    return UsageError(f"{typed} matches {shown_ids}{more}: type more characters of the id")
 
 
 async def nth_latest_job(storage: Storage, number: int) -> str:

@@ -104,10 +104,10 @@ def _files(folder: SkillFolder) -> str:
 
     other_files = [file for file in folder.files if file.path != skill_file_of(folder)]
     if not other_files:
-        return "there are no files beside its SKILL.md."
+        return "it has no files besides SKILL.md."
     listing = ", ".join(f"{file.path} ({file.size:,} bytes)" for file in other_files[:_MAX_FILES_NAMED])
     more = f" and {len(other_files) - _MAX_FILES_NAMED} more" if len(other_files) > _MAX_FILES_NAMED else ""
-    return f"the files beside its SKILL.md are {listing}{more}."
+    return f"besides SKILL.md it has {listing}{more}."
 
 
 def _excerpt(text: str, begin: int) -> str:
