@@ -119,7 +119,7 @@ async def _assertion_in(response: httpx2.Response) -> str:
     try:
         return _IdentityAssertion.model_validate_json(await response.aread()).access_token
     except ValueError:
-        raise SkillError("the identity provider's answer is not as it should be") from None
+        raise SkillError("the identity provider's answer has no identity assertion") from None
 
 
 async def _identity(settings: OAuth) -> str:
@@ -137,17 +137,13 @@ def _read_identity(path: Path) -> str:
 
 
 def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
-    """Return the flow of a client that logs in without a person.
-
-    Raises SkillError for an invalid key.
-    """
-    client_id = settings.client_id or ""
+    """Return the flow of a client that logs in without a person. Raises SkillError for an invalid key."""
+    client_id, secret = settings.client_id or "", settings.client_secret or ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MCPDeprecationWarning)  # without an issuer the server's is used
         provider: _SecretClient | _KeyClient | _AssertionClient
         if settings.identity_file is not None:
             kind = _IdentityAssertionClient if settings.flow == "identityAssertion" else _WorkloadClient
-            secret = settings.client_secret or ""
             provider = kind(endpoint, NoTokenStorage(), client_id, secret, issuer=settings.issuer)
         elif settings.private_key is not None:
             signing = SignedJWTParameters(
@@ -159,7 +155,6 @@ def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
             assertion = signing.create_assertion_provider()
             provider = _KeyClient(endpoint, NoTokenStorage(), client_id, assertion, issuer=settings.issuer)
         else:
-            secret = settings.client_secret or ""
             provider = _SecretClient(endpoint, NoTokenStorage(), client_id, secret, issuer=settings.issuer)
     provider.settings = settings
     given = provider.context.client_metadata

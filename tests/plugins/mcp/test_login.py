@@ -341,7 +341,7 @@ def test_an_identity_provider_vouches_for_a_person_at_each_login(bed: Bed, guard
     assert "gave no assertion: invalid_grant: what is …?" in _problem(wait_for(work()))
     file.write_text("token-of-ann")
     guarded.do("deny")
-    assert "the identity provider's answer is not as it should be" in _problem(wait_for(work()))
+    assert "the identity provider's answer has no identity assertion" in _problem(wait_for(work()))
     file.unlink()
     assert f"`identityFile` {file} cannot be read: No such file" in _problem(wait_for(work()))
     for secret in (b"token-of", b"assertion-of", b"s3cret", b"wrong"):

@@ -81,8 +81,11 @@ def _masked_remote(skill: McpSseSkill) -> McpSseSkill:
 
 
 def _oauth_secrets(oauth: OAuth) -> Mapping[str, str | None]:
-    names = ("client_secret", "private_key", "identity_client_secret")
-    return {name: getattr(oauth, name) for name in names}
+    return {
+        "client_secret": oauth.client_secret,
+        "private_key": oauth.private_key,
+        "identity_client_secret": oauth.identity_client_secret,
+    }
 
 
 def _mask(value: str) -> str:
