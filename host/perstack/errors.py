@@ -4,7 +4,8 @@
     ├── UsageError            the caller: wrong option, id, or moment
     │   ├── NotFound          a Job, Run, task or checkpoint that does not exist
     │   ├── NotAllowed        an action that a task's status does not allow
-    │   └── CannotServe       a Job that needs what this worker does not have
+    │   ├── CannotServe       a Job that needs what this worker does not have
+    │   └── NotAgreed         something that its user has to agree to first; has the page to show
     ├── DefinitionError       the author of perstack.toml; has every problem found
     ├── ProviderError         the model's endpoint; has its status and its own message
     │   └── MissingCredential a key, or a library, that the provider needs
@@ -77,6 +78,18 @@ class NotAllowed(UsageError):
 
 class CannotServe(UsageError):
     """A missing key, plugin or program on a worker. Nothing was written; another worker may have it."""
+
+
+class NotAgreed(UsageError):
+    """Something written by others, which the host does not act on before its user has agreed. Nothing was done."""
+
+    def __init__(
+        self, message: str, *, page: Sequence[str], agree: Callable[[], None], next_steps: Sequence[NextStep] = ()
+    ) -> None:
+        """Create the error. `page` shows, whole, what `agree` records an agreement to; `agree` raises StorageError."""
+        super().__init__(message, next_steps=next_steps)
+        self.page = tuple(page)
+        self.agree = agree
 
 
 @dataclass(frozen=True)

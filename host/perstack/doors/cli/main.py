@@ -16,8 +16,16 @@ import click
 
 from perstack.core.base.text import one_line
 from perstack.doors.cli.commands import COMMANDS, COMPLETE_VARIABLE, EXAMPLES, GROUPS
-from perstack.doors.cli.terminal import discard_stdout, finish_stderr, finish_stdout, guard_streams, print_err
-from perstack.errors import DefinitionError, PerstackError
+from perstack.doors.cli.terminal import (
+    confirm,
+    discard_stdout,
+    finish_stderr,
+    finish_stdout,
+    guard_streams,
+    print_err,
+)
+from perstack.doors.shared.screen import is_terminal
+from perstack.errors import DefinitionError, NotAgreed, PerstackError
 from perstack.version import VERSION
 
 # Hide the keys in the host's environment from the programs that it starts, which run as its user. Linux shows a
@@ -148,6 +156,26 @@ def perstack(context: click.Context) -> None:
         show_overview()
 
 
+_MAX_AGREEMENTS = 3  # definition, state, and a change of one of them meanwhile
+
+
+def _run_command() -> None:
+    """Run the command; at a terminal, ask for an agreement that it needs and run it again. It has done nothing yet."""
+    for _ in range(_MAX_AGREEMENTS):
+        try:
+            perstack.main(prog_name="perstack", standalone_mode=False)
+            return
+        except NotAgreed as error:
+            if "--no-input" in sys.argv or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+                raise
+            for line in (error.message, *error.page):
+                print_err(one_line(line))
+            if not confirm("Agree to all of this?"):
+                raise
+            error.agree()
+    perstack.main(prog_name="perstack", standalone_mode=False)
+
+
 def entry() -> None:
     """Run the command line, and end the process with an exit status of EXIT_CODES."""
     keep_environment_private()
@@ -160,7 +188,7 @@ def entry() -> None:
         return
     try:
         try:
-            perstack.main(prog_name="perstack", standalone_mode=False)
+            _run_command()
         finally:
             finish_stdout()  # while a failure can still be reported
     except click.exceptions.Exit as error:
