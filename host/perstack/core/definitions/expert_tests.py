@@ -63,48 +63,71 @@ _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 class Expected(Fact):
     """Expected outcome of a Job. Only given fields are checked; the status is always checked."""
 
-    status: Annotated[ExpectedStatus, Key("status of the Job at its end; default `completed`")] = "completed"
-    called: Annotated[_Rules, Key("calls that must occur in a Run of the Job (permission rules)")] = ()
-    not_called: Annotated[_Rules, Key("calls that must not occur (permission rules)")] = ()
-    result_contains: Annotated[tuple[_Text, ...], Key("texts that the result must contain")] = ()
+    status: Annotated[ExpectedStatus, Key("status of the Job at its end; default `completed`", effect="text")] = (
+        "completed"
+    )
+    called: Annotated[_Rules, Key("calls that must occur in a Run of the Job (permission rules)", effect="text")] = ()
+    not_called: Annotated[_Rules, Key("calls that must not occur (permission rules)", effect="text")] = ()
+    result_contains: Annotated[tuple[_Text, ...], Key("texts that the result must contain", effect="text")] = ()
     result_matches: Annotated[
-        str | None, NOT_EMPTY, Rule(_wrong_pattern), Key("a pattern, as in a JSON schema, that the result must contain")
+        str | None,
+        NOT_EMPTY,
+        Rule(_wrong_pattern),
+        Key("a pattern, as in a JSON schema, that the result must contain", effect="text"),
     ] = None
     files: Annotated[
         dict[Annotated[str, Rule(_wrong_file)], str],
-        Key('files of the workspace by path, each with a text that it must contain; `""`: it must exist'),
+        Key(
+            'files of the workspace by path, each with a text that it must contain; `""`: it must exist', effect="text"
+        ),
     ] = Field(default_factory=dict)
-    max_steps: Annotated[int | None, at_least(0), Key("maximum steps over all Runs")] = None
+    max_steps: Annotated[int | None, at_least(0), Key("maximum steps over all Runs", effect="text")] = None
     max_cost: Annotated[
-        float | None, Rule(_wrong_cost), Key("maximum cost in US dollars; an unknown cost exceeds it")
+        float | None, Rule(_wrong_cost), Key("maximum cost in US dollars; an unknown cost exceeds it", effect="text")
     ] = None
     command: Annotated[
         _Text | Annotated[tuple[_Text, ...], NOT_EMPTY] | None,
-        Key("a shell command or a program, run in the workspace with the result on stdin; exit status 0 is success"),
+        Key(
+            "a shell command or a program, run in the workspace with the result on stdin; exit status 0 is success",
+            effect="executes",
+        ),
     ] = None
 
 
 class ExpertTest(Fact):
     """Test case: a query, the model, the number of repetitions and the expected outcome."""
 
-    name: Annotated[_Text, Rule(wrong_name), Key("its name, unique for the Expert")]
-    query: Annotated[_Text, Key("the query to the Expert")]
+    name: Annotated[_Text, Rule(wrong_name), Key("its name, unique for the Expert", effect="text")]
+    query: Annotated[_Text, Key("the query to the Expert", effect="text")]
     model: Annotated[
-        str | None, NOT_EMPTY, Key("a script or a recording, relative to this file; default: the real model")
+        str | None,
+        NOT_EMPTY,
+        Key("a script or a recording, relative to this file; default: the real model", effect="executes"),
     ] = None
     live: Annotated[
         tuple[_Text, ...],
-        Key("with a recording: tools to call instead of playing their results; default: those that write files"),
+        Key(
+            "with a recording: tools to call instead of playing their results; default: those that write files",
+            effect="executes",
+        ),
     ] = ()
-    answers: Annotated[tuple[str, ...], Key("answers to its questions, in order")] = ()
+    answers: Annotated[tuple[str, ...], Key("answers to its questions, in order", effect="executes")] = ()
     workspace: Annotated[
-        str | None, NOT_EMPTY, Key("a folder, relative to this file, whose copy it works in; default: an empty one")
+        str | None,
+        NOT_EMPTY,
+        Key(
+            "a folder, relative to this file, whose copy it works in; default: an empty one",
+            effect="reads",
+            is_path=True,
+        ),
     ] = None
-    repeats: Annotated[int, at_least(1), Rule(_too_many), Key("number of runs; default 1")] = 1
-    pass_rate: Annotated[float, Rule(_wrong_rate), Key("share of the runs that must pass; default 1, which is all")] = (
-        1.0
-    )
+    repeats: Annotated[int, at_least(1), Rule(_too_many), Key("number of runs; default 1", effect="text")] = 1
+    pass_rate: Annotated[
+        float, Rule(_wrong_rate), Key("share of the runs that must pass; default 1, which is all", effect="text")
+    ] = 1.0
     timeout: Annotated[
-        int, at_least(1), Key("milliseconds for the Job, and for the command after it; default 600000")
+        int, at_least(1), Key("milliseconds for the Job, and for the command after it; default 600000", effect="text")
     ] = 600_000
-    expect: Annotated[Expected, Key("the expected outcome, see below")] = Field(default_factory=Expected)
+    expect: Annotated[Expected, Key("the expected outcome, see below", effect="table")] = Field(
+        default_factory=Expected
+    )

@@ -60,7 +60,7 @@ class FunctionEvaluator(Fact):
         tuple[NonEmptyText, ...],
         BeforeValidator(as_tuple),
         Field(exclude_if=falsy),
-        Key("environment variables that the function needs"),
+        Key("environment variables that the function needs", effect="executes"),
     ] = ()
 
 
@@ -98,25 +98,38 @@ Direction = Literal["higher", "lower"]
 class Iterate(Fact):
     """Settings for running an Expert repeatedly until a measurement of its result is good enough."""
 
-    evaluator: Annotated[Evaluator, Key("the evaluator: a command, `{ expert = … }` or `{ entry = … }`")]
+    evaluator: Annotated[
+        Evaluator,
+        Key(
+            "the evaluator: a command, `{ expert = … }` or `{ entry = … }`",
+            effect="executes",
+            is_inert=lambda value: isinstance(value, ExpertEvaluator),
+        ),
+    ]
     target: Annotated[
-        float | None, Rule(wrong_number), Key("value at which the series ends; default: all iterations run")
+        float | None,
+        Rule(wrong_number),
+        Key("value at which the series ends; default: all iterations run", effect="narrows"),
     ] = None
-    max_iterations: Annotated[int, at_least(1), Key("maximum iterations; default 5")] = 5
+    max_iterations: Annotated[int, at_least(1), Key("maximum iterations; default 5", effect="narrows")] = 5
     metric: Annotated[
         NonEmptyText | tuple[NonEmptyText, ...],
         NOT_EMPTY,
-        Key("metrics to compare; default `score`; of several, the worst counts"),
+        Key("metrics to compare; default `score`; of several, the worst counts", effect="text"),
     ] = "score"
-    direction: Annotated[Direction, Key("the better direction; default `higher`")] = "higher"
-    accumulate: Annotated[bool, Key("show each iteration all earlier ones, not only the last; default false")] = False
-    timeout: Annotated[int, at_least(1), Key("milliseconds for a command or a function; default 600000")] = 600_000
+    direction: Annotated[Direction, Key("the better direction; default `higher`", effect="text")] = "higher"
+    accumulate: Annotated[
+        bool, Key("show each iteration all earlier ones, not only the last; default false", effect="text")
+    ] = False
+    timeout: Annotated[
+        int, at_least(1), Key("milliseconds for a command or a function; default 600000", effect="narrows")
+    ] = 600_000
     max_cost: Annotated[
         float | None,
         Rule(wrong_budget),
-        Key("US dollars for all its Jobs together, including those of an evaluating Expert"),
+        Key("US dollars for all its Jobs together, including those of an evaluating Expert", effect="narrows"),
     ] = None
-    max_tokens: Annotated[int | None, at_least(1), Key("tokens for all its Jobs together")] = None
+    max_tokens: Annotated[int | None, at_least(1), Key("tokens for all its Jobs together", effect="narrows")] = None
 
 
 def _wrong_web_domain(domain: str) -> str | None:
@@ -138,17 +151,23 @@ class WebToolOptions(Fact):
     """Limits of a provider's tool that searches or reads the web."""
 
     max_uses: Annotated[
-        int | None, at_least(1), Field(exclude_if=falsy), Key("maximum uses in one reply; default: the provider's")
+        int | None,
+        at_least(1),
+        Field(exclude_if=falsy),
+        Key("maximum uses in one reply; default: the provider's", effect="narrows"),
     ] = None
-    allowed_domains: Annotated[_Domains, Key("the only domains that it may use")] = ()
-    blocked_domains: Annotated[_Domains, Key("domains that it must not use")] = ()
+    allowed_domains: Annotated[_Domains, Key("the only domains that it may use", effect="narrows")] = ()
+    blocked_domains: Annotated[_Domains, Key("domains that it must not use", effect="narrows")] = ()
 
 
 class FileSearchOptions(Fact):
     """Files that a provider's tool searches."""
 
     vector_store_ids: Annotated[
-        tuple[NonEmptyText, ...], NOT_EMPTY, BeforeValidator(as_tuple), Key("vector stores to search, by their ids")
+        tuple[NonEmptyText, ...],
+        NOT_EMPTY,
+        BeforeValidator(as_tuple),
+        Key("vector stores to search, by their ids", effect="reaches"),
     ]
 
 
@@ -156,12 +175,20 @@ class ProviderToolOptions(Fact):
     """Options of the tools that a provider runs, by the tool's name."""
 
     web_search: Annotated[
-        WebToolOptions | None, Rule(_has_two_lists), Field(exclude_if=falsy), Key("limits of searches of the web")
+        WebToolOptions | None,
+        Rule(_has_two_lists),
+        Field(exclude_if=falsy),
+        Key("limits of searches of the web", effect="table"),
     ] = None
     web_fetch: Annotated[
-        WebToolOptions | None, Rule(_has_two_lists), Field(exclude_if=falsy), Key("limits of the pages that are read")
+        WebToolOptions | None,
+        Rule(_has_two_lists),
+        Field(exclude_if=falsy),
+        Key("limits of the pages that are read", effect="table"),
     ] = None
-    file_search: Annotated[FileSearchOptions | None, Field(exclude_if=falsy), Key("files to search")] = None
+    file_search: Annotated[
+        FileSearchOptions | None, Field(exclude_if=falsy), Key("files to search", effect="table")
+    ] = None
 
     def of(self, tool: str) -> WebToolOptions | FileSearchOptions | None:
         """Return the options of a tool; None without any."""
@@ -185,49 +212,66 @@ class Expert(SharedKeys):
 
     argument_names: ClassVar = {"name": "key"}
 
-    version: Annotated[str, Rule(wrong_version), Key("a semantic version; default `1.0.0`")] = "1.0.0"
+    version: Annotated[str, Rule(wrong_version), Key("a semantic version; default `1.0.0`", effect="text")] = "1.0.0"
     min_runtime_version: Annotated[
-        str | None, Rule(wrong_runtime_level), Key("the oldest runtime that it works on, such as `v1.0`")
+        str | None, Rule(wrong_runtime_level), Key("the oldest runtime that it works on, such as `v1.0`", effect="text")
     ] = None
-    description: Annotated[str, at_most(2048), Key("one line for Experts that may delegate to it")] = ""
-    instruction: Annotated[NonEmptyText, at_most(20 * 1024), Key("what the Expert knows and does")]
+    description: Annotated[str, at_most(2048), Key("one line for Experts that may delegate to it", effect="text")] = ""
+    instruction: Annotated[NonEmptyText, at_most(20 * 1024), Key("what the Expert knows and does", effect="text")]
     delegates: Annotated[
-        tuple[NonEmptyText, ...], Key("keys of the Experts that it may call, `name` or `name@version`")
+        tuple[NonEmptyText, ...], Key("keys of the Experts that it may call, `name` or `name@version`", effect="text")
     ] = ()
-    tags: Annotated[tuple[str, ...], Key("words to sort Experts by")] = ()
-    skills: Annotated[tuple[AnySkill, ...], Key("its tools, by the skill's name")] = ()
+    tags: Annotated[tuple[str, ...], Key("words to sort Experts by", effect="text")] = ()
+    skills: Annotated[tuple[AnySkill, ...], Key("its tools, by the skill's name", effect="table")] = ()
     agent_skills: Annotated[  # empty after reading: each entry is then one of `skills`
         tuple[NonEmptyText, ...],
         Field(exclude_if=falsy),
-        Key("folders with a SKILL.md, or patterns, relative to this file, see `agentSkill`"),
+        Key(
+            "folders with a SKILL.md, or patterns, relative to this file, see `agentSkill`",
+            effect="reads",
+            is_path=True,
+        ),
     ] = ()
     provider: ProviderKey = None
-    permissions: Annotated[Permissions | None, Key("permission rules, in addition to the project's")] = None
+    permissions: Annotated[
+        Permissions | None, Key("permission rules, in addition to the project's", effect="table")
+    ] = None
     budget: BudgetKey = None
     returns: Annotated[
-        JsonObject | None, InText(result_schema_of), Key("for a delegate: JSON schema of its result, as JSON text")
+        JsonObject | None,
+        InText(result_schema_of),
+        Key("for a delegate: JSON schema of its result, as JSON text", effect="text"),
     ] = None
     output: Annotated[
-        JsonObject | None, InText(result_schema_of), Key("for a Coordinator: JSON schema of its result, as JSON text")
+        JsonObject | None,
+        InText(result_schema_of),
+        Key("for a Coordinator: JSON schema of its result, as JSON text", effect="text"),
     ] = None
     effects: Annotated[
-        bool, Field(exclude_if=falsy), Key("its work has an effect: a success without one is marked; default false")
+        bool,
+        Field(exclude_if=falsy),
+        Key("its work has an effect: a success without one is marked; default false", effect="text"),
     ] = False
     iterate: Annotated[
-        Iterate | None, Key("how it is repeated until its result is good enough, see `iterate` below")
+        Iterate | None, Key("how it is repeated until its result is good enough, see `iterate` below", effect="table")
     ] = None
     ask: Annotated[
         bool,
         Field(exclude_if=falsy),
-        Key("as a Coordinator it has the tool `askUser`, to ask a person a question; default false"),
+        Key("as a Coordinator it has the tool `askUser`, to ask a person a question; default false", effect="text"),
     ] = False
     provider_tools: Annotated[
         tuple[NonEmptyText, ...],
         Field(exclude_if=falsy),
-        Key("tools that its model's provider runs itself, such as `webSearch`, see `providerTools` below"),
+        Key(
+            "tools that its model's provider runs itself, such as `webSearch`, see `providerTools` below",
+            effect="reaches",
+        ),
     ] = ()
     provider_tool_options: Annotated[
-        ProviderToolOptions | None, Field(exclude_if=falsy), Key("limits of `providerTools`, by the tool's name")
+        ProviderToolOptions | None,
+        Field(exclude_if=falsy),
+        Key("limits of `providerTools`, by the tool's name", effect="table"),
     ] = None
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
@@ -42,15 +42,29 @@ BROKEN: Final = "brokenRule"
 EMPTY: Final = "must not be empty"
 
 
+KeyEffect = Literal["text", "narrows", "executes", "reads", "writes", "reaches", "pays", "table"]
+"""Effect of a key of a definition. `text`: what a model reads, or a choice that costs and opens nothing. `narrows`: a
+limit or a refusal. The next five act on the user's machine, data or account, and have no effect before the user has
+agreed: the key starts a program or lets one run, reads or writes files that are not of the definition's folder, reaches
+an address, or spends more than a limit says. `table`: the keys of the tables in it have the effects."""
+
+
+def _never(value: object) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """Annotation of a field that is a key of perstack.toml."""
 
     meaning: str
+    effect: KeyEffect
     name: str | None = None  # name in files, if it differs from the recorded name
     is_required: bool = False  # True if files must have the key although recorded definitions need not
     default: float | None = None  # value in force where no level has one; None if the meaning says what then holds
     zero_lifts: bool = False  # True if 0 means no limit
+    is_path: bool = False  # True if its effect ends where the path, or the address of a file, stays in the folder
+    is_inert: Callable[[object], bool] = _never  # whether a value, or one item of a list, has no effect
 
     @property
     def text(self) -> str:

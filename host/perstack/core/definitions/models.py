@@ -34,14 +34,17 @@ class ProviderLimits(Fact):
     """`[limits."provider"]`: limits on what all Runs of a process together may ask of an endpoint."""
 
     name: str
-    concurrency: Annotated[int | None, at_least(1), Key("maximum concurrent generations")] = None
+    concurrency: Annotated[int | None, at_least(1), Key("maximum concurrent generations", effect="narrows")] = None
     requests_per_minute: Annotated[
-        int | None, at_least(1), Key("maximum generations started in a minute, evenly spread")
+        int | None, at_least(1), Key("maximum generations started in a minute, evenly spread", effect="narrows")
     ] = None
     tokens_per_minute: Annotated[
         int | None,
         at_least(1),
-        Key("maximum tokens in a minute, sent and generated; estimated until the reply reports its usage"),
+        Key(
+            "maximum tokens in a minute, sent and generated; estimated until the reply reports its usage",
+            effect="narrows",
+        ),
     ] = None
 
 
@@ -96,18 +99,24 @@ class Price(Fact):
     """`[prices."provider/model"]`: prices of a model's tokens, in US dollars per million."""
 
     name: str
-    input: Annotated[float, Rule(wrong_price), Key("sent tokens", is_required=True)] = 0.0
-    output: Annotated[float, Rule(wrong_price), Key("generated tokens, including reasoning", is_required=True)] = 0.0
+    input: Annotated[float, Rule(wrong_price), Key("sent tokens", effect="pays", is_required=True)] = 0.0
+    output: Annotated[
+        float, Rule(wrong_price), Key("generated tokens, including reasoning", effect="pays", is_required=True)
+    ] = 0.0
     cache_read: Annotated[
-        float | None, Rule(wrong_price), Key("tokens that the provider had cached; default: the price of `input`")
+        float | None,
+        Rule(wrong_price),
+        Key("tokens that the provider had cached; default: the price of `input`", effect="pays"),
     ] = None
     cache_write: Annotated[
-        float | None, Rule(wrong_price), Key("tokens that the provider caches; default: the price of `input`")
+        float | None,
+        Rule(wrong_price),
+        Key("tokens that the provider caches; default: the price of `input`", effect="pays"),
     ] = None
     uses: Annotated[
         dict[str, Annotated[float, Rule(wrong_tool_price)]],
         Field(exclude_if=falsy),
-        Key("US dollars for a thousand uses of one of the `providerTools`; default: published prices"),
+        Key("US dollars for a thousand uses of one of the `providerTools`; default: published prices", effect="pays"),
     ] = Field(default_factory=dict[str, float])
 
     @property

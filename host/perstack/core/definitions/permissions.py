@@ -195,15 +195,40 @@ Decision = Literal["allow", "ask", "deny"]
 
 _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 
+_ASKED_ANYWAY = "exec"  # the only tool of the base skill that runs unasked only if it is named
+
+
+def _opens_nothing(value: object) -> bool:
+    """Return whether an `allow` rule or a `default` permits no more than a definition without permissions.
+
+    A rule with arguments may open a protected file, and one with a skill names tools that are not the base skill's.
+    """
+    if not isinstance(value, str) or value == "allow":
+        return False
+    if value in ("ask", "deny"):
+        return True
+    rule = read_rule(value)
+    return not (rule.has_arguments or rule.skill or rule.is_delegate or rule.tool.matches(_ASKED_ANYWAY))
+
 
 class Permissions(Fact):
     """Rules as written. Of several tables that apply to a call the strictest decides."""
 
-    default: Annotated[Decision | None, Key("decision about calls that match no rule")] = None  # None: allow
-    deny: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that never run (rules)")] = ()
-    ask: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that a person is asked about (rules)")] = ()
+    default: Annotated[
+        Decision | None, Key("decision about calls that match no rule", effect="executes", is_inert=_opens_nothing)
+    ] = None  # None: allow
+    deny: Annotated[_Rules, Field(exclude_if=falsy), Key("calls that never run (rules)", effect="narrows")] = ()
+    ask: Annotated[
+        _Rules, Field(exclude_if=falsy), Key("calls that a person is asked about (rules)", effect="narrows")
+    ] = ()
     allow: Annotated[
-        _Rules, Field(exclude_if=falsy), Key("calls that run although a less specific rule, or `default`, asks")
+        _Rules,
+        Field(exclude_if=falsy),
+        Key(
+            "calls that run although a less specific rule, or `default`, asks",
+            effect="executes",
+            is_inert=_opens_nothing,
+        ),
     ] = ()
 
     @property

@@ -45,14 +45,15 @@ class Audit(Fact):
         Rule(wrong_anchor),
         Key(
             "receives the heads of a Job, task or series when it stops: `file:PATH`, an `https://` address, "
-            "or a program as a list"
+            "or a program as a list",
+            effect="reaches",
         ),
     ] = None
     signing_key: Annotated[  # reference to the key, never the key itself
         str | None,
         NOT_EMPTY,
         Rule(wrong_key),
-        Key("the Ed25519 key in PEM that signs the heads: `file:PATH` or `env:NAME`"),
+        Key("the Ed25519 key in PEM that signs the heads: `file:PATH` or `env:NAME`", effect="reads"),
     ] = None
 
 
@@ -65,15 +66,17 @@ class Retention(Fact):
     """`[retention]`: Jobs to remove automatically: a Job that meets all given conditions; without any, none."""
 
     older_than: Annotated[
-        str | None, Rule(wrong_span), Key("only Jobs without a write for this time, such as `30d`")
+        str | None, Rule(wrong_span), Key("only Jobs without a write for this time, such as `30d`", effect="writes")
     ] = None
     keep_last: Annotated[
-        int | None, at_least(0), Key("number of each Expert's newest Jobs to keep, counted over all of them")
+        int | None,
+        at_least(0),
+        Key("number of each Expert's newest Jobs to keep, counted over all of them", effect="writes"),
     ] = None
     status: Annotated[
         tuple[str, ...],
         Rule(_unknown_status),
-        Key("only Jobs like this: " + ", ".join(f"`{name}`" for name in TYPED_STATUS)),
+        Key("only Jobs like this: " + ", ".join(f"`{name}`" for name in TYPED_STATUS), effect="writes"),
     ] = ()
 
 
@@ -113,15 +116,19 @@ class Schedule(Fact):
         NOT_EMPTY,
         at_most(200),
         Rule(_wrong_number_of_fields),
-        Key("when: minute, hour, day of the month, month and day of the week, as cron has them"),
+        Key("when: minute, hour, day of the month, month and day of the week, as cron has them", effect="pays"),
     ]
-    timezone: Annotated[str, NOT_EMPTY, at_most(100), Key("its time zone, such as `Europe/Berlin`; default `UTC`")] = (
-        "UTC"
-    )
-    expert: Annotated[str, NOT_EMPTY, Key("the Expert, `name` or `name@version`")]
-    query: Annotated[str, NOT_EMPTY, Key("the query")]
+    timezone: Annotated[
+        str, NOT_EMPTY, at_most(100), Key("its time zone, such as `Europe/Berlin`; default `UTC`", effect="pays")
+    ] = "UTC"
+    expert: Annotated[str, NOT_EMPTY, Key("the Expert, `name` or `name@version`", effect="pays")]
+    query: Annotated[str, NOT_EMPTY, Key("the query", effect="pays")]
     overlap: Annotated[
-        Overlap, Key("while the Job of the previous occurrence is active: `skip` this one (default), or `queue` it")
+        Overlap,
+        Key(
+            "while the Job of the previous occurrence is active: `skip` this one (default), or `queue` it",
+            effect="pays",
+        ),
     ] = "skip"
 
     @property
@@ -138,14 +145,16 @@ class Workers(Fact):
         NOT_EMPTY,
         Key(
             "the queue that assigns Jobs to workers, such as `postgresql://host/database`; default: the "
-            "database of the storage, if it is PostgreSQL"
+            "database of the storage, if it is PostgreSQL",
+            effect="reaches",
         ),
     ] = None
     delegates: Annotated[
         Literal["local", "distributed"],
         Key(
             "where a worker runs the delegates of its Jobs: `local` (default), itself, or `distributed`, on "
-            "any worker with a free place"
+            "any worker with a free place",
+            effect="text",
         ),
     ] = "local"
 
@@ -167,46 +176,63 @@ class Project(SharedKeys):
 
     provider: ProviderKey = None
     sandbox: Annotated[
-        Sandbox | None, Key("what programs of tools may reach in addition, and their limits, see `[sandbox]`")
+        Sandbox | None,
+        Key("what programs of tools may reach in addition, and their limits, see `[sandbox]`", effect="table"),
     ] = None
-    env_path: Annotated[tuple[NonEmptyText, ...], Key("files with environment variables, relative to this file")] = ()
-    storage: Annotated[NonEmptyText, Key("where state is stored, relative to this file; default `file:perstack`")] = (
-        "file:perstack"
-    )
-    storage_setting: Annotated[JsonObject, Key("settings of that storage, see the page on storages")] = Field(
-        default_factory=dict
-    )
+    env_path: Annotated[
+        tuple[NonEmptyText, ...],
+        Key("files with environment variables, relative to this file", effect="reads", is_path=True),
+    ] = ()
+    storage: Annotated[
+        NonEmptyText,
+        Key("where state is stored, relative to this file; default `file:perstack`", effect="writes", is_path=True),
+    ] = "file:perstack"
+    storage_setting: Annotated[
+        JsonObject, Key("settings of that storage, see the page on storages", effect="reaches")
+    ] = Field(default_factory=dict)
     workspace: Annotated[  # absolute after reading; None leaves the folder to the caller
         Annotated[str, NOT_EMPTY] | Workspace | None,
         Key(
-            "folder that Experts work in, relative to this file; default: the current folder; a table, see `workspace`"
+            "folder that Experts work in, relative to this file; default: the current folder; a table, see `workspace`",
+            effect="writes",
+            is_path=True,
         ),
     ] = None
     includes: Annotated[  # absolute after reading
-        tuple[NonEmptyText, ...], Key("further files, or patterns, whose Experts are included", name="include")
+        tuple[NonEmptyText, ...],
+        Key("further files, or patterns, whose Experts are included", effect="reads", name="include", is_path=True),
     ] = ()
     audit: Annotated[
-        Audit | None, Key("where the heads of logs are also stored, and how they are signed, see `[audit]`")
+        Audit | None,
+        Key("where the heads of logs are also stored, and how they are signed, see `[audit]`", effect="table"),
     ] = None
     retention: Annotated[
-        Retention | None, Key("which Jobs `perstack task run-due` and `perstack prune` remove, see `[retention]`")
+        Retention | None,
+        Key("which Jobs `perstack task run-due` and `perstack prune` remove, see `[retention]`", effect="table"),
     ] = None
-    workers: Annotated[Workers | None, Key("the queue for workers, see `[workers]`")] = None
+    workers: Annotated[Workers | None, Key("the queue for workers, see `[workers]`", effect="table")] = None
     permissions: Annotated[
-        Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`")
+        Permissions | None, Key("which calls run, ask a person, or never run, see `[permissions]`", effect="table")
     ] = None
     budget: BudgetKey = None
     prices: Annotated[
-        tuple[Price, ...], Key("prices of models by `provider/model`, before published ones, see `[prices]`")
+        tuple[Price, ...],
+        Key("prices of models by `provider/model`, before published ones, see `[prices]`", effect="table"),
     ] = ()
-    models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`")] = Field(default_factory=dict)
+    models: Annotated[dict[str, WrittenModels], Key("names for models, see `[models]`", effect="text")] = Field(
+        default_factory=dict
+    )
     limits: Annotated[
-        tuple[ProviderLimits, ...], Key("limits on concurrent requests and requests per minute, see `[limits]`")
+        tuple[ProviderLimits, ...],
+        Key("limits on concurrent requests and requests per minute, see `[limits]`", effect="table"),
     ] = ()
     schedules: Annotated[
-        tuple[Schedule, ...], Key("Jobs started by a cron line, by the schedule's name, see `[schedules]`")
+        tuple[Schedule, ...],
+        Key("Jobs started by a cron line, by the schedule's name, see `[schedules]`", effect="table"),
     ] = ()
-    experts: Annotated[dict[str, Expert], Key("the Experts, by their key")] = Field(default_factory=dict)
+    experts: Annotated[dict[str, Expert], Key("the Experts, by their key", effect="table")] = Field(
+        default_factory=dict
+    )
     recorded_permissions: Permissions | None = None  # of the start of iterations; they hold in addition to today's
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute

@@ -91,7 +91,7 @@ def wrong_share(share: float) -> str | None:
 
 _LIMITS = ("memory", "processes", "cpu", "time", "tmp")
 _Path = Annotated[str, Rule(wrong_folder)]
-_Milliseconds = Annotated[int | None, at_least(1), Key("milliseconds that one program may run")]
+_Milliseconds = Annotated[int | None, at_least(1), Key("milliseconds that one program may run", effect="narrows")]
 _Place = Annotated[str, Rule(wrong_place)]
 _Size = Annotated[str, Rule(wrong_size)]
 
@@ -100,21 +100,33 @@ class Sandbox(Fact):
     """`[sandbox]`: what tools' programs may reach in addition to the defaults, and their limits."""
 
     writable: Annotated[
-        tuple[_Path, ...], Key("files and folders outside the workspace that may be changed, relative to this file")
+        tuple[_Path, ...],
+        Key("files and folders outside the workspace that may be changed, relative to this file", effect="writes"),
     ] = ()
     readable: Annotated[
-        tuple[_Path, ...], Key("additional files and folders that may be read; a `.env` only if named here")
+        tuple[_Path, ...],
+        Key("additional files and folders that may be read; a `.env` only if named here", effect="reads"),
     ] = ()
-    env: Annotated[tuple[Annotated[str, NOT_EMPTY], ...], Key("names of your variables that every program gets")] = ()
+    env: Annotated[
+        tuple[Annotated[str, NOT_EMPTY], ...], Key("names of your variables that every program gets", effect="reads")
+    ] = ()
     network: Annotated[
         tuple[_Place, ...],
-        Key("reachable hosts, `example.com` (ports 80 and 443), `*.example.com:443`, `localhost:8080`"),
+        Key(
+            "reachable hosts, `example.com` (ports 80 and 443), `*.example.com:443`, `localhost:8080`", effect="reaches"
+        ),
     ] = ()
-    memory: Annotated[_Size | None, Key("memory for all programs of a Job together, such as `2GiB`")] = None
-    processes: Annotated[int | None, at_least(8), Key("processes of all programs of a Job together, at least 8")] = None
-    cpu: Annotated[float | None, Rule(wrong_share), Key("processors for all programs of a Job together")] = None
+    memory: Annotated[
+        _Size | None, Key("memory for all programs of a Job together, such as `2GiB`", effect="narrows")
+    ] = None
+    processes: Annotated[
+        int | None, at_least(8), Key("processes of all programs of a Job together, at least 8", effect="narrows")
+    ] = None
+    cpu: Annotated[
+        float | None, Rule(wrong_share), Key("processors for all programs of a Job together", effect="narrows")
+    ] = None
     time: _Milliseconds = None
-    tmp: Annotated[_Size | None, Key("size of a program's `/tmp`; default `1GiB`")] = None
+    tmp: Annotated[_Size | None, Key("size of a program's `/tmp`; default `1GiB`", effect="narrows")] = None
 
 
 class SandboxPolicy(Fact):

@@ -50,28 +50,31 @@ class ContextKeys(Fact):
     context_window: Annotated[
         int | None,
         at_least(1_000),
-        Key("tokens that the model's context can hold; default: as its provider or published lists say"),
+        Key("tokens that the model's context can hold; default: as its provider or published lists say", effect="text"),
     ] = None
     compact_at: Annotated[
         float | None,
         Rule(wrong_share),
-        Key("share of the context window from which old content is shortened", default=COMPACT_AT),
+        Key("share of the context window from which old content is shortened", effect="text", default=COMPACT_AT),
     ] = None
     keep_results: Annotated[
         int | None,
         at_least(1),
-        Key("number of latest steps that keep the results of read-only tools whole", default=KEEP_RESULTS),
+        Key(
+            "number of latest steps that keep the results of read-only tools whole", effect="text", default=KEEP_RESULTS
+        ),
     ] = None
     keep_recent: Annotated[
         float | None,
         Rule(wrong_share),
-        Key("share of the context window whose latest turns are never summarised", default=KEEP_RECENT),
+        Key("share of the context window whose latest turns are never summarised", effect="text", default=KEEP_RECENT),
     ] = None
     compaction: Annotated[
         Compaction | None,
         Key(
             "whether old turns are shortened and summarised when the context is nearly full: `auto` "
-            "(default), `off`, or `{ expert = NAME }`, whose instruction and model write the summary"
+            "(default), `off`, or `{ expert = NAME }`, whose instruction and model write the summary",
+            effect="text",
         ),
     ] = None
 
@@ -111,49 +114,66 @@ class SharedKeys(ContextKeys):
 
     model: Annotated[
         WrittenModels | None,
-        Key("name of the model, as its provider spells it, or a list of a model and its fallbacks, see `[models]`"),
+        Key(
+            "name of the model, as its provider spells it, or a list of a model and its fallbacks, see `[models]`",
+            effect="text",
+        ),
     ] = None
-    reasoning_budget: Annotated[ReasoningBudget | None, at_least(0), Key("how much a model may think")] = None
+    reasoning_budget: Annotated[
+        ReasoningBudget | None, at_least(0), Key("how much a model may think", effect="text")
+    ] = None
     max_steps: Annotated[
-        int | None, at_least(0), Key("maximum steps of a Job, over all its Runs", default=100, zero_lifts=True)
+        int | None,
+        at_least(0),
+        Key("maximum steps of a Job, over all its Runs", effect="narrows", default=100, zero_lifts=True),
     ] = None
     max_depth: Annotated[
-        int | None, at_least(0), Key("maximum depth of nested delegates", default=8, zero_lifts=True)
+        int | None, at_least(0), Key("maximum depth of nested delegates", effect="narrows", default=8, zero_lifts=True)
     ] = None
     max_repeats: Annotated[
         int | None,
         at_least(0),
-        Key("maximum consecutive steps with the same calls and results", default=10, zero_lifts=True),
+        Key("maximum consecutive steps with the same calls and results", effect="narrows", default=10, zero_lifts=True),
     ] = None
-    max_retries: Annotated[int | None, at_least(0), Key("maximum retries of one generation", default=MAX_RETRIES)] = (
-        None
-    )
+    max_retries: Annotated[
+        int | None, at_least(0), Key("maximum retries of one generation", effect="narrows", default=MAX_RETRIES)
+    ] = None
     timeout: Annotated[
-        int | None, at_least(1), Key("milliseconds for one attempt of a generation", default=TIMEOUT_MS)
+        int | None,
+        at_least(1),
+        Key("milliseconds for one attempt of a generation", effect="narrows", default=TIMEOUT_MS),
     ] = None
     retry_timeout: Annotated[
-        int | None, at_least(1), Key("milliseconds for a generation with all its attempts", default=RETRY_TIMEOUT_MS)
+        int | None,
+        at_least(1),
+        Key("milliseconds for a generation with all its attempts", effect="narrows", default=RETRY_TIMEOUT_MS),
     ] = None
     tool_search: Annotated[
-        ToolSearch | None, Key("whether the model finds tools by a search instead of seeing all")
+        ToolSearch | None, Key("whether the model finds tools by a search instead of seeing all", effect="text")
     ] = None
     result_limit: Annotated[
         int | None,
         at_least(200),
-        Key("characters of a delegate's result that its caller sees at once", default=RESULT_LIMIT),
+        Key("characters of a delegate's result that its caller sees at once", effect="narrows", default=RESULT_LIMIT),
     ] = None
     agents_md: Annotated[
         bool | None,
-        Key("show the model the AGENTS.md files of the project; default false; a delegate uses its own key"),
+        Key(
+            "show the model the AGENTS.md files of the project; default false; a delegate uses its own key",
+            effect="text",
+        ),
     ] = None
     mask_secrets: Annotated[
         bool | None,
         Key(
             "replace secrets in the output of tools by `[secret:1]` before the model and the disk get it, "
-            "see below; default false, or true if its caller masks"
+            "see below; default false, or true if its caller masks",
+            effect="narrows",
         ),
     ] = None
-    runtime: Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; default `local`")] = None
+    runtime: Annotated[str | None, NOT_EMPTY, Key("where programs of tools run; default `local`", effect="narrows")] = (
+        None
+    )
 
     # fields in the order of a class's JSON, which logs and digests have fixed; all others follow as declared
     first_fields: ClassVar[tuple[str, ...]] = ()
@@ -167,26 +187,37 @@ class SharedKeys(ContextKeys):
             fields_by_name[name] = fields_by_name.pop(name)
 
 
+def _is_about_replies(value: object) -> bool:
+    """Return whether a setting of a provider is a number or a flag, which name no address and nothing that is sent."""
+    return isinstance(value, bool | int | float)
+
+
 class ProviderSetting(Fact):
     """`[provider]`: the endpoint, and its settings as the provider's documentation names them."""
 
-    provider_name: Annotated[NonEmptyText, Key("the endpoint's provider; `perstack plugins` lists them")]
-    setting: Annotated[JsonObject, Key("settings that the provider's page names")] = Field(default_factory=dict)
+    provider_name: Annotated[
+        NonEmptyText, Key("the endpoint's provider; `perstack plugins` lists them", effect="reaches")
+    ]
+    setting: Annotated[
+        JsonObject, Key("settings that the provider's page names", effect="reaches", is_inert=_is_about_replies)
+    ] = Field(default_factory=dict)
 
 
-ProviderKey = Annotated[ProviderSetting | None, Key("the endpoint, see `[provider]`")]
+ProviderKey = Annotated[ProviderSetting | None, Key("the endpoint, see `[provider]`", effect="table")]
 
 
 class Budget(Fact):
     """Spending limits of a Job, or of one Expert within it: reserved before spending, and never exceeded."""
 
-    max_cost: Annotated[float | None, Rule(wrong_budget), Key("US dollars")] = None
-    max_tokens: Annotated[int | None, at_least(1), Key("tokens, sent and generated")] = None
-    max_time: Annotated[int | None, at_least(1), Key("milliseconds of work, without waiting for a person")] = None
-    max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates")] = None
+    max_cost: Annotated[float | None, Rule(wrong_budget), Key("US dollars", effect="narrows")] = None
+    max_tokens: Annotated[int | None, at_least(1), Key("tokens, sent and generated", effect="narrows")] = None
+    max_time: Annotated[
+        int | None, at_least(1), Key("milliseconds of work, without waiting for a person", effect="narrows")
+    ] = None
+    max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates", effect="narrows")] = None
 
 
-BudgetKey = Annotated[Budget | None, Key("what may be spent, see `[budget]`")]
+BudgetKey = Annotated[Budget | None, Key("what may be spent, see `[budget]`", effect="table")]
 
 
 class Limits(Fact):

@@ -35,15 +35,18 @@ _Argument = Annotated[str, NOT_EMPTY, Field(exclude_if=falsy)]
 class Subject(Fact):
     """Meaning of a tool's arguments; a permission rule's bare glob is compared with these."""
 
-    paths: Annotated[_Arguments, Key("arguments that are paths in the workspace, or lists of them")] = ()
-    urls: Annotated[_Arguments, Key("arguments that are addresses, or lists of them")] = ()
-    script: Annotated[_Argument, Key("argument with a whole command line for a shell")] = ""
-    program: Annotated[_Argument, Key("argument that names a program to run")] = ""
-    arguments: Annotated[_Argument, Key("argument with the list of that program's arguments")] = ""
+    paths: Annotated[_Arguments, Key("arguments that are paths in the workspace, or lists of them", effect="text")] = ()
+    urls: Annotated[_Arguments, Key("arguments that are addresses, or lists of them", effect="text")] = ()
+    script: Annotated[_Argument, Key("argument with a whole command line for a shell", effect="text")] = ""
+    program: Annotated[_Argument, Key("argument that names a program to run", effect="text")] = ""
+    arguments: Annotated[_Argument, Key("argument with the list of that program's arguments", effect="text")] = ""
     folder: Annotated[
-        _Argument, Key("argument with the working folder, a path in the workspace, which `paths` are relative to")
+        _Argument,
+        Key("argument with the working folder, a path in the workspace, which `paths` are relative to", effect="text"),
     ] = ""
-    variables: Annotated[_Argument, Key("argument with the object of additional variables of the program")] = ""
+    variables: Annotated[
+        _Argument, Key("argument with the object of additional variables of the program", effect="text")
+    ] = ""
     is_nothing: Annotated[bool, Field(exclude_if=falsy)] = False  # True if the tool does nothing: no rule applies to it
 
     any_case: Annotated[bool, Field(exclude_if=falsy)] = False  # True if names of arguments may be in camelCase as well
@@ -109,27 +112,35 @@ BASE_SKILL = "@perstack/base"
 
 _Filled = Annotated[str, NOT_EMPTY]
 
-_KIND = Key("the kind of skill", is_required=True)
+_KIND = Key("the kind of skill", effect="text", is_required=True)
 _Polling = Annotated[
-    bool, Field(exclude_if=falsy), Key("its tools are made for waiting: repeated calls are not a loop; default false")
+    bool,
+    Field(exclude_if=falsy),
+    Key("its tools are made for waiting: repeated calls are not a loop; default false", effect="text"),
 ]
-_LazyInit = Annotated[bool, Key("connect at the first use; default false")]
-_Sampling = Annotated[bool, Key("let the server request generations from the Expert's model; default false")]
-_CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take")]
+_LazyInit = Annotated[bool, Key("connect at the first use; default false", effect="text")]
+_Sampling = Annotated[
+    bool, Key("let the server request generations from the Expert's model; default false", effect="pays")
+]
+_CallTimeout = Annotated[int | None, at_least(1), Key("milliseconds that one call may take", effect="narrows")]
 _Required = Annotated[
-    bool, Field(exclude_if=falsy), Key("end the Run before its model is called if this skill is missing; default false")
+    bool,
+    Field(exclude_if=falsy),
+    Key("end the Run before its model is called if this skill is missing; default false", effect="narrows"),
 ]
 
 
 class _SkillFields(Fact):
-    description: Annotated[str | None, Key("purpose of the skill")] = None
-    rule: Annotated[str | None, Key("for the model: how and when to use these tools")] = None
-    pick: Annotated[tuple[str, ...], Key("only these tools (patterns)")] = ()
-    omit: Annotated[tuple[str, ...], Key("not these tools (patterns)")] = ()
+    description: Annotated[str | None, Key("purpose of the skill", effect="text")] = None
+    rule: Annotated[str | None, Key("for the model: how and when to use these tools", effect="text")] = None
+    pick: Annotated[tuple[str, ...], Key("only these tools (patterns)", effect="narrows")] = ()
+    omit: Annotated[tuple[str, ...], Key("not these tools (patterns)", effect="narrows")] = ()
     polling: _Polling = False
 
 
-_Pin = Annotated[bool, Field(exclude_if=falsy), Key("never leave its results out of a full context; default false")]
+_Pin = Annotated[
+    bool, Field(exclude_if=falsy), Key("never leave its results out of a full context; default false", effect="text")
+]
 
 
 class McpTool(Subject):
@@ -142,7 +153,10 @@ class McpTool(Subject):
 _McpTools = Annotated[
     tuple[McpTool, ...],
     Field(exclude_if=falsy),
-    Key("which arguments of its tools are paths, addresses or commands for permission rules, by the tool's name"),
+    Key(
+        "which arguments of its tools are paths, addresses or commands for permission rules, by the tool's name",
+        effect="table",
+    ),
 ]
 
 
@@ -151,18 +165,18 @@ class McpStdioSkill(_SkillFields):
 
     type: Annotated[Literal["mcpStdioSkill"], _KIND] = "mcpStdioSkill"
     name: str
-    command: Annotated[str, Key("command that starts the server; default `npx`")] = "npx"
-    package_name: Annotated[str | None, Key("the package that `npx` or `uvx` runs")] = None
-    args: Annotated[tuple[str, ...], Key("further arguments")] = ()
-    required_env: Annotated[tuple[str, ...], Key("environment variables that the server needs")] = ()
+    command: Annotated[str, Key("command that starts the server; default `npx`", effect="executes")] = "npx"
+    package_name: Annotated[str | None, Key("the package that `npx` or `uvx` runs", effect="executes")] = None
+    args: Annotated[tuple[str, ...], Key("further arguments", effect="executes")] = ()
+    required_env: Annotated[tuple[str, ...], Key("environment variables that the server needs", effect="executes")] = ()
     env: Annotated[
         dict[str, str],
         Field(exclude_if=falsy),
-        Key("additional variables of the server; `${NAME}` stands for one of yours"),
+        Key("additional variables of the server; `${NAME}` stands for one of yours", effect="executes"),
     ] = Field(default_factory=dict)
     allowed_domains: Annotated[
         tuple[Annotated[str, Rule(wrong_domain)], ...],
-        Key("its domains, `example.com` or `*.example.com`; enforced in a sandbox, see `runtime`"),
+        Key("its domains, `example.com` or `*.example.com`; enforced in a sandbox, see `runtime`", effect="reaches"),
     ] = ()
     lazy_init: _LazyInit = False
     sampling: _Sampling = False
@@ -179,37 +193,59 @@ class OAuth(Fact):
         Key(
             "`authorizationCode` (default): a person logs in; `clientCredentials`: the client itself;"
             " `workloadIdentity`: the client, with a token of the machine that it runs on; `identityAssertion`: the"
-            " client for a person, with a token of an identity provider"
+            " client for a person, with a token of an identity provider",
+            effect="reaches",
         ),
     ] = "authorizationCode"
     client_id: Annotated[
-        str | None, NOT_EMPTY, Key("the client's id, or the address of its metadata; default: registered at login")
+        str | None,
+        NOT_EMPTY,
+        Key("the client's id, or the address of its metadata; default: registered at login", effect="reaches"),
     ] = None
-    client_secret: Annotated[str | None, NOT_EMPTY, Key("the client's secret: name a variable, `${NAME}`")] = None
+    client_secret: Annotated[
+        str | None, NOT_EMPTY, Key("the client's secret: name a variable, `${NAME}`", effect="reaches")
+    ] = None
     private_key: Annotated[  # key that signs an assertion used instead of the secret (RFC 7523)
-        str | None, NOT_EMPTY, Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`")
+        str | None,
+        NOT_EMPTY,
+        Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`", effect="reaches"),
     ] = None
     identity_file: Annotated[  # holds an assertion that is the grant itself (RFC 7523, section 2.1)
         str | None,
         NOT_EMPTY,
-        Key("for the last two: absolute path of the token, a JWT, which is read for each login; `${NAME}`"),
+        Key(
+            "for the last two: absolute path of the token, a JWT, which is read for each login; `${NAME}`",
+            effect="reads",
+        ),
     ] = Field(default=None, exclude_if=falsy)
     identity_endpoint: Annotated[  # token endpoint of an identity provider (RFC 8693, SEP-990)
         str | None,
         NOT_EMPTY,
         Rule(wrong_issuer),
-        Key("for `identityAssertion`: the identity provider's token endpoint, which is sent that token; `${NAME}`"),
+        Key(
+            "for `identityAssertion`: the identity provider's token endpoint, which is sent that token; `${NAME}`",
+            effect="reaches",
+        ),
     ] = Field(default=None, exclude_if=falsy)
     identity_client_id: Annotated[
-        str | None, NOT_EMPTY, Key("for `identityAssertion`: the client's id at the identity provider")
+        str | None,
+        NOT_EMPTY,
+        Key("for `identityAssertion`: the client's id at the identity provider", effect="reaches"),
     ] = Field(default=None, exclude_if=falsy)
     identity_client_secret: Annotated[
-        str | None, NOT_EMPTY, Key("for `identityAssertion`: the client's secret there, if it has one, `${NAME}`")
+        str | None,
+        NOT_EMPTY,
+        Key("for `identityAssertion`: the client's secret there, if it has one, `${NAME}`", effect="reaches"),
     ] = Field(default=None, exclude_if=falsy)
     issuer: Annotated[
-        str | None, NOT_EMPTY, Rule(wrong_issuer), Key("authorization server of the client: no other gets its secret")
+        str | None,
+        NOT_EMPTY,
+        Rule(wrong_issuer),
+        Key("authorization server of the client: no other gets its secret", effect="reaches"),
     ] = None
-    scopes: Annotated[tuple[_Filled, ...], Key("scopes to request; default: what the server wants")] = ()
+    scopes: Annotated[
+        tuple[_Filled, ...], Key("scopes to request; default: what the server wants", effect="reaches")
+    ] = ()
 
 
 class McpSseSkill(_SkillFields):
@@ -217,10 +253,12 @@ class McpSseSkill(_SkillFields):
 
     type: Annotated[Literal["mcpSseSkill"], _KIND] = "mcpSseSkill"
     name: str
-    endpoint: Annotated[_Filled, Key("the server's address, public HTTPS")]
-    headers: Annotated[dict[str, str], Key("HTTP headers to send")] = Field(default_factory=dict)
-    oauth: Annotated[OAuth | None, Key("how to log in, see `oauth` below")] = None
-    allow_local_network: Annotated[bool, Key("let `endpoint` be plain HTTP or a private address")] = False
+    endpoint: Annotated[_Filled, Key("the server's address, public HTTPS", effect="reaches")]
+    headers: Annotated[dict[str, str], Key("HTTP headers to send", effect="reaches")] = Field(default_factory=dict)
+    oauth: Annotated[OAuth | None, Key("how to log in, see `oauth` below", effect="table")] = None
+    allow_local_network: Annotated[bool, Key("let `endpoint` be plain HTTP or a private address", effect="reaches")] = (
+        False
+    )
     lazy_init: _LazyInit = False
     sampling: _Sampling = False
     timeout: _CallTimeout = None
@@ -232,15 +270,20 @@ class InteractiveTool(Fact):
     """Tool that a person or the application answers."""
 
     name: str
-    description: Annotated[str | None, Key("purpose of the tool")] = None
+    description: Annotated[str | None, Key("purpose of the tool", effect="text")] = None
     input_schema: Annotated[
         JsonObject,
         InText(schema_of),
-        Key("a JSON schema of an object, written as JSON text", name="inputJsonSchema", is_required=True),
+        Key(
+            "a JSON schema of an object, written as JSON text", effect="text", name="inputJsonSchema", is_required=True
+        ),
     ] = Field(default_factory=dict)
     approval: Annotated[
         bool,
-        Key("it asks for approval, which is answered by yes or no: the Job pauses as `human_approval`; default false"),
+        Key(
+            "it asks for approval, which is answered by yes or no: the Job pauses as `human_approval`; default false",
+            effect="text",
+        ),
     ] = False
     pin: _Pin = False
 
@@ -251,7 +294,7 @@ class InteractiveSkill(_SkillFields):
     type: Annotated[Literal["interactiveSkill"], _KIND] = "interactiveSkill"
     name: str
     tools: Annotated[
-        tuple[InteractiveTool, ...], Key("the tools that a person answers, by name", is_required=True)
+        tuple[InteractiveTool, ...], Key("the tools that a person answers, by name", effect="table", is_required=True)
     ] = ()
 
 
@@ -260,9 +303,10 @@ class PluginSkill(_SkillFields):
 
     type: Annotated[Literal["pluginSkill"], _KIND] = "pluginSkill"
     name: str
-    plugin: Annotated[_Filled, Key("the plugin's name, as `perstack plugins` lists it")]
+    plugin: Annotated[_Filled, Key("the plugin's name, as `perstack plugins` lists it", effect="executes")]
     settings: Annotated[
-        JsonObject, Key("settings that the plugin's page names; `${NAME}` stands for one of your variables")
+        JsonObject,
+        Key("settings that the plugin's page names; `${NAME}` stands for one of your variables", effect="executes"),
     ] = Field(default_factory=dict)
     required: _Required = False
 
@@ -272,7 +316,9 @@ class AgentSkill(Fact):
 
     type: Annotated[Literal["agentSkill"], _KIND] = "agentSkill"
     name: Annotated[str, Rule(wrong_skill_name)]
-    path: Annotated[_Filled, Key("folder of the SKILL.md, relative to this file")]  # absolute after reading
+    path: Annotated[
+        _Filled, Key("folder of the SKILL.md, relative to this file", effect="reads", is_path=True)
+    ]  # absolute after reading
     description: str = Field(default="", exclude_if=falsy)  # purpose, as the SKILL.md said when the Run started
     digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `core.definitions.agent_skills`
 
