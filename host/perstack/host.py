@@ -147,20 +147,22 @@ class Host:
         whether a person answers what the Job asks meanwhile; otherwise `exec` that no definition names is sandboxed.
         """
         place = place or ProjectPlace(workspace_folder(project, workspace), None)
-        folder = place.workspace(project, workspace)
         environment = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         public = environment.without_stored  # for addresses that a definition names
         registry = load_plugins(plugins, environment)
-        agreement = agreement or Agreement(project)
+        agreement = agreement or Agreement(project, is_vendor=registry.is_vendor)
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
             storage = open_state(registry, project, place, storage, public, agreement)
+        adopted = agreement.adopt(project)
+        agreement.take_choices(adopted, overrides or Overrides())
+        folder = place.workspace(adopted, workspace)
         clock = SYSTEM if clock is None else clock
         audit = AuditTrail(storage, project, folder, public, clock, agreement)
         run_env = environment.without(audit.key_variable)
         self._source = ContextSource(
             HostContext(
-                project=project,
+                project=adopted,
                 overrides=overrides or Overrides(),
                 workspace=folder,
                 env=run_env,
@@ -343,7 +345,12 @@ class Host:
     @checked_call
     def use(self, project: Project) -> None:
         """Use this definition for what begins from now on; Jobs that are being driven keep theirs."""
-        self._source.replace(replace(self._source.current, project=project))
+        current = self._source.current
+        self._source.replace(replace(current, project=current.agreement.adopt(project)))
+
+    def check_agreed(self) -> None:
+        """Raise NotAgreed if the definition has declarations that its user has not agreed to."""
+        self._source.current.agreement.check_definition()
 
     # --- parts, made on first use ---------------------------------------------------------------------------------
 

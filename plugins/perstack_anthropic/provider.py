@@ -62,7 +62,7 @@ def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint
 
     Source: Anthropic API reference, «API overview», section «Authentication»; its SDKs read these variables.
     """
-    base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
+    base_url = choose_base_url(settings, env, "ANTHROPIC_BASE_URL", DEFAULT_BASE_URL)
     custom = {**headers_of_env(env, "ANTHROPIC_CUSTOM_HEADERS"), **settings.headers}
     headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
     if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):

@@ -107,7 +107,7 @@ def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:
     original Perstack read these variables.
     """
     variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
-    base_url = choose_base_url(settings, env, variable, DEFAULT_BASE_URL, keys=KEYS)
+    base_url = choose_base_url(settings, env, variable, DEFAULT_BASE_URL)
     key = next((key for name in KEYS if (key := read_key(env, name))), None)
     headers = ({"x-goog-api-key": key} if key else {}) | settings.headers
     if not {"x-goog-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 
 from perstack.core.base.secrets import masked_address
 from perstack.core.definitions.skills import McpSseSkill, OAuth
-from perstack.errors import SkillError, UsageError
-from perstack.ports.environment import refuse_redirected
+from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
-from perstack.support.variables import check_known, fill, variables_in
+from perstack.support.variables import check_known, fill
 from perstack_mcp.http_transports import refuse_private
 from perstack_mcp.login_store import LoginFile, Logins
 from perstack_mcp.server_interface import AUTO, LEGACY, ConnectionAttempt, RateLimitedOutput, ServerProtocols
@@ -79,19 +78,8 @@ class RemoteServer:
 
 
 def fill_endpoint(definition: McpSseSkill, env: Mapping[str, str]) -> McpSseSkill:
-    """Return the definition with `${NAME}` in its address replaced from the environment.
-
-    Raises SkillError if only a workspace's `.env` sets that name while a user's own variable would be sent there.
-    """
+    """Return the definition with `${NAME}` in its address replaced from the environment. Raises SkillError."""
     check_known((definition.endpoint,), definition.name)
-    oauth = definition.oauth or OAuth()
-    secrets = (oauth.client_secret or "", oauth.private_key or "", oauth.identity_client_secret or "")
-    sent, token = sorted(variables_in((*definition.headers.values(), *secrets))), oauth.identity_file
-    try:
-        for name in variables_in((definition.endpoint, oauth.issuer or "", oauth.identity_endpoint or "")):
-            refuse_redirected(env, name, sent, others=None if token is None else f"the token in {token}")
-    except UsageError as error:
-        raise SkillError(f"skill {definition.name!r}: {error}") from error
     endpoint = fill({"endpoint": definition.endpoint}, env, definition.name, "endpoint")
     return definition.model_copy(update=endpoint)
 

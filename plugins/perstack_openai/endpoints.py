@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, MissingCredential, Problem, ProviderError, UsageError
-from perstack.ports.environment import refuse_redirected
 from perstack.ports.provider import OfferedModel, ProviderConfig
 from perstack.support.http.endpoint import (
     Endpoint,
@@ -77,7 +76,7 @@ def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     original Perstack read these variables.
     """
     settings, env = read_settings(OpenAISettings, config.setting), config.env
-    base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL, keys=_KEYS)
+    base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL)
     identity = {
         "OpenAI-Organization": settings.organization or env.get("OPENAI_ORG_ID") or env.get("OPENAI_ORGANIZATION"),
         "OpenAI-Project": settings.project or env.get("OPENAI_PROJECT_ID") or env.get("OPENAI_PROJECT"),
@@ -176,10 +175,8 @@ def azure_connection(config: ProviderConfig) -> OpenAIConnection:
 def _base_url(settings: AzureSettings, env: Mapping[str, str]) -> str:
     resource = None if settings.base_url is not None else _resource(settings, env)
     address = f"https://{resource}.openai.azure.com" if resource else ""
-    if resource and settings.resource_name is None:
-        refuse_redirected(env, "AZURE_RESOURCE_NAME", _AZURE_KEYS)
     variable = _endpoint_in(env) or _ENDPOINTS[0]
-    base_url = choose_base_url(settings, {} if resource else env, variable, address, keys=_AZURE_KEYS)
+    base_url = choose_base_url(settings, {} if resource else env, variable, address)
     base_url = base_url.removesuffix("/v1")
     return base_url if urlsplit(base_url).path else f"{base_url}/openai"
 
@@ -237,8 +234,7 @@ _OLLAMA_PORT = 11434
 def deepseek_connection(config: ProviderConfig) -> OpenAIConnection:
     """Return the connection to DeepSeek. Source: DeepSeek API documentation, «Your First API Call»."""
     settings = read_settings(CompatibleSettings, config.setting)
-    keys = ("DEEPSEEK_API_KEY",)
-    base_url = choose_base_url(settings, config.env, "DEEPSEEK_BASE_URL", DEEPSEEK_BASE_URL, keys=keys)
+    base_url = choose_base_url(settings, config.env, "DEEPSEEK_BASE_URL", DEEPSEEK_BASE_URL)
     headers: dict[str, str] = {}
     key = read_key(config.env, "DEEPSEEK_API_KEY")
     if key:
@@ -258,8 +254,6 @@ def ollama_connection(config: ProviderConfig) -> OpenAIConnection:
     settings, env = read_settings(CompatibleSettings, config.setting), config.env
     variable = "OLLAMA_BASE_URL" if env.get("OLLAMA_BASE_URL") else "OLLAMA_HOST"
     address = {variable: _ollama_url(env.get(variable, ""))}
-    if settings.base_url is None:
-        refuse_redirected(env, variable, ("OLLAMA_API_KEY",))
     base_url = choose_base_url(settings, address, variable, OLLAMA_BASE_URL, allow_plain=True)
     headers: dict[str, str] = {}
     key = read_key(env, "OLLAMA_API_KEY")

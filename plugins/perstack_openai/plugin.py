@@ -75,6 +75,7 @@ FACTORIES = (
         default_model=None,
         how_to_configure="set OLLAMA_BASE_URL to a server's address, and name one of its models",
         needs=(("OLLAMA_BASE_URL", "OLLAMA_HOST"),),
+        is_vendor=False,  # a server on this machine, which the definition would make the user call
         make=partial(_create, "ollama"),
     ),
 )

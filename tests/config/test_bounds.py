@@ -77,7 +77,7 @@ def test_files_of_tens_of_megabytes_are_refused_within_little_memory(tmp_path: P
     path.write_bytes(b"x = [\n" + b"[1],\n" * 10_000_000 + b"]\n")
     (tmp_path / ".env").write_bytes(b"A=1\n" * 1_000_000)
     with pytest.raises(UsageError, match=r"\.env: is larger than 1 MiB: make it smaller"):
-        read_env(tmp_path, environ={})
+        read_env(tmp_path, environ={}, is_named=True)
     found = subprocess.run(
         [sys.executable, "-m", "perstack", "validate", "--config", str(path)],
         capture_output=True,

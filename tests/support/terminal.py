@@ -80,6 +80,7 @@ class Terminal:
             "PERSTACK_PLUGINS": "perstack.testing.plugin",
             "PERSTACK_SCRIPT": str(workspace / "script.json"),
             "TZ": "UTC",
+            "PERSTACK_TRUST": str(workspace),  # the tests' definitions are their user's own; see `as_stranger`
         }
 
     def project(self, toml: str, **turns: list[dict[str, Any]]) -> Terminal:
@@ -89,9 +90,9 @@ class Terminal:
         (self.workspace / "perstack.toml").write_text(toml + names)
         return self.script(**turns)
 
-    def trusted(self) -> Terminal:
-        """Trust perstack.toml, as its own user would."""
-        self.env["PERSTACK_TRUST"] = str(self.workspace / "perstack.toml")
+    def as_stranger(self) -> Terminal:
+        """Run commands as a user who has agreed to nothing in this folder."""
+        del self.env["PERSTACK_TRUST"]
         return self
 
     def script(self, **turns: list[dict[str, Any]]) -> Terminal:

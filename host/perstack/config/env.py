@@ -1,37 +1,41 @@
-"""Environment of providers and skills: the process's own, completed from `.env` files and the user's stored keys.
+"""Environment of providers and skills: the process's own, completed from the user's stored keys and `.env` files.
 
 As in Perstack, `.env` and `.env.local` are read, or the files in `envPath` and `--env-path`. They never override a
 variable that is set, and an empty variable counts as not set. Of two files the later one wins here, so that
-`.env.local` overrides `.env`. A stored key counts only if neither sets its variable.
+`.env.local` overrides `.env`.
+
+A `.env` comes with a folder, and so from its author: it could name the address that a key is sent to, or the code that
+an interpreter loads. A file that the user has not named for this call, and not agreed to, is not read at all, and even
+then a stored key precedes it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
 from perstack.config.keys import KeyStore
-from perstack.config.project import TRUST_VARIABLE, check_owner
+from perstack.config.project import check_owner
 from perstack.config.source import NotRead, read_bounded
+from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
+from perstack.system.user import user_directory
 
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of one file
 
 DEFAULT_FILES = (".env", ".env.local")
 
-_LOADER_VARIABLES = frozenset(  # variables that decide which programs run, and which code they load
-    {
-        "PATH", "HOME", "SHELL", "BASH_ENV", "ENV", "PERSTACK_PLUGINS",
-        "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "NODE_OPTIONS", "NODE_PATH", "PERL5LIB", "PERL5OPT", "RUBYLIB",
-        "RUBYOPT", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE",
-    }
-)  # fmt: skip
-_LOADER_PREFIXES = ("LD_", "DYLD_", "XDG_")
 
-_ACCESS_VARIABLES = frozenset({"PERSTACK_MCP_TOKEN", TRUST_VARIABLE})  # they give access, and trust to definitions
+@dataclass(frozen=True, slots=True)
+class EnvFile:
+    """Content of a `.env` file."""
+
+    path: Path
+    content: bytes
+    variables: Mapping[str, str]
 
 
 def read_env(
@@ -39,39 +43,40 @@ def read_env(
     names: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
     *,
-    is_confirmed: bool = False,
+    is_named: bool = False,
     owners: Collection[int] = (),
     stored: KeyStore | None = None,
+    is_agreed: Callable[[EnvFile], bool] = lambda file: False,
 ) -> Environment:
-    """Return the variables of `environ` and of the files, without changing `os.environ`.
+    """Return the variables of `environ`, of the stored keys and of the files, without changing `os.environ`.
 
     Names are relative to `folder`; without any, `.env` and `.env.local` are read. Missing files are skipped, because
-    `.env.local` is optional. `${OTHER}` in values is not expanded. `is_confirmed`: a person named these files.
-    Otherwise they cannot set variables that decide what runs or who gets access, and each must belong to the user, root
-    or one of `owners`. The keys in `stored` are for providers alone.
+    `.env.local` is optional. `${OTHER}` in values is not expanded. `is_named`: a person named these files, which then
+    precede the stored keys. Any other must belong to the user, root or one of `owners`, and its variables count only
+    if it is agreed to. The keys in `stored` are for providers alone.
 
     Raises:
-        UsageError: a file exists but cannot be read, or may be another user's.
+        UsageError: a file exists but cannot be read, may be another user's, or is one of perstack's own.
     """
     variables: dict[str, str] = {}
     sources: dict[str, str] = {}
-    left_out: dict[str, str] = {}
+    unread: list[Path] = []
     paths = [folder / name for name in names or DEFAULT_FILES]
-    for path in paths:
-        if not is_confirmed and _is_there(path):
+    for path in filter(_is_there, paths):
+        if not is_named:
             check_owner(path, "env_file", owners)
-        for name, value in _read(path).items() if _is_there(path) else ():
-            if not is_confirmed and (_is_loader(name) or name in _ACCESS_VARIABLES):
-                if not environ.get(name):
-                    left_out[name] = str(path)
-                continue
-            variables[name] = value
-            sources[name] = str(path)
+        _refuse_own(path, environ)
+        file = _read(path)
+        if is_named or is_agreed(file):
+            variables.update(file.variables)
+            sources.update(dict.fromkeys(file.variables, str(path)))
+        else:
+            unread.append(path)
     from_environ = {name: value for name, value in environ.items() if value or name not in variables}
     variables.update(from_environ)
-    keys = {} if stored is None else {name: key for name, key in stored.read().items() if not variables.get(name)}
+    is_taken = variables if is_named else from_environ
+    keys = {} if stored is None else {name: key for name, key in stored.read().items() if not is_taken.get(name)}
     variables.update(keys)
-    unconfirmed = {} if is_confirmed else {name: file for name, file in sources.items() if name not in from_environ}
     overriding = {
         name: f"the environment, which takes precedence over {sources[name]}"
         for name in from_environ
@@ -79,21 +84,23 @@ def read_env(
     }
     return Environment(
         variables,
-        unconfirmed=unconfirmed,
         files=(path.absolute() for path in paths),
-        left_out=left_out,
+        unread=unread,
         sources={**sources, **overriding, **dict.fromkeys(keys, "" if stored is None else str(stored.path))},
         stored=keys,
     )
 
 
+def _refuse_own(path: Path, environ: Mapping[str, str]) -> None:
+    """Raise UsageError for a file in the user's own folders of perstack: the stored keys are for providers alone."""
+    real = path.resolve()
+    if any(real.is_relative_to(user_directory(kind, environ).resolve()) for kind in ("config", "state")):
+        raise UsageError(f"{path} is a file of perstack itself, so it is not read as a .env file: name another one")
+
+
 def missing_file(folder: Path, names: Sequence[str]) -> str | None:
     """Return the first of the named files that is missing, or no regular file; None if all are there."""
     return next((name for name in names if not _is_there(folder / name)), None)
-
-
-def _is_loader(name: str) -> bool:
-    return name.upper() in _LOADER_VARIABLES or name.upper().startswith(_LOADER_PREFIXES)
 
 
 def _is_there(path: Path) -> bool:
@@ -103,12 +110,13 @@ def _is_there(path: Path) -> bool:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read(path: Path) -> EnvFile:
     # imported here, because most projects have no such file
     from dotenv import dotenv_values
 
     try:
-        values = dotenv_values(stream=StringIO(read_bounded(path, _MAX_FILE_BYTES).decode()), interpolate=False)
+        content = read_bounded(path, _MAX_FILE_BYTES)
+        values = dotenv_values(stream=StringIO(content.decode()), interpolate=False)
     except NotRead as error:
         raise UsageError(f"{path}: {error}") from error
     except OSError as error:
@@ -116,4 +124,4 @@ def _read(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 at byte {error.start}: save it as UTF-8") from error
     # a name without `=` has no value
-    return {name: value for name, value in values.items() if value is not None}
+    return EnvFile(path, content, {name: value for name, value in values.items() if value is not None})

@@ -40,7 +40,7 @@ from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, Workspace
 from perstack.dataclass import dataclass, replace
-from perstack.errors import DefinitionError, Problem, UsageError
+from perstack.errors import DefinitionError, NotAgreed, Problem, UsageError
 
 MAX_FILES = 1_000
 MAX_INCLUDE_DEPTH = 50
@@ -58,13 +58,39 @@ class LoadedProject:
 
 
 def load_project(path: Path) -> LoadedProject:
-    """Load a definition file with its includes. Raises DefinitionError with all problems, in the files' order."""
-    return DefinitionFile(path).to_project(strict=True)
+    """Load a definition file with its includes. Raises DefinitionError with all problems, in the files' order.
+
+    Raises NotAgreed for includes of another folder.
+    """
+    return open_definition(path).to_project(strict=True)
 
 
 def load_usable(path: Path) -> LoadedProject:
-    """Load the Experts without errors. Raises DefinitionError if none is left, or an error is outside of Experts."""
-    return DefinitionFile(path).to_project(strict=False)
+    """Load the Experts without errors. Raises DefinitionError if none is left, or an error is outside of Experts.
+
+    Raises NotAgreed for includes of another folder.
+    """
+    return open_definition(path).to_project(strict=False)
+
+
+def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile:
+    """Read a definition file with its includes, those of another folder only if the user has agreed to them.
+
+    Without an agreement raises NotAgreed if the definition `must_be_whole`; otherwise each such include is a problem.
+    """
+    definition = DefinitionFile(path)
+    if not definition.includes_outside:
+        return definition
+    from perstack.config.trust import Agreement  # few definitions leave their folder
+
+    project = Project(includes=tuple(definition.includes), path=str(path.absolute()))
+    try:
+        Agreement(project).check_keys(project, ("includes",))
+    except NotAgreed:
+        if must_be_whole:
+            raise
+        return definition
+    return DefinitionFile(path, may_leave_folder=True)
 
 
 def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
@@ -93,9 +119,11 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
 class DefinitionFile:
     """Definition file with its includes, read as far as possible, and all their problems."""
 
-    def __init__(self, path: Path, text: str | None = None) -> None:
-        """Read the file, or `text` in place of its content."""
+    def __init__(self, path: Path, text: str | None = None, *, may_leave_folder: bool = False) -> None:
+        """Read the file, or `text` in place of its content. Files of another folder are read if it may be left."""
         self.path = path
+        self._may_leave_folder = may_leave_folder
+        self.includes_outside = False  # True if a pattern of `include` leads to files of another folder
         self._text = text
         self.problems: list[Problem] = []
         self.drafts: dict[str, Draft] = {}
@@ -190,6 +218,15 @@ class DefinitionFile:
         for index, pattern in enumerate(patterns):
             self._take_include(pattern, ("include", index), chain, report)
 
+    def _leaves_folder(self, path: str) -> bool:
+        """Return whether a path, or a pattern, leads out of the folder of the first file, which needs an agreement."""
+        from perstack.config.trust import folder_contains  # few definitions have includes
+
+        if self._may_leave_folder or folder_contains(self.path.absolute().parent, path):
+            return False
+        self.includes_outside = True
+        return True
+
     def _is_own(self, path: Path, at: KeyPath, report: Reporter) -> bool:
         """Report an included file that may be another user's; one in the first file's folder is trusted like that."""
         if path.absolute().parent.resolve() == self.path.absolute().parent.resolve() == path.resolve().parent:
@@ -208,6 +245,9 @@ class DefinitionFile:
 
         folder = chain[-1].parent
         self.includes.append(normpath(folder.absolute() / pattern))
+        if self._leaves_folder(self.includes[-1]):
+            report.error(at, f"`{pattern}` leads to another folder: agree to it by `perstack trust`, or take it out")
+            return
         is_pattern = has_magic(pattern)
         try:
             names = matches(pattern, folder) if is_pattern else [pattern]
@@ -219,24 +259,33 @@ class DefinitionFile:
         if not names:
             report.warn(at, f"no file matches `{pattern}`, seen from {folder}")
         for name in names:
-            path = Path(normpath(folder / name))
-            resolved = _file_at(path)
-            if resolved is None:
-                report.error(at, f"there is no file `{name}` in {folder}")
-            elif resolved == chain[-1].resolve() and is_pattern:
-                continue  # `**/perstack.toml` matches the including file too, but means the others
-            elif any(resolved == above.resolve() for above in chain):
-                way = " → ".join(map(str, (*chain, path)))
-                report.error(at, f"a file cannot include itself, not even by way of others: {way}")
-            elif resolved not in self.files and (len(self.files) >= MAX_FILES or len(chain) >= MAX_INCLUDE_DEPTH):
-                report.error(
-                    at,
-                    f"more than {MAX_FILES} files, or {MAX_INCLUDE_DEPTH} one inside the other, are included:"
-                    " include less",
-                )
+            if not self._take_file(name, at, chain, report, is_pattern=is_pattern):
                 return
-            elif resolved not in self.files and self._is_own(path, at, report):
-                self.read(path, chain)
+
+    def _take_file(
+        self, name: str, at: KeyPath, chain: tuple[Path, ...], report: Reporter, *, is_pattern: bool
+    ) -> bool:
+        """Read an included file, or report why not; return False once too many are included."""
+        path = Path(normpath(chain[-1].parent / name))
+        resolved = _file_at(path)
+        if self._leaves_folder(str(path)):
+            report.error(at, f"`{name}` is a link to another folder: agree to it by `perstack trust`")
+        elif resolved is None:
+            report.error(at, f"there is no file `{name}` in {chain[-1].parent}")
+        elif resolved == chain[-1].resolve() and is_pattern:
+            return True  # `**/perstack.toml` matches the including file too, but means the others
+        elif any(resolved == above.resolve() for above in chain):
+            way = " → ".join(map(str, (*chain, path)))
+            report.error(at, f"a file cannot include itself, not even by way of others: {way}")
+        elif resolved not in self.files and (len(self.files) >= MAX_FILES or len(chain) >= MAX_INCLUDE_DEPTH):
+            report.error(
+                at,
+                f"more than {MAX_FILES} files, or {MAX_INCLUDE_DEPTH} one inside the other, are included: include less",
+            )
+            return False
+        elif resolved not in self.files and self._is_own(path, at, report):
+            self.read(path, chain)
+        return True
 
 
 def _file_at(path: Path) -> Path | None:

@@ -14,7 +14,7 @@ from perstack.errors import UsageError
 from perstack.next_steps import Option, SetOption, WriteDefinition
 
 CONFIG_NAME = "perstack.toml"
-TRUST_VARIABLE = "PERSTACK_TRUST"  # absolute paths of trusted definition files, separated as in PATH
+TRUST_VARIABLE = "PERSTACK_TRUST"  # absolute paths of trusted folders or definition files, separated as in PATH
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,10 @@ def _nearest_config(start: Path) -> Path | None:
 
 
 def is_named(config: Path) -> bool:
-    """Return whether the process's own PERSTACK_TRUST names this definition file, which is then trusted as a whole."""
+    """Return whether the process's own PERSTACK_TRUST names this definition file, or its folder: it is trusted then."""
     trusted = map(Path, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep))
-    return any(path.is_absolute() and path.resolve() == config.resolve() for path in trusted)
+    names = (config.resolve(), config.resolve().parent)
+    return any(path.is_absolute() and path.resolve() in names for path in trusted)
 
 
 def check_owner(path: Path, option: Option | None = None, owners: Collection[int] = ()) -> None:

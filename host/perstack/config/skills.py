@@ -79,6 +79,11 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
     if not has_magic(pattern):
         yield _resolve_from(folder, pattern)
         return
+    from perstack.config.trust import folder_contains
+
+    if not folder_contains(folder, _expand_pattern(pattern)):
+        report.error(at, f"`{pattern}` is a pattern that leads out of {folder}: name each folder")
+        return
     try:
         names = matches(_expand_pattern(pattern), folder)
     except TooMuch as error:

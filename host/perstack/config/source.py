@@ -241,7 +241,14 @@ class _PatternSearch:
                         raise TooMuch(
                             f"looks at more than {MAX_EXAMINED_NAMES} files and folders: name a smaller folder"
                         )
-                    names.append((entry.name, entry.is_dir()))
+                    names.append((entry.name, entry.is_dir(follow_symlinks=False) or self._is_inner_link(entry)))
         except OSError:
             return names
         return names
+
+    def _is_inner_link(self, entry: os.DirEntry[str]) -> bool:
+        """Return whether a link leads to a folder below the first one; a pattern follows no other."""
+        if not entry.is_symlink():
+            return False
+        target = Path(os.path.realpath(entry.path))
+        return target.is_relative_to(os.path.realpath(self._folder)) and target.is_dir()

@@ -1,307 +1,75 @@
-"""Trust in definitions: programs that they run and addresses that they send keys to, which a person must agree to.
+"""Trust in a folder: what its user has agreed to, and the check before anything in it acts.
 
-Instructions, descriptions, models and limits are no items. Equal declarations of two Experts are one item.
+What needs an agreement is derived from the definition (`core.definitions.trust_items`), and from the content of a
+`.env` file that nobody named. Agreements are stored by folder, outside of every workspace, as digests: a change of a
+declaration, or of a `.env` file, needs another one. A definition made in Python, and one that PERSTACK_TRUST names, is
+the user's own.
 """
 
 import os
-import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, assert_never
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
-from perstack.config.env import read_env
+from perstack.config.env import EnvFile, read_env
 from perstack.config.keys import KeyStore
 from perstack.config.project import ProjectPlace, is_named, owner_of
-from perstack.core.base.records import Fact, JsonObject, canonical_json, texts_in
-from perstack.core.base.secrets import masked_address, masked_args, masked_line
-from perstack.core.definitions.experts import Expert, ExpertEvaluator, FunctionEvaluator
-from perstack.core.definitions.project import Audit, Project
-from perstack.core.definitions.settings import ProviderSetting
-from perstack.core.definitions.skills import (
-    InteractiveSkill,
-    McpSseSkill,
-    McpStdioSkill,
-    PluginSkill,
-    Skill,
-    is_base_skill,
-    is_picked,
-    with_base,
+from perstack.core.base.records import Fact, canonical_json
+from perstack.core.base.secrets import masked_variables
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.settings import Overrides, ProviderSetting
+from perstack.core.definitions.trust_items import (
+    IsVendor,
+    Ownership,
+    StoredItem,
+    TrustItem,
+    digests_of,
+    inert_project,
+    items_of_keys,
+    items_of_provider,
+    items_to_trust,
 )
-from perstack.errors import StorageError, UsageError
+from perstack.errors import NotAgreed, StorageError
 from perstack.next_steps import Trust as AgreeTo
-from perstack.ports.environment import Environment, is_address_name
-from perstack.support.variables import variables_in
+from perstack.ports.environment import Environment
 from perstack.system.clock import SYSTEM
 from perstack.system.files import read_regular, replace_private_file
 from perstack.system.user import user_directory
 
-Kind = Literal[
-    "command",
-    "endpoint",
-    "plugin",
-    "evaluator",
-    "provider",
-    "include",
-    "tool",
-    "address",
-    "anchor",
-    "storage",
-    "dispatcher",
-]
-
-_EXEC = "exec"
-
-_LOCAL_SCHEMES = ("file:", "sqlite:", "memory:")
-_LOOPBACK = r"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?"
-_SOCKET = r"(?:%2F[\w%.~-]*)?(?::\d+)?"  # folder of a Unix socket, or no host, which means a database's default socket
-_LOCAL_ADDRESS = (
-    rf"(?ai)(?:(?:https?|temporal)://{_LOOPBACK}|postgres(?:ql)?://(?:[\w.~%:-]*@)?"
-    rf"(?:{_LOOPBACK}|{_SOCKET})(?:,(?:{_LOOPBACK}|{_SOCKET}))*)"
-    r"(?:[/?#][^\s\\]*)?"
-)
-"""Address on this machine in a form that every library parses alike. Anything unusual does not match, and neither do
-other schemes, in which a host can be something else: a bucket can be called `localhost`."""
-_HOST_SETTINGS = frozenset(("host", "hostaddr", "service", "servicefile"))
-"""Query parameters by which a database connects to another host than its address names."""
-_ADDRESS_NAMES = frozenset(  # words in a setting's name that mark its value as a host, even without a scheme
-    ("address", "domain", "endpoint", "gateway", "host", "hostname", "proxy", "resource", "server", "uri", "url")
-)
+_OWN_SCHEMES = ("file", "sqlite")  # addresses of storages that are paths
 
 
-class StoredItem(Fact):
-    """Item as it is stored, without values that may be secret."""
-
-    kind: Kind
-    name: str  # place of its declaration
-    digest: str
+def _unknown_vendor(name: str) -> bool | None:
+    return None
 
 
-class Item(StoredItem):
-    """Program that runs, or address that receives something."""
-
-    shown: str  # description for a person, in one line; not stored
-    is_outside: bool = False
-    """True if a person must agree before it is opened: an address outside of this machine, or one with environment
-    variables. Not stored."""
-
-    def to_stored(self) -> StoredItem:
-        """Return the stored part."""
-        return StoredItem(kind=self.kind, name=self.name, digest=self.digest)
-
-
-def items_to_trust(project: Project) -> tuple[Item, ...]:
-    """Return the items of a project, each once, in the order of declaration."""
-    return _each_once(_of_project(project))
-
-
-def addresses(env: Environment) -> tuple[Item, ...]:
-    """Return the addresses that only a workspace's `.env` sets."""
-    names = (name for name in env.unconfirmed if is_address_name(name))
-    return tuple(_item("address", name, [name, env[name]], f"{name}={env[name]}") for name in sorted(names))
-
-
-def confirming(env: Environment, digests: frozenset[str]) -> Environment:
-    """Return the environment with the addresses that a person has agreed to marked as the user's own."""
-    agreed = {item.name for item in addresses(env) if item.digest in digests}
-    unconfirmed = {name: file for name, file in env.unconfirmed.items() if name not in agreed}
-    return env.with_variables(env, unconfirmed)
-
-
-def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
-    """Return the digests by which items are compared."""
-    return frozenset(item.digest for item in items)
-
-
-def storage_items(project: Project) -> Iterator[Item]:
-    """Yield the project's storage if it is outside of this machine, or has variables in it."""
-    address, setting = project.storage, project.storage_setting
-    if _is_outside(address) or _sets_outside(setting):
-        endpoint = setting.get("endpoint")
-        suffix = f" at {masked_address(endpoint, _hide)}" if isinstance(endpoint, str) else ""
-        shown = f"{masked_address(address, _hide)}{suffix}"
-        yield _item("storage", "storage", [address, setting], shown, is_outside=True)
-
-
-def dispatcher_items(project: Project) -> Iterator[Item]:
-    """Yield the dispatcher that the project names, if it is outside of this machine, or has variables in it."""
-    address = None if project.workers is None else project.workers.dispatcher
-    if address is not None and _is_outside(address):
-        shown = masked_address(address, _hide)
-        yield _item("dispatcher", "dispatcher of workers", [address], shown, is_outside=True)
-
-
-def skill_items(expert: Expert) -> Iterator[Item]:
-    """Yield what the skills of an Expert run and connect to, and the tools with which its provider reaches others."""
-    for skill in with_base(expert.skills):
-        yield from skill_item(skill, f"skill {skill.name} of {expert.key}")
-    if expert.provider_tools:
-        options = expert.provider_tool_options
-        limits: JsonValue = None if options is None else options.model_dump(mode="json", by_alias=True)
-        shown = f"{', '.join(expert.provider_tools)}, which the provider of the model runs"
-        payload: JsonValue = [[*expert.provider_tools], limits]
-        yield _item("tool", f"providerTools of {expert.key}", payload, shown, is_outside=True)
-
-
-def _of_project(project: Project) -> Iterator[Item]:
-    for pattern in project.includes:
-        yield _item("include", "include", [pattern], pattern)
-    yield from storage_items(project)
-    yield from dispatcher_items(project)
-    yield from anchor_items(project.audit)
-    yield from provider_items(project.provider, "perstack.toml")
-    for expert in project.experts.values():
-        yield from provider_items(expert.provider, expert.key)
-        yield from _of_evaluator(expert)
-        yield from skill_items(expert)
-
-
-def anchor_items(audit: Audit | None) -> Iterator[Item]:
-    """Yield the anchor: a program that runs, or an address that receives heads, with the key that signs them."""
-    if audit is None:
-        return
-    anchor = audit.anchor
-    where = shlex.join(masked_args(anchor, _hide)) if isinstance(anchor, tuple) else anchor or "none"
-    key = f" with the key {audit.signing_key}" if audit.signing_key else ""
-    anchor_value: JsonValue = [*anchor] if isinstance(anchor, tuple) else anchor
-    is_outside = isinstance(anchor, str) and _is_outside(anchor)
-    yield _item("anchor", "audit", [anchor_value, audit.signing_key], f"{where}{key}", is_outside=is_outside)
-
-
-def provider_items(provider: ProviderSetting | None, name: str) -> Iterator[Item]:
-    """Yield the provider with the settings that decide its address. A built-in address is not outside."""
-    if provider is None:
-        return
-    # numbers and flags are about replies, not addresses
-    setting: JsonObject = {
-        key: value for key, value in provider.setting.items() if not isinstance(value, bool | int | float)
-    }
-    address = setting.get("baseUrl")
-    suffix = f" at {masked_address(address, _hide)}" if isinstance(address, str) else ""
-    other_keys = ", ".join(key for key in setting if key != "baseUrl")
-    shown = f"{provider.provider_name}{suffix}{f' with {other_keys}' if other_keys else ''}"
-    is_outside = _sets_outside({key: value for key, value in setting.items() if key != "headers"})
-    payload: JsonValue = [provider.provider_name, setting]
-    yield _item("provider", f"provider of {name}", payload, shown, is_outside=is_outside)
-
-
-def _of_evaluator(expert: Expert) -> Iterator[Item]:
-    evaluator = None if expert.iterate is None else expert.iterate.evaluator
-    name = f"evaluator of {expert.key}"
-    match evaluator:
-        case None | ExpertEvaluator():
-            return
-        case FunctionEvaluator():
-            needs = ", ".join(evaluator.required_env)
-            shown = f"{evaluator.entry} with {needs}" if needs else evaluator.entry
-            yield _item("evaluator", name, ["entry", evaluator.entry, *evaluator.required_env], shown)
-        case str():
-            yield _item("evaluator", name, ["shell", evaluator], masked_line(evaluator, _hide))
-        case tuple():
-            yield _item("evaluator", name, ["program", *evaluator], shlex.join(masked_args(evaluator, _hide)))
-        case _:
-            assert_never(evaluator)
-
-
-def skill_item(skill: Skill, name: str) -> Iterator[Item]:
-    """Yield what a skill runs or connects to, if anything."""
-    match skill:
-        case McpStdioSkill() if is_base_skill(skill):
-            if is_picked(_EXEC, skill.pick, skill.omit):
-                yield _item("tool", name, [_EXEC], "exec: any command that the model writes")
-        case McpStdioSkill():
-            payload: JsonObject = skill.model_dump(
-                mode="json", include={"command", "package_name", "args", "required_env", "env"}
-            )
-            package = [skill.package_name] if skill.package_name else []
-            variables = ", ".join((*skill.required_env, *skill.env))
-            line = shlex.join([skill.command or "npx", *package, *masked_args(skill.args, _hide)])
-            yield _item("command", name, payload, f"{line} (gets {variables})" if variables else line)
-        case McpSseSkill():
-            remote: JsonObject = skill.model_dump(
-                mode="json", include={"endpoint", "headers", "oauth", "allow_local_network"}
-            )
-            identity = None if skill.oauth is None else skill.oauth.identity_file
-            provider = None if skill.oauth is None else skill.oauth.identity_endpoint
-            receiver = "" if provider is None else f" exchanged at {masked_address(provider, _hide)}"
-            gets = (*skill.headers, *([] if identity is None else [f"the token in {identity}{receiver}"]))
-            sent = f" (gets {', '.join(gets)})" if gets else ""
-            issuer = None if skill.oauth is None else skill.oauth.issuer
-            places = filter(None, (skill.endpoint, issuer, provider))
-            is_outside = any(map(_is_outside, places)) or bool(variables_in(texts_in(remote)))
-            is_outside = is_outside or identity is not None  # any file could be named, and is sent
-            shown = masked_address(skill.endpoint, _hide) + sent
-            yield _item("endpoint", name, remote, shown, is_outside=is_outside)
-        case PluginSkill():
-            is_outside = bool(variables_in(texts_in(skill.settings))) or _sets_outside(skill.settings)
-            yield _item("plugin", name, [skill.plugin, skill.settings], skill.plugin, is_outside=is_outside)
-        case InteractiveSkill():
-            return
-        case _:
-            assert_never(skill)
-
-
-def _item(kind: Kind, name: str, payload: JsonValue, shown: str, *, is_outside: bool = False) -> Item:
-    digest = sha256(canonical_json([kind, payload])).hexdigest()
-    line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in f"{kind}: {shown}")
-    return Item(kind=kind, name=name, digest=digest, shown=line, is_outside=is_outside)
-
-
-def _is_outside(address: str) -> bool:
-    """Return whether a person must agree to an address: it has a variable, or is not certainly on this machine."""
-    if variables_in([address]):
+def folder_contains(folder: Path, path: str) -> bool:
+    """Return whether a path, or the address of a file, relative to a folder stays in it, also through links."""
+    scheme, colon, rest = path.partition(":")
+    if colon and scheme == "memory":
         return True
-    if address.startswith(_LOCAL_SCHEMES):
+    is_address = bool(colon) and scheme in _OWN_SCHEMES
+    if colon and not is_address and not path.startswith("/"):
         return False
-    if re.fullmatch(_LOCAL_ADDRESS, address) is None:
-        return True
-    from urllib.parse import parse_qsl, urlsplit  # few definitions have such an address
-
-    return any(
-        not _is_local_host(name, host)
-        for name, value in parse_qsl(urlsplit(address).query, keep_blank_values=True)
-        if name.casefold() in _HOST_SETTINGS
-        for host in value.split(",")
-    )
-
-
-def _is_local_host(name: str, value: str) -> bool:
-    if "service" in name.casefold():
+    target = Path(rest if is_address else path)
+    try:
+        real = os.path.realpath(folder / target.expanduser())
+    except (RuntimeError, ValueError):  # an unknown user, or a NUL character
         return False
-    return value.startswith("/") or re.fullmatch(_LOOPBACK, value if ":" not in value else f"[{value}]") is not None
+    return Path(real).is_relative_to(os.path.realpath(folder))
 
 
-def _sets_outside(settings: JsonObject) -> bool:
-    return any(_is_setting_outside(name, value) for name, value in settings.items())
+def folder_of(project: Project, otherwise: Path) -> Path:
+    """Return the folder that agreements belong to: the definition's, or `otherwise` without a file."""
+    return otherwise if project.path is None else Path(project.path).parent.resolve()
 
 
-def _is_setting_outside(name: str, value: JsonValue) -> bool:
-    match value:
-        case dict():
-            return _sets_outside(value)
-        case list():
-            return any(_is_setting_outside(name, item) for item in value)
-        case str() if "://" in value:
-            return _is_outside(value)
-        case str():
-            is_host = any(word.casefold() in _ADDRESS_NAMES for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name))
-            return is_host and bool(value) and re.fullmatch(_LOOPBACK, value, re.IGNORECASE) is None
-        case _:
-            return False
-
-
-def _hide(value: str) -> str:
-    return "***"
-
-
-def _each_once(items: Iterable[Item]) -> tuple[Item, ...]:
-    by_digest: dict[str, Item] = {}
-    for item in items:
-        by_digest.setdefault(item.digest, item)
-    return tuple(by_digest.values())
+def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor) -> Ownership:
+    """Return what the project may name without an agreement."""
+    folder = folder_of(project, Path.cwd())
+    return Ownership(lambda path: folder_contains(folder, path), is_vendor)
 
 
 # Stored agreements, by folder, kept outside of every workspace.
@@ -356,11 +124,15 @@ class TrustStore:
         except OSError as error:
             raise StorageError(f"what is trusted cannot be kept in {self.folder}: {error.strerror}") from error
 
-    def agree(self, folder: Path, items: Iterable[Item]) -> None:
-        """Agree to a definition's items; agreed addresses of `.env` files stay. Raises StorageError."""
+    def agree(self, folder: Path, items: Iterable[TrustItem]) -> None:
+        """Add items to the agreements of a folder. Raises StorageError.
+
+        Earlier ones stay, since Jobs that began with them can be resumed.
+        """
         record = self.read(folder)
-        address_items = () if record is None else (item for item in record.items if item.kind == "address")
-        self.write(folder, (*(item.to_stored() for item in items), *address_items))
+        added = {item.digest: item.to_stored() for item in items}
+        earlier = () if record is None else (item for item in record.items if item.digest not in added)
+        self.write(folder, (*earlier, *added.values()))
 
     def remove(self, folder: Path) -> bool:
         """Remove the agreements of a folder and return whether there were any. Raises StorageError."""
@@ -374,52 +146,134 @@ class TrustStore:
 
 
 class Agreement:
-    """Check that each address outside this machine was agreed to by the user, or given in Python, before use."""
+    """Check of what a definition names against what the user of its folder has agreed to."""
 
-    def __init__(self, project: Project, store: TrustStore | None = None) -> None:
-        """Check for `project`, with the user's store by default."""
-        self._project = project
-        self._path = project.path
+    def __init__(
+        self, project: Project, store: TrustStore | None = None, is_vendor: IsVendor = _unknown_vendor
+    ) -> None:
+        """Check for the folder of `project`, with the user's store by default."""
+        self.path = project.path
+        self.own = ownership_of(project, is_vendor)
         self._store = store
         self._is_whole = project.path is None or is_named(Path(project.path))
+        self._withheld: list[TrustItem] = []
+        self._chosen: frozenset[str] = frozenset()
 
-    def check(self, items: Iterable[Item]) -> None:
-        """Raise UsageError that names each address without agreement. Agreements are read at each call."""
-        outside = [item for item in items if item.is_outside]
-        if self._is_whole or not outside or self._path is None:
-            return
-        folder = Path(self._path).parent.resolve()
-        agreed = (self._store or TrustStore.of_user()).digests(folder)
-        current = digests_of(items_to_trust(self._project))
-        suffix = " (recorded, and no more in the file: put it back first)"
-        new = [
-            f"{item.shown} ({item.name}){'' if item.digest in current else suffix}"
-            for item in outside
-            if item.digest not in agreed
-        ]
-        if new:
-            raise UsageError(
-                f"{self._path} names addresses that nobody has agreed to: {'; '.join(dict.fromkeys(new))}",
-                next_steps=(AgreeTo(str(folder)),),
-            )
+    def check(self, items: Iterable[TrustItem]) -> None:
+        """Raise NotAgreed if an item has no agreement. Agreements are read at each call."""
+        missing = self.missing(items)
+        if missing:
+            raise self.refusal(missing)
+
+    def check_keys(self, project: Project, names: Iterable[str]) -> None:
+        """Raise NotAgreed if one of these keys of a definition, by the names of their fields, has no agreement."""
+        if not self._is_whole:
+            self.check(items_of_keys(project, names, self.own))
+
+    def adopt(self, project: Project) -> Project:
+        """Return a definition of the same folder without what has no agreement, which `check_definition` names."""
+        self._withheld = self.missing(items_to_trust(project, self.own)) if not self._is_whole else []
+        withheld = digests_of(self._withheld)
+        return inert_project(project, self.own, lambda digest: digest not in withheld) if withheld else project
+
+    def take_choices(self, project: Project, overrides: Overrides) -> None:
+        """Count the providers that the caller chose by options as the user's own, but not settings of a definition."""
+        models = overrides.model if isinstance(overrides.model, tuple) else (overrides.model or "",)
+        prefixes = (name.partition("/")[0] for name in models if "/" in name)
+        names = dict.fromkeys(filter(None, (overrides.provider, *prefixes)))
+        chosen = [ProviderSetting(provider_name=name) for name in names]
+        tables = (project.provider, *(expert.provider for expert in project.experts.values()))
+        if overrides.recording is not None:  # it is played under the settings of the definition, which are checked
+            chosen += [table for table in tables if table is not None and table.provider_name == overrides.provider]
+        for setting in chosen:
+            playing = overrides.playing(setting) if setting.provider_name == overrides.provider else setting
+            self._chosen |= digests_of(items_of_provider(playing, self.own))
+
+    def check_definition(self) -> None:
+        """Raise NotAgreed if something of the adopted definition has no agreement. Nothing may be driven before."""
+        if self._withheld:
+            raise self.refusal(self._withheld)
+
+    def missing(self, items: Iterable[TrustItem]) -> list[TrustItem]:
+        """Return the items without an agreement."""
+        waiting = [] if self._is_whole else [item for item in items if item.digest not in self._chosen]
+        if not waiting:
+            return []
+        agreed = self._digests()
+        return [item for item in waiting if item.digest not in agreed]
+
+    def refusal(self, missing: Sequence[TrustItem]) -> NotAgreed:
+        """Return the error for items without an agreement."""
+        folder = self._folder
+        places = ", ".join(dict.fromkeys(item.place for item in missing))
+        return NotAgreed(
+            f"{self.path} names what nobody has agreed to: {places}",
+            page=page_of(missing),
+            agree=lambda: self.store.agree(folder, missing),
+            next_steps=(AgreeTo(str(folder)),),
+        )
+
+    @property
+    def store(self) -> TrustStore:
+        """The store of agreements."""
+        return self._store or TrustStore.of_user()
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.path or ".").parent.resolve()
+
+    def _digests(self) -> frozenset[str]:
+        return self.store.digests(self._folder)
 
 
-def folder_of(project: Project, otherwise: Path) -> Path:
-    """Return the folder that agreements belong to: the definition's, or `otherwise` without a file."""
-    return otherwise if project.path is None else Path(project.path).parent.resolve()
+def page_of(items: Iterable[TrustItem]) -> list[str]:
+    """Return a line for each item, as a person sees what is asked."""
+    return [f"  {item.shown}  ({item.place})" for item in items]
 
 
-def environment_of(
-    project: Project, place: ProjectPlace, env_files: Sequence[str] = (), *, confirm: bool = True
-) -> Environment:
-    """Return the environment with the user's keys and `.env` files, or files that a person named in place of those.
+# Environment of a project.
 
-    Addresses that a person has agreed to by `perstack trust` count as their own, unless `confirm` is False. Raises
-    UsageError if a file cannot be read.
+
+def env_item(file: EnvFile) -> TrustItem:
+    """Return the item of a `.env` file, which an agreement lets be read as long as it does not change."""
+    digest = sha256(canonical_json(["env", sha256(file.content).hexdigest()])).hexdigest()
+    lines = (f"{name}={value}" for name, value in masked_variables(file.variables, lambda value: "***").items())
+    return TrustItem(
+        place=str(file.path), digest=digest, kinds=("reads",), shown=f"reads: {file.path.name} sets {', '.join(lines)}"
+    )
+
+
+def environment_of(project: Project, place: ProjectPlace, env_files: Sequence[str] = ()) -> Environment:
+    """Return the environment with the user's keys and the `.env` files that the user named or has agreed to.
+
+    `env_files` are those that the user named for this call; they take the place of all others. Raises UsageError if a
+    file cannot be read.
     """
+    if env_files:
+        return read_env(place.folder, env_files, stored=KeyStore.of_user(), is_named=True)
+    return read_env(
+        place.folder,
+        project.env_path,
+        stored=KeyStore.of_user(),
+        owners=() if project.path is None else owner_of(Path(project.path)),
+        is_agreed=lambda file: _is_agreed(project, place, file),
+    )
+
+
+def env_items(project: Project, place: ProjectPlace) -> list[TrustItem]:
+    """Return an item for each `.env` file of a project, agreed to or not. Raises UsageError."""
+    found: list[EnvFile] = []
+
+    def note(file: EnvFile) -> bool:
+        found.append(file)
+        return False
+
     owners = () if project.path is None else owner_of(Path(project.path))
-    files, keys = env_files or project.env_path, KeyStore.of_user()
-    env = read_env(place.folder, files, is_confirmed=bool(env_files), owners=owners, stored=keys)
-    if not confirm or not addresses(env):
-        return env
-    return confirming(env, TrustStore.of_user().digests(folder_of(project, place.folder)))
+    read_env(place.folder, project.env_path, owners=owners, is_agreed=note)
+    return [env_item(file) for file in found]
+
+
+def _is_agreed(project: Project, place: ProjectPlace, file: EnvFile) -> bool:
+    if project.path is not None and is_named(Path(project.path)):
+        return True
+    return env_item(file).digest in TrustStore.of_user().digests(folder_of(project, place.folder))

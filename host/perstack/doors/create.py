@@ -3,14 +3,13 @@
 The Experts ship with perstack (`experts/create-expert`) and work under the settings and permissions of the user's
 project. They get two tools: `validateDefinition`, and `tryExpert`, which runs an Expert of the new definition in a
 bounded copy of the project. A model wrote that definition, so a trial must neither start programs nor reach anything
-that the user's own definition does not already reach: `new_executables` decides, `Trials` enforces.
+that the user's own definition does not already reach: `new_items` decides, `Trials` enforces.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import shutil
 import tempfile
 from collections import Counter
@@ -20,20 +19,21 @@ from functools import cache
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
-from perstack.config.expert_tests import read_tests
 from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.source import describe_problems
-from perstack.config.trust import Agreement, Kind, digests_of, items_to_trust
+from perstack.config.trust import Agreement
 from perstack.core.base.file_names import is_variables
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
-from perstack.core.definitions.settings import Overrides, ProviderSetting
+from perstack.core.definitions.settings import Overrides
+from perstack.core.definitions.trust_items import TrustItem, digests_of, inert_project, items_to_trust
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
 from perstack.doors.shared.job_status import spending_line
 from perstack.doors.shared.text import count
 from perstack.engine.context.host_context import STATE_DIR
+from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
@@ -41,25 +41,14 @@ from perstack.toolkit import ToolContext, Toolkit
 
 # Additional reach of a changed definition.
 
-RUN_KINDS: frozenset[Kind] = frozenset({"command", "endpoint", "plugin", "provider"})
-ALL_KINDS: frozenset[Kind] = frozenset({*RUN_KINDS, "evaluator", "anchor", "include", "storage", "dispatcher"})
+_TRIED_WITH = ("skills", "provider", "providerTools")  # keys without which a trial would be one of another Expert
 
 
-def new_executables(before: Project, after: Project, kinds: frozenset[Kind] = ALL_KINDS) -> list[str]:
-    """Return a line for each program, endpoint, plugin and the like that only `after` uses."""
-    settings = (after.provider, *(expert.provider for expert in after.experts.values()))
-    providers = (Project(provider=ProviderSetting(provider_name=item.provider_name)) for item in settings if item)
-    known = digests_of(items_to_trust(before)).union(*(digests_of(items_to_trust(project)) for project in providers))
-    return [item.shown for item in items_to_trust(after) if item.kind in kinds and item.digest not in known]
-
-
-def commands_of_tests(path: Path) -> list[str]:
-    """Return a line for each program that judges a test: Runs do not start them, `perstack test` does."""
-    commands = ((test.title, test.test.expect.command) for test in read_tests(DefinitionFile(path)))
-    lines = (
-        (title, item if isinstance(item, str) else shlex.join(item)) for title, item in commands if item is not None
-    )
-    return [f"test {title}: {line}" for title, line in lines]
+def new_items(before: Project, after: Project) -> list[TrustItem]:
+    """Return what needs an agreement in `after` and is not in `before`."""
+    agreement = Agreement(before, is_vendor=load_plugins((), os.environ).is_vendor)
+    known = digests_of(items_to_trust(before, agreement.own))
+    return [item for item in items_to_trust(after, agreement.own) if item.digest not in known]
 
 
 COORDINATOR = "create-expert"
@@ -285,11 +274,14 @@ class Trials:
             "includes": (),
         }
         project = project.model_copy(update={**update, "experts": experts, "prices": self._user_project.prices})
-        additions = new_executables(self._user_project, project, RUN_KINDS)
+        new = new_items(self._user_project, project)
+        additions = [item.shown for item in new if not {*_TRIED_WITH}.isdisjoint(item.place.split("."))]
         if additions:
             text = "; ".join(additions)
             raise SkillError(f"{key} is not tried, because a person has to agree to what it starts or reaches: {text}")
-        return project
+        withheld = digests_of(new)
+        own = Agreement(self._user_project, is_vendor=load_plugins((), os.environ).is_vendor).own
+        return inert_project(project, own, lambda digest: digest not in withheld)
 
     def _bounded_overrides(self) -> Overrides:
         remaining, overrides = self._remaining, self._overrides

@@ -200,6 +200,9 @@ class ProviderFactory(ABC):
     prices: PriceSource | None = None  # the source of the models' prices; None if they are unknown
     tools: tuple[ProviderTool, ...] = ()  # tools that its providers may run themselves
     reports_cost: bool = False  # True if replies contain their cost, so that no price is looked up
+    is_vendor: bool = False
+    """True if its providers, without settings, send requests with the user's key to the vendor's own address, or to one
+    that the user's environment names, and do nothing else. A definition may name such a provider without agreement."""
 
     @abstractmethod
     def is_configured(self, env: Mapping[str, str]) -> bool:

@@ -9,7 +9,6 @@ from typing import TypeVar
 from perstack.core.base.records import JsonObject, texts_in, with_texts
 from perstack.core.base.secrets import has_masked
 from perstack.errors import SkillError, UsageError
-from perstack.ports.environment import INHERITED, is_address_name, refuse_redirected
 
 _VARIABLE = r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}"
 
@@ -30,19 +29,11 @@ def fill_address(address: str, env: Mapping[str, str], of: str = "storage") -> s
 def fill_settings(settings: JsonObject, env: Mapping[str, str], skill: str) -> JsonObject:
     """Return the settings of a plugin's skill with variables in their texts substituted.
 
-    Raises SkillError if a variable is unset, if a variable of the user's own would be used together with an address
-    that only a workspace's `.env` sets, or if a secret is no longer known.
+    Raises SkillError if a variable is unset, or if a secret is no longer known.
     """
     texts = tuple(texts_in(settings))
     check_known(texts, skill)
-    names = variables_in(texts)
-    _check_set(names, env, skill, "settings")
-    try:
-        for name in sorted(names):
-            if is_address_name(name) or "://" in env[name]:
-                refuse_redirected(env, name, sorted(names - INHERITED))
-    except UsageError as error:
-        raise SkillError(f"skill {skill!r}: {error}") from error
+    _check_set(variables_in(texts), env, skill, "settings")
     return with_texts(settings, lambda text: _with_values(text, env))
 
 

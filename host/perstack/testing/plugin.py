@@ -25,6 +25,7 @@ class ScriptedProviderFactory(ProviderFactory):
     priority: int = 0
     default_model: str | None = "scripted"
     tools: tuple[ProviderTool, ...] = (ANY_TOOL,)
+    is_vendor: bool = True  # without settings it plays the script that the user's environment names
     how_to_configure: str = f"set {SCRIPT_VARIABLE}, or `script` in [provider.setting], to a script's path"
 
     @override

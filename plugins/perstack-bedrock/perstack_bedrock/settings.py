@@ -12,7 +12,6 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
-from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack.ports.provider import GenerationRequest
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
 from perstack.support.http.provider import are_installed
@@ -66,7 +65,7 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
     variable = next((name for name in BASE_URLS if env.get(name)), BASE_URLS[0])
     if region is None and settings.base_url is None and not env.get(variable):
         raise _missing_region()
-    base_url = choose_base_url(settings, env, variable, _address_in(region or ""), keys=(TOKEN,))
+    base_url = choose_base_url(settings, env, variable, _address_in(region or ""))
     token = read_key(env, TOKEN)
     headers = {"accept": accept, **({"authorization": f"Bearer {token}"} if token else {}), **settings.headers}
     endpoint = Endpoint(base_url, headers, *settings.silences())
@@ -83,9 +82,6 @@ def access_of(settings: BedrockSettings, env: Mapping[str, str], accept: str) ->
         raise _missing_region()
     if settings.profile is None and env.get(KEY) and not env.get(SECRET):
         raise MissingCredential(f"provider amazon-bedrock has half a pair of keys: set {SECRET} beside {KEY}")
-    if settings.base_url is None:
-        is_from_workspace = settings.profile is None and {KEY, SECRET} <= set(unconfirmed_in(env))
-        refuse_redirected(env, variable, (), others=None if is_from_workspace else "a signature of your AWS account")
     return Access(endpoint, AwsAccount(settings.profile, env, region))
 
 

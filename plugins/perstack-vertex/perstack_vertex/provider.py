@@ -22,7 +22,6 @@ from typing_extensions import override
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError, UsageError
-from perstack.ports.environment import refuse_redirected, unconfirmed_in
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import is_common_media, missing_blobs
@@ -32,7 +31,7 @@ from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
 from perstack_google.request import GoogleSettings, is_sendable
 from perstack_vertex import LOCATIONS, PROJECTS, first_of
-from perstack_vertex.credentials import FILE, Identity, identity_of
+from perstack_vertex.credentials import Identity, identity_of
 
 API_VERSION = "v1"
 ADDRESS = "GOOGLE_VERTEX_BASE_URL"
@@ -187,7 +186,4 @@ def create(config: ProviderConfig) -> VertexProvider:
     if "authorization" in {name.lower() for name in settings.headers}:
         return VertexProvider(endpoint, settings, location, None)
     identity = identity_of(config.env, is_needed=not is_loopback(endpoint.base_url))
-    if identity is not None and settings.base_url is None:
-        others = None if FILE in unconfirmed_in(config.env) else "a token of your Google account"
-        refuse_redirected(config.env, ADDRESS, (FILE,), others=others)
     return VertexProvider(endpoint, settings, location, identity)

@@ -109,11 +109,11 @@ def test_in_a_new_folder_a_definition_is_written_checked_and_tried(empty: Termin
 
 def test_a_test_that_it_writes_is_the_next_command_and_what_it_starts_is_named(empty: Terminal) -> None:
     case = '[[experts.lister.tests]]\nname = "a"\nquery = "q"\nexpect.command = "touch judged"\n'
-    team_that(empty, validate(GOOD + case), write("perstack.toml", GOOD + case))
+    team_that(empty.as_stranger(), validate(GOOD + case), write("perstack.toml", GOOD + case))
     result = empty.call(*CREATE, "--output", "human", attended=True)
     assert result.code == 0, result.err
     assert result.err.splitlines()[-2:] == ["next: perstack run lister 'Ann calls Bob'", "next: perstack test lister"]
-    assert "before you run it: test lister: a: touch judged" in result.err
+    assert 'executes: expect.command = "touch judged"' in result.err
 
 
 def test_what_it_writes_can_be_run_by_the_command_that_it_names(empty: Terminal) -> None:
@@ -179,7 +179,7 @@ def test_no_program_can_be_started_by_the_team_or_in_a_try(empty: Terminal) -> N
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ('[experts.lister.skills.s]\ntype = "mcpStdioSkill"\ncommand = "touch"\nargs = ["x"]\n', "command: touch x"),
+        ('[experts.lister.skills.s]\ntype = "mcpStdioSkill"\ncommand = "touch"\nargs = ["x"]\n', 'command = "touch"'),
         ('[experts.lister.provider]\nproviderName = "openai"\nsetting.baseUrl = "http://a.example"\n', "a.example"),
         ('[experts.lister.skills.s]\ntype = "mcpSseSkill"\nendpoint = "https://a.example"\n', "a.example"),
     ],
@@ -187,15 +187,15 @@ def test_no_program_can_be_started_by_the_team_or_in_a_try(empty: Terminal) -> N
 def test_a_try_starts_nothing_and_sends_no_key_anywhere_that_nobody_has_agreed_to(
     empty: Terminal, more: str, says: str
 ) -> None:
-    team_that(empty, write("perstack.toml", GOOD + more))
+    team_that(empty.as_stranger(), write("perstack.toml", GOOD + more))
     result = empty.call(*CREATE)
     assert result.code == 0, result.err
     (told,) = results(result, "tryExpert")
     assert told.startswith("lister is not tried, because a person has to agree")
     assert says in told
-    (note,) = (line for line in result.err.splitlines() if line.startswith("note: "))
-    assert "before you run it" in note
-    assert says in note
+    assert "perstack.toml does nothing of this before you agree:" in result.err
+    assert says in result.err.partition("before you agree:")[2]
+    assert "not agreed to: see it again by `perstack trust`" in result.err
 
 
 def test_an_existing_definition_is_changed_only_after_the_difference_was_shown(terminal: Terminal) -> None:

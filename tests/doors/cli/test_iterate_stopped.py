@@ -87,7 +87,7 @@ def test_iterations_keep_the_definition_that_they_were_started_with_until_todays
     terminal: Terminal,
 ) -> None:
     turns = [reply("", ("helper", {"query": "help"})), reply("made")]
-    terminal.trusted().project(TEAM.format(word="Old", model="old"), solo=turns, helper=[reply("helped")])
+    terminal.project(TEAM.format(word="Old", model="old"), solo=turns, helper=[reply("helped")])
     failed = terminal.call("iterate", "solo", "do it", "--id", "it", "--provider", "scripted", "--max-steps", "9")
     assert failed.code == 1, failed.err
     assert "secret" not in (terminal.workspace / "perstack/iterations/it/runs/it-1/events.jsonl").read_text()

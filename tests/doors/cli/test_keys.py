@@ -160,7 +160,7 @@ def test_neither_a_program_nor_a_server_nor_the_log_gets_it(newcomer: Terminal, 
 def test_a_storage_that_names_it_does_not_get_it(newcomer: Terminal, key_file: Path) -> None:
     assert key_file.exists()
     newcomer.project(f'storage = "postgresql://u:${{ANTHROPIC_API_KEY}}@127.0.0.1:9/x"\n{EXPERT}')
-    done = newcomer.trusted().run("run", "a", "q")
+    done = newcomer.run("run", "a", "q")
     assert (done.code, "needs ANTHROPIC_API_KEY: set it in the environment" in done.err) == (2, True), done.err
 
 

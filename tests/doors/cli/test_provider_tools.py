@@ -27,7 +27,7 @@ TURN = {
 
 def searched(terminal: Terminal) -> Terminal:
     """Run a Job `j` whose model has searched twice."""
-    return terminal.project(EXPERT, a=[TURN]).trusted()
+    return terminal.project(EXPERT, a=[TURN])
 
 
 def test_a_run_shows_what_the_provider_has_run_and_the_log_what_it_has_found(terminal: Terminal) -> None:

@@ -19,9 +19,7 @@ WORKERS = '\n[workers]\ndispatcher = "memory:${ENGINE}"\n'
 def team(terminal: Terminal, request: pytest.FixtureRequest) -> Terminal:
     terminal.env["PERSTACK_PLUGINS"] += ",memory_workers"
     terminal.env["ENGINE"] = request.node.name
-    return terminal.trusted().project(
-        'provider = { providerName = "scripted" }\n' + TEAM + WORKERS, lead=[reply("led")]
-    )
+    return terminal.project('provider = { providerName = "scripted" }\n' + TEAM + WORKERS, lead=[reply("led")])
 
 
 def ordered(terminal: Terminal, job_id: str) -> Order | None:

@@ -55,7 +55,6 @@ def test_what_a_key_may_not_do_is_no_wrong_key(terminal: Terminal) -> None:
 
 
 def test_a_key_of_the_settings_is_said_to_be_there(terminal: Terminal) -> None:
-    terminal.trusted()
     reply = ANTHROPIC.error_reply(401, "no")
     header = f'provider.setting.headers = {{ x-api-key = "{KEY}" }}\n'
 

@@ -36,7 +36,7 @@ def _terminal(folder: Path, toml: str) -> Terminal:
     terminal = Terminal(folder)
     terminal.env["PERSTACK_PLUGINS"] += ",memory_workers"
     terminal.env["PYTHONPATH"] = str(Path(__file__).parents[2] / "support")
-    return terminal.trusted().project(toml, writer=[reply("A haiku.")])
+    return terminal.project(toml, writer=[reply("A haiku.")])
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def test_where_nobody_can_be_asked_the_definition_of_before_holds(terminal: Term
             result = await call_texts(editor)
             assert result[0] == "old"
             assert "a person agrees by `perstack trust`" in result[-1]
-            assert "command (skill evil of solo)" in result[-1]
+            assert "executes (experts.solo.skills.evil)" in result[-1]
             assert "touch" not in result[-1]
             assert not ran.exists()
 
@@ -89,7 +89,7 @@ def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal
             assert ran.exists()
             (form,) = editor.shown
             assert form.message.startswith(f"perstack: {terminal.workspace / 'perstack.toml'} has changed")
-            assert "+ command: sh -c 'touch ran' (skill evil of solo)" in form.message
+            assert '+ executes: command = "sh", args = ["-c", "touch ran"] (experts.solo.skills.evil)' in form.message
             assert (await call_texts(editor))[0] == "fresh"
             assert len(editor.shown) == 1
         assert "trusted already" in terminal.run("trust").err

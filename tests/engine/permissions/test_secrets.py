@@ -17,7 +17,6 @@ from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
 from perstack.host import Host
-from perstack.ports.environment import Environment
 from perstack.ports.skill import SkillFactory, SkillSession, Toolset
 from perstack.testing.scripted import ScriptedProvider, text, tool
 from perstack.toolkit import ToolContext, Toolkit
@@ -178,25 +177,6 @@ def test_a_variable_in_a_plugins_settings_is_filled_in_for_it_alone(bench: Bench
     assert_no_canary(bench, seen)
     missing = wait_for(bench.host([text("never")], with_kit(**settings), plugins=(kit,)).run("a", "q"))
     assert "skill 'mine' needs THE_KEY for its settings" in (missing.error or "")
-
-
-def test_a_plugins_secret_is_not_sent_to_an_address_that_only_a_workspace_names(bench: Bench) -> None:
-    kit, given = account()
-    env = Environment(
-        {"DB_KEY": "canary", "DB": "postgres://elsewhere.example"}, unconfirmed={"DB": str(bench.workspace / ".env")}
-    )
-    host = Host(
-        Project(experts={"a": with_kit(apiKey="${DB_KEY}", database="${DB}")}),
-        workspace=bench.workspace,
-        storage=bench.storage,
-        env=env,
-        overrides=Overrides(provider="scripted"),
-        plugins=[ScriptedProvider([tool("look"), text("ok")]), kit],
-    )
-    OPENED.append(host)
-    job = wait_for(host.run("a", "q"))
-    assert "DB_KEY of your environment is not sent to the DB" in (job.error or "")
-    assert given == []
 
 
 def test_validate_names_secrets_in_settings_and_evaluators_and_the_way_out(terminal: Terminal) -> None:

@@ -44,7 +44,7 @@ def written(terminal: Terminal, **changes: str | int) -> None:
 def project(terminal: Terminal) -> Terminal:
     """An Expert that stops at its step limit after a call of the server, and again after the next."""
     terminal.env |= {"WHO": "ada", "API_KEY": NAMED, "PORT": "9", "HOME": str(terminal.workspace)}
-    written(terminal.trusted())
+    written(terminal)
     return terminal.script(solo=[reply("", ("touch", {})), reply("", ("touch", {})), reply("end")])
 
 

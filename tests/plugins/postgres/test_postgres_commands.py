@@ -22,7 +22,7 @@ def address(postgres: PostgresServer) -> str:
 def project(terminal: Terminal, address: str) -> Terminal:
     """Whose storage is named by a variable."""
     terminal.env["DATABASE_URL"] = address
-    return terminal.trusted().project(
+    return terminal.project(
         f'storage = "${{DATABASE_URL}}"\n{TEAM}{ASKING}',
         lead=[reply("", ("helper", {"query": "a part"})), reply("All is done.", usage=(10, 1))],
         helper=[reply("A part.", usage=(5, 1))],

@@ -54,7 +54,7 @@ def test_a_job_is_run_asked_about_continued_and_verified(terminal: Terminal, s3:
 def test_the_server_may_stand_in_perstack_toml_and_is_checked(terminal: Terminal, s3: str, place: str) -> None:
     terminal.env |= KEYS
     table = f'storage = "{place}"\n[storageSetting]\nendpoint = "{s3}"\nregion = "us-east-1"\n'
-    terminal.trusted().project(table + EXPERT, writer=[reply("Done.")])
+    terminal.project(table + EXPERT, writer=[reply("Done.")])
     assert terminal.run("run", "writer", "x", "--job-id", "j").code == 0
     assert f"{place.removeprefix(f's3://{BUCKET}/')}/jobs/markers/j" in _keys(s3, place)
     checked = terminal.run("storage", "check", place)

@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 
 from perstack.config.expert_tests import read_tests
-from perstack.config.load import DefinitionFile, load_project, load_usable
-from perstack.config.project import model_lines
+from perstack.config.load import load_project, load_usable, open_definition
+from perstack.config.project import ProjectPlace, model_lines
 from perstack.config.source import NotRead, read_bounded
+from perstack.config.trust import Agreement, TrustStore, page_of
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -24,22 +25,22 @@ from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_ou
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
-from perstack.doors.cli.terminal import print_err
+from perstack.doors.cli.terminal import confirm, print_err
 from perstack.doors.create import (
     COORDINATOR,
     DEFINITION,
     WRITES,
     TrialBudget,
     Trials,
-    commands_of_tests,
     experts_for,
-    new_executables,
     tools_for,
 )
+from perstack.doors.shared.agreements import items_of
 from perstack.doors.shared.job_status import next_step_of_job
 from perstack.doors.shared.next_steps import command
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
+from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.next_steps import Resume
@@ -88,7 +89,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
     if final is None:
         sys.exit(INTERRUPTED)
     status = report_outcome(final, lines, _how_to_continue(final))
-    sys.exit(_report_written(lines, before, tried) if final.status == "completed" else status)
+    sys.exit(_report_written(lines, before, tried, says_yes=yes) if final.status == "completed" else status)
 
 
 class _CreateOutput(JobOutput):
@@ -163,6 +164,9 @@ def _fact_lines(query: str, folder: Path, before: Project, overrides: Overrides)
 
 
 def _host(options: HostOptions, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
+    agreement = Agreement(before, is_vendor=load_plugins((), os.environ).is_vendor)
+    agreement.adopt(before)
+    agreement.check_definition()  # the Experts that write work under its settings
     project = experts_for(before, folder, says_yes=says_yes)
     env, overrides = options.env(project), options.overrides
     # the given limits cover everything: half of them is for trials, which are separate Jobs
@@ -171,7 +175,7 @@ def _host(options: HostOptions, folder: Path, before: Project, tried: list[tuple
     trials = Trials(folder, env, overrides, (), before, TrialBudget(tokens=tokens, cost=cost))
     kit = tools_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
     limited = replace(overrides, max_tokens=tokens, max_cost=cost)
-    return options.host_of(project, env=env, overrides=limited, plugins=[kit])
+    return options.host_of(project, env=env, overrides=limited, plugins=[kit], agreement=Agreement(Project()))
 
 
 def _how_to_continue(job: JobSummary) -> str:
@@ -182,7 +186,7 @@ def _how_to_continue(job: JobSummary) -> str:
     return f"continue with: {_RESUME} {job.id}"
 
 
-def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]]) -> int:
+def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> int:
     """Report the written files and next commands, and return the exit status: 1 if there is no usable definition."""
     changed_files = lines.changed_files()
     for name in changed_files:
@@ -199,11 +203,25 @@ def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str
     if not changed_files:
         lines.remark("nothing was changed")
         return 0
-    for reference in (*new_executables(before, project), *commands_of_tests(path)):
-        print_err(f"note: look at what {DEFINITION} has now, before you run it: {reference}")
+    _agree(path, says_yes=says_yes)
     for line in _next_commands(lines.folder, before, project, tried):
         lines.remark(f"next: {line}")
     return 0
+
+
+def _agree(path: Path, *, says_yes: bool) -> None:
+    """Show what the written definition needs an agreement for, and ask the person for it: a model has written it."""
+    place, store = ProjectPlace(path.parent, path), TrustStore.of_user()
+    new = Agreement(Project(path=str(path))).missing(items_of(place, with_env=False).items)
+    if not new:
+        return
+    print_err(f"{DEFINITION} does nothing of this before you agree:")
+    for line in page_of(new):
+        print_err(one_line(line))
+    if says_yes or (can_ask(asks=True) and confirm("Agree to all of this?")):
+        store.agree(path.parent, new)
+    else:
+        print_err("not agreed to: see it again by `perstack trust`")
 
 
 def _next_commands(folder: Path, before: Project, project: Project, tried: list[tuple[str, str]]) -> list[str]:
@@ -213,6 +231,6 @@ def _next_commands(folder: Path, before: Project, project: Project, tried: list[
     key, query = next(((key, query) for key, query in reversed(tried) if key in first), (first[0], "QUERY"))
     prefix = "" if folder == Path.cwd() else f"cd {shlex.quote(os.path.relpath(folder))} && "
     commands = [f"perstack run {shlex.quote(key)} {shlex.quote(one_line(query))}"]
-    if any(test.expert == key for test in read_tests(DefinitionFile(folder / DEFINITION))):
+    if any(test.expert == key for test in read_tests(open_definition(folder / DEFINITION, must_be_whole=False))):
         commands.append(f"perstack test {shlex.quote(key)}")
     return [prefix + command for command in commands]

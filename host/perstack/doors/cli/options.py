@@ -31,7 +31,7 @@ from perstack.core.definitions.settings import (
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import print_err
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.errors import DefinitionError, UsageError
+from perstack.errors import DefinitionError, NotAgreed, UsageError
 from perstack.ports.environment import Environment
 from perstack.system.user import this_user
 
@@ -130,7 +130,9 @@ class HostOptions:
         gc.freeze()  # what was imported stays: among thousands of Jobs each collection would go through it again
         try:
             return self.writer()
-        except DefinitionError:
+        except (DefinitionError, NotAgreed) as error:
+            if isinstance(error, NotAgreed) and self.storage is None:
+                raise  # it is the storage that is not agreed to
             project = Project()
             if self.storage is None:
                 text = f"warning: perstack.toml cannot be used, so Jobs are looked for in {project.storage}"
@@ -152,18 +154,20 @@ class HostOptions:
     def driver(
         self, project: Project | None = None, *, plugins: Iterable[object] = (), agreement: Agreement | None = None
     ) -> Host:
-        """Return the Host for driving. Raises DefinitionError or UsageError before anything is written."""
+        """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written."""
         project = project or self.project(required=True)
-        check_workspace(project, self.find().workspace(project, self.workspace_path))
-        return self.host_of(
+        host = self.host_of(
             project, env=self.env(project), overrides=self.overrides, plugins=plugins, agreement=agreement
         )
+        host.check_agreed()
+        check_workspace(host.project, host.workspace)
+        return host
 
-    def env(self, project: Project, *, confirm: bool = True) -> Environment:
-        """Return the environment with the `.env` files; reports on stderr which of their addresses it leaves out."""
+    def env(self, project: Project) -> Environment:
+        """Return the environment with the `.env` files; reports on stderr which of them are not read."""
         from perstack.config.trust import environment_of
 
-        env = environment_of(project, self.find(), self.env_path, confirm=confirm)
+        env = environment_of(project, self.find(), self.env_path)
         for note in env.warnings:
             print_err(f"warning: {note.text_for(cli_phrase)}")
         return env

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from perstack.config.grants import ProjectGrants
-from perstack.config.load import DefinitionFile, read_permissions
+from perstack.config.load import open_definition, read_permissions
 from perstack.config.project import workspace_folder
-from perstack.config.trust import Item, StoredItem, TrustStore, addresses, digests_of, folder_of, items_to_trust
+from perstack.config.trust import TrustStore, folder_of
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import one_line
 from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.trust_items import TrustItem, digests_of
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import confirm, print_err, print_out, table, write_json, write_json_line
+from perstack.doors.shared.agreements import items_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count, minute
 from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuling
@@ -54,7 +56,7 @@ def test_command(
     from perstack.engine.permissions.rule_testing import judge_call
     from perstack.engine.plugins.registry import load_plugins
 
-    definition = DefinitionFile(options.find().require_path())
+    definition = open_definition(options.find().require_path(), must_be_whole=False)
     folder = options.find().workspace(definition.project, options.workspace_path)
     result = judge_call(definition, load_plugins().skills, folder, expert, tool, _object(args), above=under)
     ruling = result.ruling
@@ -240,9 +242,9 @@ def _object(text: str) -> JsonObject:
 @click.option("--yes", is_flag=True, help="Agree without confirmation.")
 @definition_options
 def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> None:
-    """Trust the commands of perstack.toml, and the addresses that it and .env name.
+    """Trust what perstack.toml starts, reads, writes, reaches and pays, and its .env files.
 
-    Before that, no command opens an address outside this machine, or inserts variables into one.
+    Before that, nothing of it has an effect; a .env file that you did not name is not read.
 
     A running server, `mcp` or `acp`, then uses a changed definition. Exit status 0 if everything is trusted, 1 if not.
     """
@@ -250,27 +252,28 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
         raise UsageError("--show, --revoke and --yes exclude each other: choose one")
     if revoke and options.config is None and options.find().config is None:
         raise UsageError("there is no perstack.toml here, so nothing is trusted: go to the folder of one")
-    project = options.load().project
     place, store = options.find(), TrustStore.of_user()
-    folder = folder_of(project, place.folder)
+    folder = place.require_path().parent.resolve()
     if revoke:
         was_there = store.remove(folder)
         print_err(f"no longer trusted: {one_line(str(folder))}" if was_there else "nothing was agreed to here")
         return
-    env = options.env(project, confirm=False)
-    items = (*items_to_trust(project), *addresses(env))
-    trust = store.read(folder)
-    agreed = () if trust is None else trust.items
+    declared = items_of(place)
+    items = declared.items
+    agreed = store.digests(folder)
     _print(str(folder), items, agreed)
     if show:
         return
-    if trust is not None and digests_of(items) == digests_of(agreed):
+    if digests_of(items) <= agreed:
         print_err("all of this is trusted already")
         return
     if not yes and not _confirm():
         print_err("nothing was changed")
         sys.exit(1)
-    store.write(folder, [item.to_stored() for item in items])
+    store.agree(folder, items)
+    if not declared.is_whole:
+        print_err("files of other folders can be read now: look at what they declare, by this command once more")
+        sys.exit(1)
     print_err("trusted")
 
 
@@ -280,14 +283,10 @@ def _confirm() -> bool:
     return confirm("Agree to all of this?")
 
 
-def _print(folder: str, items: Sequence[Item], agreed: Sequence[StoredItem]) -> None:
-    """Print a line for each item: `+` for a new one, `-` for a removed one."""
-    agreed_digests, current_digests = digests_of(agreed), digests_of(items)
+def _print(folder: str, items: Sequence[TrustItem], agreed: frozenset[str]) -> None:
+    """Print a line for each item: `+` for one without an agreement."""
     print_out(f"{one_line(folder)}:")
     for item in items:
-        print_out(f"{' ' if item.digest in agreed_digests else '+'} {one_line(item.shown)}  ({one_line(item.name)})")
-    for stored in agreed:
-        if stored.digest not in current_digests:
-            print_out(f"- {stored.kind}  ({one_line(stored.name)})")
+        print_out(f"{' ' if item.digest in agreed else '+'} {one_line(item.shown)}  ({one_line(item.place)})")
     if not items:
-        print_out("  nothing is executed, and no address is named")
+        print_out("  only texts and limits: nothing needs an agreement")

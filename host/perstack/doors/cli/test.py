@@ -17,7 +17,7 @@ from xml.etree import ElementTree as Xml
 import click
 
 from perstack.config.expert_tests import WrittenTest, read_tests, select_tests
-from perstack.config.load import DefinitionFile
+from perstack.config.load import open_definition
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import cost
 from perstack.core.definitions.expert_tests import MAX_REPEATS
@@ -28,6 +28,7 @@ from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import EventFilter, print_events
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
 from perstack.doors.cli.terminal import print_err, print_note, print_out, table, write_json_line
+from perstack.doors.shared.agreements import check_tests
 from perstack.doors.shared.log_view import in_order
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
@@ -298,7 +299,7 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
 
     if files is not None and not Path(files).is_dir():
         raise UsageError(f"--files {files}: no such directory")
-    definition = DefinitionFile(options.find().require_path())
+    definition = open_definition(options.find().require_path(), must_be_whole=False)
     project = definition.to_project(strict=False).project
     env = options.env(project)
 
@@ -316,7 +317,7 @@ def _take(options: HostOptions, job: str, name: str, files: str | None) -> None:
 
 def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
     """Return the project and its tests; warnings go to stderr. Raises DefinitionError if a test is invalid."""
-    definition = DefinitionFile(path)
+    definition = open_definition(path, must_be_whole=False)
     loaded = definition.to_project(strict=False)
     problem_count = len(definition.problems)
     tests = read_tests(definition)
@@ -329,7 +330,8 @@ def _read(path: Path) -> tuple[Project, tuple[WrittenTest, ...]]:
 
 
 def _check(project: Project, tests: Sequence[WrittenTest]) -> None:
-    """Raise DefinitionError for an Expert with errors, and UsageError for an invalid script or recording."""
+    """Raise DefinitionError for an Expert with errors, NotAgreed, and UsageError for an invalid script or recording."""
+    check_tests(project, tests)
     for written in tests:
         project.check_broken(written.expert)
     check_models(tests)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import DefinitionFile
+from perstack.config.load import open_definition
 from perstack.config.project import SHIPPED_SCHEMA
 from perstack.config.settings import asking_experts
 from perstack.config.source import describe_problems, problems_to_json
@@ -141,7 +141,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
 
 
 def _checked(path: Path, options: HostOptions) -> tuple[Project | None, tuple[Problem, ...]]:
-    definition = DefinitionFile(path)
+    definition = open_definition(path, must_be_whole=False)
     env = options.env(Project(env_path=definition.project.env_path))
     return asyncio.run(validate_definition(definition, env))
 

@@ -114,11 +114,14 @@ def worker_command(
 
 def _host(options: HostOptions) -> Host:
     """Return the Host of a worker. Raises UsageError if the user has not agreed to what its definition names."""
-    from perstack.config.trust import Agreement, items_to_trust
+    from perstack.config.trust import Agreement
+    from perstack.core.definitions.trust_items import items_to_trust
 
     project = options.project(required=True)
-    replaced = {"storage": options.storage, "dispatcher": options.dispatcher}
-    Agreement(project).check(item for item in items_to_trust(project) if replaced.get(item.kind) is None)
+    agreement = Agreement(project)
+    named = {"storage": options.storage, "storageSetting": options.storage, "workers": options.dispatcher}
+    items = (item for item in items_to_trust(project, agreement.own) if named.get(item.place) is None)
+    agreement.check(items)
     return options.driver(project, agreement=Agreement(Project()))
 
 

@@ -232,10 +232,10 @@ class AuditTrail:
     def _anchor(self) -> Anchor | None:
         if self._named_anchor is None:
             return None
-        from perstack.config.trust import Agreement, anchor_items
+        from perstack.config.trust import Agreement
         from perstack.engine.anchors.targets import anchor_of
 
-        (self._agreement or Agreement(self._project)).check(anchor_items(self._project.audit))
+        (self._agreement or Agreement(self._project)).check_keys(self._project, ("audit",))
         return anchor_of(self._named_anchor, self._directory, self._env)
 
     @property

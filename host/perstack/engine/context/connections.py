@@ -1,25 +1,23 @@
 """Open the storage and the dispatcher of a project.
 
-A project's own address is used only if a person has trusted it, and never sends a person's credential to an address
-that only a workspace's `.env` names.
+A project's own address is used only if its user has agreed to it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.project import ProjectPlace
-from perstack.config.trust import Agreement, dispatcher_items, environment_of, storage_items
+from perstack.config.trust import Agreement, environment_of
 from perstack.core.definitions.project import Project
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
-from perstack.ports.environment import refuse_redirected
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_address, find_by_address, variables_in
 
@@ -45,7 +43,7 @@ def open_state(
         address = storage_address(plugins, named, env)
         is_same_kind = address.partition(":")[0] == project.storage.partition(":")[0]
         return plugins.open_storage(address, place.folder, setting if is_same_kind else {})
-    (agreement or Agreement(project)).check(storage_items(project))
+    (agreement or Agreement(project)).check_keys(project, ("storage", "storage_setting"))
     address = storage_address(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root, setting)
     _refuse_link(storage, place.state_root)
@@ -76,14 +74,10 @@ def state_environment(project: Project, place: ProjectPlace, named: str | None) 
 
 
 def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
-    """Return the address with the values of its variables.
-
-    Raises UsageError if a person's own credential would be sent to an address that only a workspace's `.env` names.
-    """
+    """Return the address with the values of its variables. Raises UsageError."""
     filled = fill_address(address, env)
     if variables_in([address]):
-        factory, _ = find_by_address(address, plugins.storage_at, filled)
-        _refuse_redirected(address, env, factory.credentials)
+        find_by_address(address, plugins.storage_at, filled)
     return filled
 
 
@@ -91,16 +85,8 @@ def dispatcher_address(plugins: Plugins, address: str, env: Mapping[str, str]) -
     """Do what `storage_address` does for the address of a dispatcher."""
     filled = fill_address(address, env, "dispatcher")
     if variables_in([address]):
-        factory, _ = find_by_address(address, plugins.dispatcher_at, filled)
-        credentials = factory.credentials
-        _refuse_redirected(address, env, credentials)
+        find_by_address(address, plugins.dispatcher_at, filled)
     return filled
-
-
-def _refuse_redirected(address: str, env: Mapping[str, str], credentials: Sequence[str]) -> None:
-    names = variables_in([address])
-    for name in sorted(names):
-        refuse_redirected(env, name, (*sorted(names - {name}), *credentials))
 
 
 # The dispatcher that queues Jobs for workers.
@@ -175,7 +161,7 @@ def dispatching_of(
     if configured is not None:
 
         def open_configured() -> Dispatcher:
-            agreement.check(dispatcher_items(project))
+            agreement.check_keys(project, ("workers",))
             return _open_dispatcher(plugins, configured, env)
 
         return Dispatching(open_configured, is_chosen=True)

@@ -18,7 +18,7 @@ from perstack.config.grants import ProjectGrants
 from perstack.config.keys import KeyStore
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
-from perstack.config.trust import Agreement, TrustStore, folder_of, skill_items
+from perstack.config.trust import Agreement, TrustStore, folder_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
@@ -125,23 +125,18 @@ class HostContext:
         return expert
 
     def check_ready(self, expert_key: str) -> Expert:
-        """Return the Expert. Raises UsageError or MissingCredential if a Run of it could not begin."""
+        """Return the Expert. Raises NotAgreed, UsageError or MissingCredential if a Run of it could not begin."""
         expert = self.expert(expert_key)
         for policy in self.policies(expert):
             if policy is not None:
                 self.plugins.runtime(policy.runtime)
+        self.agreement.check_definition()
         settings = self.providers.settings(self.project, expert, self.overrides)
         self.providers.check(settings, self.project, expert)
         if self.providers.get(settings.provider).player is None:
-            self.check_agreed(expert)
             for delegate in with_delegates(self.project, expert.delegates):
                 self.providers.check_tools(self.project, delegate, self.overrides)
         return expert
-
-    def check_agreed(self, expert: Expert) -> None:
-        """Raise UsageError if no person has trusted what skills of the Expert or its delegates execute or reach."""
-        for member in with_delegates(self.project, (expert.key,)):
-            self.agreement.check(skill_items(member))
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
         """Return the sandbox policy of programs of an Expert's tools; None for programs that belong to no Expert."""
@@ -171,7 +166,11 @@ class HostContext:
         return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
 
     def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[CommandSandbox]:
-        """Prepare the sandbox for a program that is no tool's: of an Expert, or with None of no Expert."""
+        """Prepare the sandbox for a program that is no tool's: of an Expert, or with None of no Expert.
+
+        Raises NotAgreed if the definition has declarations that nobody has agreed to.
+        """
+        self.agreement.check_definition()
         expert = None if expert_key is None else self.project.expert(expert_key)
         policy = relocate_policy(self.policy(expert), self.laid_out or ())
         return command_sandbox(self.plugins, policy, self.surroundings(""))

@@ -23,7 +23,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
-from perstack.ports.environment import inherit_variables, is_address_name, unconfirmed_in
+from perstack.ports.environment import inherit_variables
 from perstack.ports.provider import OfferedModel, ProviderConfig, ProviderFactory
 from perstack.ports.runtime import Ending, Program, RuntimeFactory
 from perstack.ports.storage import Storage
@@ -249,10 +249,13 @@ def _providers(states: Sequence[ProviderState]) -> Iterator[DoctorFinding]:
         yield DoctorFinding("a model", "problem", "no provider is set up, so no Expert can be run", remedy)
 
 
+def _names_address(name: str) -> bool:
+    return name.endswith(("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")) or "_ENDPOINT_URL_" in name
+
+
 async def _endpoints(setup: HostContext) -> tuple[DoctorFinding, ...]:
     """Connect, and send nothing, to each endpoint of a provider whose address a variable of the user's own sets."""
-    unconfirmed = unconfirmed_in(setup.env)
-    default_env = {name: value for name, value in setup.env.items() if not is_address_name(name) or name in unconfirmed}
+    default_env = {name: value for name, value in setup.env.items() if not _names_address(name)}
     findings = list[DoctorFinding]()
     for factory in setup.plugins.providers.values():
         address = await _of_provider(factory, setup.env, _base_url) if factory.is_configured(setup.env) else None

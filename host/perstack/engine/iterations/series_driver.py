@@ -12,6 +12,7 @@ from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition, without_job_limits
 from perstack.core.definitions.settings import Budget
+from perstack.core.definitions.trust_items import items_of_iterate
 from perstack.core.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
 from perstack.core.iterations.next_step import (
     BeginIteration,
@@ -171,9 +172,11 @@ def settings_in_force(setup: HostContext, expert_key: str, recorded: Iterate) ->
 
 
 def check_ready(setup: HostContext, expert_key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
-    """Raise UsageError or MissingCredential if a Job of the Expert, or of its evaluator, could not begin."""
+    """Raise NotAgreed, UsageError or MissingCredential if a Job of the Expert, or its evaluator, could not begin."""
     setup.with_recorded(definition).check_ready(expert_key)
-    evaluator = settings_in_force(setup, expert_key, recorded).evaluator
+    settings = settings_in_force(setup, expert_key, recorded)
+    setup.agreement.check(items_of_iterate(settings, expert_key, setup.agreement.own))
+    evaluator = settings.evaluator
     if isinstance(evaluator, ExpertEvaluator):
         setup.check_ready(evaluator.expert)
 

@@ -58,7 +58,8 @@ class RunnableContext:
 
     @classmethod
     async def read(cls, host: HostContext, expert_key: str, lock: Lock | None = None) -> RunnableContext:
-        """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates."""
+        """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates. Raises NotAgreed."""
+        host.agreement.check_definition()
         lock = host.lock() if lock is None else lock
         return cls(host, lock, await host.knowledge(expert_key, lock))
 
@@ -101,8 +102,6 @@ class JobRunner:
         context.audit.check()
         if queue is None:
             await context.check_sandbox(expert)
-        else:
-            context.check_agreed(expert)
         runnable = await RunnableContext.read(context, expert.key)
         runnable.knowledge.with_skill_digests(expert)
         if queue is not None:

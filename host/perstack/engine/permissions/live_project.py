@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.source import TooMuch, matches
-from perstack.config.trust import Item, TrustStore, digests_of, folder_of, items_to_trust
+from perstack.config.trust import TrustStore, folder_of, ownership_of
+from perstack.core.definitions.trust_items import IsVendor, TrustItem, digests_of, items_to_trust
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
@@ -55,7 +56,7 @@ class PendingChange:
 
     file: str
     loaded: LoadedProject
-    new: tuple[Item, ...]  # items that it would execute without a person's agreement
+    new: tuple[TrustItem, ...]  # items that it would execute without a person's agreement
 
     @property
     def digest(self) -> str:
@@ -65,13 +66,13 @@ class PendingChange:
     @property
     def question(self) -> str:
         """The question for a person."""
-        lines = "\n".join(f"+ {item.shown} ({item.name})" for item in self.new)
+        lines = "\n".join(f"+ {item.shown} ({item.place})" for item in self.new)
         return f"perstack: {self.file} has changed, and would now execute or reach:\n{lines}\nUse it?"
 
     @property
     def note(self) -> Note:
         """A notice for users of the previous definition, possibly a model: it contains no command and no address."""
-        changes = ", ".join(dict.fromkeys(f"{item.kind} ({item.name})" for item in self.new))
+        changes = ", ".join(dict.fromkeys(f"{', '.join(item.kinds)} ({item.place})" for item in self.new))
         return Note(
             f"{self.file} has changed what is executed: {changes}."
             " Until a person agrees, the definition of before is used",
@@ -86,14 +87,17 @@ _PAUSE_FACTOR = 50  # minimum pause after a check, as a multiple of its duration
 class ReloadedProject:
     """The definition in use, and a change that waits for a person's agreement."""
 
-    def __init__(self, loaded: LoadedProject, store: TrustStore | None = None) -> None:
-        """Use `loaded`; starting the process counts as agreement to it."""
+    def __init__(
+        self, loaded: LoadedProject, store: TrustStore | None = None, is_vendor: IsVendor | None = None
+    ) -> None:
+        """Use `loaded`, which its user has agreed to."""
+        self._own = ownership_of(loaded.project) if is_vendor is None else ownership_of(loaded.project, is_vendor)
         self.loaded = loaded
         self.problem: Note | None = None  # error in the files, or reason why they are not in use; None without any
         self.pending_change: PendingChange | None = None
         self._store = store or TrustStore.of_user()
         self._folder = folder_of(loaded.project, Path.cwd())
-        self._agreed = digests_of(items_to_trust(loaded.project))
+        self._agreed = digests_of(items_to_trust(loaded.project, self._own))
         self.is_asked = False
         self._refused: str | None = None
         self._watched = self._watching(loaded.files)
@@ -131,7 +135,7 @@ class ReloadedProject:
         pending = self.pending_change
         if pending is None or pending.digest != digest:
             return False
-        self._store.agree(self._folder, items_to_trust(pending.loaded.project))
+        self._store.agree(self._folder, items_to_trust(pending.loaded.project, self._own))
         self._use(pending.loaded)
         return True
 
@@ -153,7 +157,7 @@ class ReloadedProject:
         self._watch(loaded.files)
         self._matched = included_files(loaded)
         agreed = self._agreed | self._store.digests(self._folder)
-        new = tuple(item for item in items_to_trust(loaded.project) if item.digest not in agreed)
+        new = tuple(item for item in items_to_trust(loaded.project, self._own) if item.digest not in agreed)
         if not new:
             self._use(loaded)
             return True
@@ -167,7 +171,7 @@ class ReloadedProject:
     def _use(self, loaded: LoadedProject) -> None:
         self.loaded, self.pending_change = loaded, None
         self.problem = None
-        self._agreed |= digests_of(items_to_trust(loaded.project))
+        self._agreed |= digests_of(items_to_trust(loaded.project, self._own))
         if loaded.project.broken:
             all_problems = (problem for problems in loaded.project.broken.values() for problem in problems)
             error = DefinitionError(tuple(dict.fromkeys(all_problems)))

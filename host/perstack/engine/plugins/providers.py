@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from perstack.config.settings import Candidates, provider_setting, resolve_provider, resolve_settings
-from perstack.config.trust import Agreement, provider_items
+from perstack.config.trust import Agreement
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
+from perstack.core.definitions.trust_items import items_of_provider
 from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -254,23 +255,25 @@ class ProviderPool:
             return  # the delegate fails, and its caller learns why, once it is called
         check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
 
-    def get(self, setting: ProviderSetting) -> Provider:
+    def get(self, setting: ProviderSetting, *, is_recorded: bool = False) -> Provider:
         """Return the open endpoint of a setting.
 
-        Raises MissingCredential before anything is sent, and UsageError for an address that nobody has agreed to.
+        `is_recorded`: a Run was begun on this provider, so its name alone needs no further agreement. Raises
+        MissingCredential before anything is sent, and NotAgreed.
         """
         key = setting.to_json()
         if key not in self._open:
-            self._agreement.check(provider_items(setting, setting.provider_name))
+            if setting.setting or not is_recorded:
+                self._agreement.check(items_of_provider(setting, self._agreement.own))
             factory = self._plugins.provider(setting.provider_name)
             self._open[key] = factory.create(ProviderConfig(setting.setting, self._env))
         return self._open[key]
 
-    def endpoint(self, setting: ProviderSetting, project: Project) -> OpenProvider:
+    def endpoint(self, setting: ProviderSetting, project: Project, *, is_recorded: bool = False) -> OpenProvider:
         """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
         limits = next((provider_limits for provider_limits in project.limits if provider_limits.name == name), None)
-        return OpenProvider(self.get(setting), name, limits)
+        return OpenProvider(self.get(setting, is_recorded=is_recorded), name, limits)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
         """Return the endpoint of the Run's current model, with its present settings.
@@ -286,7 +289,7 @@ class ProviderPool:
             raise UsageError(f"{run.id} is on {run.provider}: a recording is played from the beginning of a Job alone")
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_setting(project, expert, run.provider)
-        return self.endpoint(chosen, project)
+        return self.endpoint(chosen, project, is_recorded=chosen.provider_name == run.provider)
 
     async def close(self) -> None:
         """Close every endpoint."""

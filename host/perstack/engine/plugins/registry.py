@@ -138,6 +138,11 @@ class Plugins:
         """Return the runtime factory of a name. Raises UsageError, listing the known runtimes, if there is none."""
         return _find("runtime", name, self.runtimes)
 
+    def is_vendor(self, name: str) -> bool | None:
+        """Return whether a provider is its vendor's own endpoint (`ProviderFactory.is_vendor`); None if unknown."""
+        factory = self.providers.get(name)
+        return None if factory is None else factory.is_vendor
+
     def provider(self, name: str) -> ProviderFactory:
         """Return the provider factory of a name. Raises UsageError, listing the known providers, if there is none."""
         if name in _NOT_EVERYWHERE and name not in self.providers:

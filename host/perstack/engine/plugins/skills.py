@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from typing_extensions import override
 
 from perstack.config.lock import Lock, shared_definition
-from perstack.config.trust import Agreement, skill_item
+from perstack.config.trust import Agreement
 from perstack.core.base.json_schema import unchecked_parts
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
@@ -31,6 +31,7 @@ from perstack.core.definitions.skills import (
     misdeclared,
     with_base,
 )
+from perstack.core.definitions.trust_items import items_of_skill
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
 from perstack.core.runs.facts import Question
@@ -585,7 +586,7 @@ async def open_skill(
 def check_agreed(definition: Skill, agreement: Agreement) -> None:
     """Raise SkillError if a person must first agree to what a skill executes or reaches."""
     try:
-        agreement.check(skill_item(definition, f"skill {definition.name}"))
+        agreement.check(items_of_skill(definition, f"skill {definition.name}", agreement.own))
     except UsageError as error:
         raise SkillError(error.message, next_steps=error.next_steps) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -18,7 +18,6 @@ from perstack.core.base.secrets import masked_words, secrets_in
 from perstack.core.base.text import nearest
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
-from perstack.ports.environment import refuse_redirected
 
 _PUBLIC_HEADERS = frozenset(
     {"accept", "anthropic-beta", "anthropic-version", "content-type", "user-agent", "x-amz-date"}
@@ -135,20 +134,17 @@ def choose_base_url(
     variable: str,
     default: str,
     *,
-    keys: Iterable[str] = (),
     allow_plain: bool = False,
 ) -> str:
     """Return the base URL: from the settings, else the environment, else `default`. `allow_plain` allows http anywhere.
 
-    `keys` are the variables that credentials are taken from. Raises DefinitionError or UsageError for an invalid
-    address, and UsageError if one of `keys` is the user's own while only a workspace's `.env` sets the address.
+    Raises DefinitionError or UsageError for an invalid address.
     """
     if settings.base_url is not None:
         problem = _wrong_with(settings.base_url, allow_plain)
         if problem:
             raise DefinitionError((Problem(problem, "perstack.toml", key="provider.setting.baseUrl"),))
         return settings.base_url.rstrip("/")
-    refuse_redirected(env, variable, keys)
     url = env.get(variable) or default
     problem = _wrong_with(url, allow_plain)
     if problem:

@@ -51,6 +51,7 @@ class EndpointProviderFactory(ProviderFactory):
     prices: PriceSource | None = None
     tools: tuple[ProviderTool, ...] = ()  # tools that the endpoint runs itself
     libraries: tuple[str, ...] = ()  # modules of optional dependencies, without which the provider is not configured
+    is_vendor: bool = True
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Return whether the environment has the required variables, and the libraries are installed."""

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from perstack.config.expert_tests import WrittenTest, read_tests
-from perstack.config.load import DefinitionFile, load_usable
+from perstack.config.load import load_usable, open_definition
 from perstack.config.project import find_place
 from perstack.config.trust import environment_of
 from perstack.core.base.records import first_problem
@@ -205,7 +205,7 @@ class DefinitionItems(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield each of its tests as a pytest item."""
-        definition = DefinitionFile(self.path)
+        definition = open_definition(self.path, must_be_whole=False)
         try:
             project = definition.to_project(strict=False).project
             tests = read_tests(definition)

@@ -96,7 +96,7 @@ class TestModel:
         if not any(name in self.hides for name in modules):
             return env
         remaining = ",".join(name for name in modules if name not in self.hides)
-        return env.with_variables({**env, EXTRA_MODULES: remaining}, env.unconfirmed)
+        return env.with_variables({**env, EXTRA_MODULES: remaining})
 
 
 def model_of(written: WrittenTest, overrides: Overrides) -> TestModel:

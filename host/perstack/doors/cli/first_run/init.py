@@ -19,6 +19,7 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.doors.cli.first_run.keys import choose_provider
 from perstack.doors.cli.terminal import print_err, print_out, prompt, table
+from perstack.doors.shared.agreements import agree_to_written
 from perstack.doors.shared.screen import Screen
 from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.errors import UsageError
@@ -79,6 +80,7 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise UsageError(f"{error.filename or path} cannot be written ({reason}): name another folder") from None
+    agree_to_written(path)
     if name is None and not any(state.is_usable for state in states):
         print_err("no provider is set up here yet: `perstack models` says how")
     first = "" if folder == "." else f"cd {shlex.quote(folder)} && "
