@@ -21,7 +21,7 @@ from processes import at_work
 from s3_fixture import s3_server as s3_server
 from s3_fixture import s3_store as s3_store
 from temporal_fixture import temporal as temporal
-from terminal import Terminal
+from terminal import Terminal, trusting
 from warm import SERVERS
 
 _PATIENCE = 10
@@ -75,6 +75,13 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder whose definitions are the user's own to a Host of this process; see `Terminal.as_stranger`."""
+    with trusting(tmp_path):
+        yield tmp_path
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import chdir
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,17 @@ type = "interactiveSkill"
 description = "Ask"
 inputJsonSchema = '{"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}'
 """
+
+
+@contextmanager
+def trusting(folder: Path) -> Iterator[None]:
+    """Let this process's own Hosts trust the definition in a folder, as if its user had agreed to it."""
+    before = os.environ.get("PERSTACK_TRUST", "")
+    os.environ["PERSTACK_TRUST"] = os.pathsep.join(filter(None, (before, str(folder))))
+    try:
+        yield
+    finally:
+        os.environ["PERSTACK_TRUST"] = before
 
 
 @dataclass(frozen=True)

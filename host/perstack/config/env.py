@@ -95,7 +95,7 @@ def _refuse_own(path: Path, environ: Mapping[str, str]) -> None:
     """Raise UsageError for a file in the user's own folders of perstack: the stored keys are for providers alone."""
     real = path.resolve()
     if any(real.is_relative_to(user_directory(kind, environ).resolve()) for kind in ("config", "state")):
-        raise UsageError(f"{path} is a file of perstack itself, so it is not read as a .env file: name another one")
+        raise UsageError(f"{path} is a file of perstack itself, so its variables are not read")
 
 
 def missing_file(folder: Path, names: Sequence[str]) -> str | None:

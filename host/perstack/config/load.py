@@ -246,7 +246,10 @@ class DefinitionFile:
         folder = chain[-1].parent
         self.includes.append(normpath(folder.absolute() / pattern))
         if self._leaves_folder(self.includes[-1]):
-            report.error(at, f"`{pattern}` leads to another folder: agree to it by `perstack trust`, or take it out")
+            report.error(
+                at,
+                f"`{pattern}` leads to another folder, and nobody has agreed to that",
+            )
             return
         is_pattern = has_magic(pattern)
         try:
@@ -269,7 +272,10 @@ class DefinitionFile:
         path = Path(normpath(chain[-1].parent / name))
         resolved = _file_at(path)
         if self._leaves_folder(str(path)):
-            report.error(at, f"`{name}` is a link to another folder: agree to it by `perstack trust`")
+            report.error(
+                at,
+                f"`{name}` is a link to another folder, and nobody has agreed to that",
+            )
         elif resolved is None:
             report.error(at, f"there is no file `{name}` in {chain[-1].parent}")
         elif resolved == chain[-1].resolve() and is_pattern:

@@ -203,7 +203,7 @@ def test_a_definition_that_has_something_else_executed_holds_once_a_person_agree
             terminal.workspace.joinpath("perstack.toml").write_text(guest.format("new") + EVIL)
             first = await prompt_reply()
             ((title, options),) = editor.asked
-            assert "+ command: sh -c 'touch ran' (skill evil of guest)" in title
+            assert '+ executes: command = "sh", args = ["-c", "touch ran"] (experts.guest.skills.evil)' in title
             assert options == ["yes", "no"]
             assert first.endswith("new" if choice == "yes" else "words")
             assert ("perstack trust" in first) == (choice != "yes")

@@ -114,6 +114,7 @@ def test_no_variable_of_it_has_an_effect(terminal: Terminal, line: str) -> None:
 
 def test_from_python_it_is_warned_of(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("PERSTACK_TRUST")
     (terminal.workspace / ".env").write_text("LD_PRELOAD=./evil.so")
     terminal.project(SOLO)
 

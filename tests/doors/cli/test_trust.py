@@ -335,7 +335,10 @@ def test_a_key_is_not_shown_as_the_address_that_it_is_not(terminal: Terminal) ->
     assert "is no address of what is installed, with the value of OPENAI_API_KEY" in terminal.call("jobs").err
 
 
-def test_a_project_that_was_made_in_python_opens_what_it_names(tmp_path: Path, stranger: Stranger) -> None:
+def test_a_project_that_was_made_in_python_opens_what_it_names(
+    tmp_path: Path, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERSTACK_TRUST")
     address = f"postgresql://{stranger.place}/x?connect_timeout=2"
     Host(Project(storage=address), workspace=tmp_path, env={})
     with pytest.raises(NotAgreed):

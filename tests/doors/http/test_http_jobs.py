@@ -12,7 +12,7 @@ import httpx
 import pytest
 from engine_workers import Engine, served
 from http_server import AUTH_HEADERS, serving
-from terminal import SECONDS, Terminal, reply
+from terminal import SECONDS, Terminal, reply, trusting
 
 from perstack.config.load import load_usable
 from perstack.host import Host
@@ -28,8 +28,10 @@ instruction = "You do not."
 
 
 @pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    return _terminal(tmp_path_factory.mktemp("jobs"), TOML)
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    folder = tmp_path_factory.mktemp("jobs")
+    with trusting(folder):  # a test's own worker drives Jobs too
+        yield _terminal(folder, TOML)
 
 
 def _terminal(folder: Path, toml: str) -> Terminal:

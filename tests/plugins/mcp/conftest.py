@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from mcp_bed import MARK, Bed
 from npm import mcp_servers
+from terminal import trusting
 
 
 @pytest.fixture
@@ -22,7 +23,8 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
     mark = uuid.uuid4().hex
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), MARK: mark}
     bed = Bed(workspace, env, mark)
-    yield bed
+    with trusting(workspace):
+        yield bed
     assert bed.processes() == [], "nothing that a test started may be left"
 
 

@@ -144,6 +144,7 @@ class Skills:
         them, and SkillError if the login is not completed within some minutes.
         """
         setup = self._source.current
+        setup.agreement.check_definition()
         factory, definition = _login_of(setup, skill_name, expert_key)
         check_agreed(definition, setup.agreement)
         await factory.login(definition, setup.skill_context(""), present)
@@ -157,12 +158,13 @@ class Skills:
     async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
         """Ask every skill of these Experts, or of all, and of their delegates for its tools; write perstack.lock.
 
-        `on_step` receives the progress. A skill that fails keeps its earlier entry. Raises StorageError.
+        `on_step` receives the progress. A skill that fails keeps its earlier entry. Raises NotAgreed and StorageError.
         """
         from perstack.engine.diagnostics.install import Installed, ask_skills
         from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock
 
         setup = self._source.current
+        setup.agreement.check_definition()
         if setup.project.path is None:
             raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")
         path = lock_path(setup.project.path)

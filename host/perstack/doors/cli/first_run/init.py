@@ -145,7 +145,9 @@ def _default_model(state: ProviderState) -> str | None:
 
 
 def _example(states: Sequence[ProviderState]) -> str:
-    lines = ["# Copy this file to .env, which is read at each start, and fill in what you have. Never commit .env."]
+    lines = [
+        "# Copy this file to .env, fill in what you have, and agree to it with `perstack trust`. Never commit .env."
+    ]
     for state in states:
         if names := _VARIABLE.findall(state.how_to_configure):
             lines += ["", f"# {state.name}: {state.how_to_configure}", *(f"# {name}=" for name in names)]
