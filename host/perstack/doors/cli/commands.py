@@ -73,7 +73,7 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "install": CommandEntry("skills", "Record the tools of all skills in perstack.lock."),
         "login": CommandEntry("skills", "Log in to the server of a skill, or keep a provider's key."),
         "logout": CommandEntry("skills", "Log out of the server of a skill, or delete a key."),
-        "trust": CommandEntry("permissions", "Trust the commands and addresses of perstack.toml and .env."),
+        "trust": CommandEntry("permissions", "Trust what perstack.toml and .env do."),
         "doctor": CommandEntry("doctor", "Check this machine for missing requirements."),
         "plugins": CommandEntry("doctor", "List the installed plugins."),
         "completion": CommandEntry("completion", "Install shell completion."),
