@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import get_args
+from typing import Any, cast, get_args
 from urllib.parse import quote, unquote
 
 import mcp_types as types
@@ -72,6 +72,15 @@ def caller(context: Context) -> By:
     client = f"{params.client_info.name} {params.client_info.version}" if params is not None else ""
     is_remote = isinstance(context.request, Request)
     return By(door="mcp", client=client) if is_remote else this_user("mcp", client)
+
+
+MAY_DECIDE = "perstack.may_decide"  # key of an HTTP request's scope: its token has the right to decide
+
+
+def may_decide(context: Context) -> bool:
+    """Return whether the request was sent with a token that has the right to make a person's decisions."""
+    request: object = context.request
+    return isinstance(request, Request) and cast("Request[Any]", request).scope.get(MAY_DECIDE) is True
 
 
 def on_disconnect(context: Context, callback: Callable[[], object]) -> None:
