@@ -21,6 +21,8 @@ from terminal import SECONDS, Terminal
 
 TOKEN = "a-secret-of-a-test-with-enough-characters"
 AUTH_HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+DECISION_TOKEN = "another-secret-of-a-test-which-may-decide"
+DECIDING_HEADERS = {"Authorization": f"Bearer {DECISION_TOKEN}"}
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
     process = warm.perstack(
         *("mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args),
         cwd=terminal.workspace,
-        env={**terminal.env, "PERSTACK_MCP_TOKEN": token},
+        env={**terminal.env, "PERSTACK_MCP_TOKEN": token, "PERSTACK_DECISION_TOKEN": DECISION_TOKEN},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
