@@ -56,9 +56,11 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
 
 
 @asynccontextmanager
-async def authorized_client(url: str, mode: str, *, host: str | None = None, **callbacks: Any) -> AsyncIterator[Client]:
+async def authorized_client(
+    url: str, mode: str, *, host: str | None = None, token: str = TOKEN, **callbacks: Any
+) -> AsyncIterator[Client]:
     """Yield an SDK client that sends the token."""
-    headers = AUTH_HEADERS if host is None else {**AUTH_HEADERS, "Host": host}
+    headers = {"Authorization": f"Bearer {token}", **({} if host is None else {"Host": host})}
     timeout = httpx2.Timeout(SECONDS, read=300)
     knowing = httpx2.AsyncClient(headers=headers, timeout=timeout, follow_redirects=True)
     transport = streamable_http_client(url, http_client=knowing)

@@ -50,12 +50,16 @@ def _limit_decision(subject: JobSubject, *command: str) -> NeededDecision | None
     raised = tuple(raised_limits(subject.job.coordinator.limits, subject.limits))
     if not raised:
         return None
-    changes = ", ".join(f"{name} from {was:,} to {_limit(value)}" for name, was, value in raised)
+    changes = ", ".join(f"{name} from {_limit(was)} to {_limit(value)}" for name, was, value in raised)
     return NeededDecision(f"Raise a limit of {subject.words}: {changes}", command_line(*command))
 
 
 def _limit(value: float | None) -> str:
-    return "no limit" if value is None else f"{value:,}"
+    return "no limit" if value is None else f"{_exact(value):,}"
+
+
+def _exact(value: float) -> float:
+    return int(value) if value == int(value) else value
 
 
 def resuming_raises(subject: JobSubject, arguments: object) -> NeededDecision | None:
@@ -64,7 +68,7 @@ def resuming_raises(subject: JobSubject, arguments: object) -> NeededDecision | 
         return None
     options: list[str] = []
     for name, _, value in raised_limits(subject.job.coordinator.limits, subject.limits):
-        options += (f"--{name.replace('_', '-')}", f"{0 if value is None else value:g}")
+        options += (f"--{name.replace('_', '-')}", f"{0 if value is None else _exact(value)}")
     return _limit_decision(subject, "perstack", "resume", subject.job.id, *options)
 
 

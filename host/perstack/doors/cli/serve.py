@@ -138,8 +138,8 @@ def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, 
         token = options.env(project).get(TOKEN_VARIABLE) or None
         if token is None and address.is_loopback:
             token = token_of(options.find().state_root.resolve(), os.environ)
-    # never from a file: a definition could name it, and programs of Experts could read it
-    guard = AccessRules(address, token, os.environ.get(DECISION_VARIABLE) or None, names)
+    # never from a file, which a definition could name; and no server or program of an Expert inherits it
+    guard = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, names)
     guard.check()
     return guard
 

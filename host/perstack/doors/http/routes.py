@@ -57,7 +57,9 @@ def routes(
     def route_of(operation: OfferedOperation[TaskArguments], route: operations.Route) -> Route:
         async def change(request: Request, arguments: TaskArguments) -> Response:
             signed = memory.signed(_caller_of(request))
-            done = await change_task(operation, arguments, signed, hides, may_decide=_may_decide(request))
+            done = await change_task(
+                operation, arguments, signed, hides, may_decide=_may_decide(request), advice=_ADVICE
+            )
             return _json(done, next(iter(route.replies)))
 
         return Route(route.path, _endpoint(operation, change), methods=[route.method])
@@ -113,6 +115,11 @@ class _HttpCall(OperationCall[Response]):
         return _may_decide(self.request)
 
     @property
+    @override
+    def advice(self) -> str:
+        return _ADVICE
+
+    @property
     def by(self) -> By:
         return _caller_of(self.request)
 
@@ -142,6 +149,9 @@ def _webhook(memory: ExecutionMemory) -> Endpoint:
         return JSONResponse({"taskId": task.task_id, "status": task.status, "answered": task.answered}, 202)
 
     return answer
+
+
+_ADVICE = ", or a program that sends the token of PERSTACK_DECISION_TOKEN"
 
 
 def _may_decide(request: Request) -> bool:

@@ -129,12 +129,12 @@ class ClientCall(OperationCall[Outcome]):
         else:
             digest, page = digest_of(decisions), _page(self.by, decisions)
             if len(page) > _MAX_PAGE_CHARS:
-                raise needs_person(decisions, f"a form of {len(page):,} characters is too long to read")
+                raise needs_person(decisions, reason=f"a form of {len(page):,} characters is too long to read")
             if elicitation.uses_returned_questions(self.context):
                 return _DECISION.ask_by_result(page, digest)
             is_agreed = await _DECISION.ask_now(self.context, page)
         if not is_agreed:
-            raise needs_person(decisions, "the person did not agree")
+            raise needs_person(decisions, reason="the person did not agree")
         return await agreed(self, digest)
 
     async def _converse(self, begin: Callable[[Progress | None], Awaitable[JobSummary]]) -> Outcome:

@@ -57,6 +57,11 @@ class OperationCall(ABC, Generic[R]):
         return False
 
     @property
+    def advice(self) -> str:
+        """The end of a refusal: how else a caller of this door gets a decision."""
+        return ""
+
+    @property
     def brings_answer(self) -> bool:
         """True if the call only brings the answer to a question that its Job asked: no work begins then."""
         return False
@@ -76,20 +81,20 @@ class OperationCall(ABC, Generic[R]):
 
     async def ask_question(self, job_id: str, decisions: Decisions) -> R:
         """Show a person, never a model, the question that the Job waits with. Raises NeedsPerson if nobody can."""
-        raise needs_person(decisions)
+        raise needs_person(decisions, self.advice)
 
     async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[R], str], Awaitable[R]]) -> R:
         """Ask a person; on a yes, return what `agreed` returns for the call and the digest of what was shown.
 
         Raises NeedsPerson if nobody can be asked, or the answer is no.
         """
-        raise needs_person(decisions)
+        raise needs_person(decisions, self.advice)
 
 
 Decisions: TypeAlias = tuple[NeededDecision, ...]
 
 
-def needs_person(decisions: Decisions, reason: str = "this client cannot ask one", advice: str = "") -> NeedsPerson:
+def needs_person(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
     """Return the refusal of a call that decides what only a person decides."""
     texts = "; ".join(approvable_text(one.text) for one in decisions)
     commands = " and ".join(f"`{one_line(one.command)}`" for one in decisions)
@@ -259,12 +264,13 @@ async def change_task(
     hides: Hides,
     *,
     may_decide: bool,
+    advice: str = "",
 ) -> Fact:
-    """Return the result of an operation where nobody can be asked. Raises NeedsPerson and other PerstackErrors."""
+    """Return the result of an operation where nobody can be asked. Raises NeedsPerson, which ends with `advice`."""
     if not may_decide:
         decisions = await _decisions_of(operation, arguments, partial(arguments.subject_in, memory, hides))
         if decisions:
-            raise needs_person(decisions)
+            raise needs_person(decisions, advice)
     return await arguments.change(memory, hides)
 
 
