@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any, cast, get_args
+from typing import get_args
 from urllib.parse import quote, unquote
 
 import mcp_types as types
@@ -80,7 +80,7 @@ MAY_DECIDE = "perstack.may_decide"  # key of an HTTP request's scope: its token 
 def may_decide(context: Context) -> bool:
     """Return whether the request was sent with a token that has the right to make a person's decisions."""
     request: object = context.request
-    return isinstance(request, Request) and cast("Request[Any]", request).scope.get(MAY_DECIDE) is True
+    return isinstance(request, Request) and request.scope.get(MAY_DECIDE) is True
 
 
 def on_disconnect(context: Context, callback: Callable[[], object]) -> None:
