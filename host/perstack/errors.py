@@ -5,7 +5,8 @@
     │   ├── NotFound          a Job, Run, task or checkpoint that does not exist
     │   ├── NotAllowed        an action that a task's status does not allow
     │   ├── CannotServe       a Job that needs what this worker does not have
-    │   └── NotAgreed         something that its user has to agree to first; has the page to show
+    │   ├── NotAgreed         something that its user has to agree to first; has the page to show
+    │   └── NeedsPerson       a decision that a program or a model may not make over MCP or HTTP
     ├── DefinitionError       the author of perstack.toml; has every problem found
     ├── ProviderError         the model's endpoint; has its status and its own message
     │   └── MissingCredential a key, or a library, that the provider needs
@@ -90,6 +91,10 @@ class NotAgreed(UsageError):
         super().__init__(message, next_steps=next_steps)
         self.page = tuple(page)
         self.agree = agree
+
+
+class NeedsPerson(UsageError):
+    """A decision that only a person makes, and nobody could be asked, or agreed. Nothing was done."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import warm
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_stdio import Streams, spoken_to
-from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
+from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal
 
 ERAS = {"handshake": "legacy", "stateless": "auto", "unasked": "2026-07-28"}
@@ -23,6 +23,19 @@ ERAS = {"handshake": "legacy", "stateless": "auto", "unasked": "2026-07-28"}
 
 Fill = Callable[[ElicitRequestParams], ElicitResult]
 """A person's answer to a form."""
+
+
+def decides(word: str = "yes", **answers: str) -> Fill:
+    """Return a person who says `word` to every decision, and gives these answers to questions that contain the key."""
+
+    def fill(params: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(params, ElicitRequestFormParams)
+        if "decision" in params.requested_schema["properties"]:
+            return ElicitResult(action="accept", content={"decision": word})
+        answer = next(answer for text, answer in answers.items() if text in params.message)
+        return ElicitResult(action="accept", content={"answer": answer})
+
+    return fill
 
 
 def argv(*args: str) -> list[str]:

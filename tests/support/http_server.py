@@ -21,6 +21,8 @@ from terminal import SECONDS, Terminal
 
 TOKEN = "a-secret-of-a-test-with-enough-characters"
 AUTH_HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+DECISION_TOKEN = "another-secret-of-a-test-which-may-decide"
+DECIDING_HEADERS = {"Authorization": f"Bearer {DECISION_TOKEN}"}
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
     process = warm.perstack(
         *("mcp", "--provider", "scripted", "--http", "127.0.0.1:0", *args),
         cwd=terminal.workspace,
-        env={**terminal.env, "PERSTACK_MCP_TOKEN": token},
+        env={**terminal.env, "PERSTACK_MCP_TOKEN": token, "PERSTACK_DECISION_TOKEN": DECISION_TOKEN},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,9 +56,11 @@ def serving(terminal: Terminal, *args: str, token: str = TOKEN) -> Iterator[tupl
 
 
 @asynccontextmanager
-async def authorized_client(url: str, mode: str, *, host: str | None = None, **callbacks: Any) -> AsyncIterator[Client]:
+async def authorized_client(
+    url: str, mode: str, *, host: str | None = None, token: str = TOKEN, **callbacks: Any
+) -> AsyncIterator[Client]:
     """Yield an SDK client that sends the token."""
-    headers = AUTH_HEADERS if host is None else {**AUTH_HEADERS, "Host": host}
+    headers = {"Authorization": f"Bearer {token}", **({} if host is None else {"Host": host})}
     timeout = httpx2.Timeout(SECONDS, read=300)
     knowing = httpx2.AsyncClient(headers=headers, timeout=timeout, follow_redirects=True)
     transport = streamable_http_client(url, http_client=knowing)

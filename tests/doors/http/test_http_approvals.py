@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
-from http_server import AUTH_HEADERS, serving
+from http_server import AUTH_HEADERS, DECIDING_HEADERS, serving
 from terminal import SECONDS, Terminal, reply
 
 RULES = """
@@ -25,7 +25,7 @@ def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_
     with serving(terminal) as (url, _):
         base = url.removesuffix("/mcp")
         assert httpx.get(f"{base}/v1/approvals").status_code == 401
-        with httpx.Client(base_url=base, headers=AUTH_HEADERS, timeout=SECONDS) as client:
+        with httpx.Client(base_url=base, headers=DECIDING_HEADERS, timeout=SECONDS) as client:
             (first,) = client.get("/v1/approvals").json()["approvals"]
             assert (first["jobId"], first["rule"], first["args"]["path"]) == ("job", "appendTextFile", "a.txt")
             assert "guest wants to call appendTextFile" in first["text"]
@@ -38,12 +38,15 @@ def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_
             ):
                 refused = client.post(place, json=body)
                 assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.text
+            refused = client.post(place, json={"answer": "always"}, headers=AUTH_HEADERS)
+            assert (refused.status_code, refused.json()["title"]) == (403, "NeedsPerson"), refused.text
+            assert f"`perstack answer {first['id']} always`" in refused.json()["detail"]
             went = client.post(place, json={"answer": "yes", "callDigest": first["callDigest"], "wait": True})
             assert (went.status_code, went.json()["status"]) == (200, "stoppedByInteractiveTool")
             assert client.post(place, json={"answer": "yes"}).status_code == 409
             (second,) = client.get("/v1/approvals").json()["approvals"]
             body = {"answer": "no", "text": "not that one", "wait": True}
-            done = client.post(f"/v1/approvals/{second['id']}", json=body)
+            done = client.post(f"/v1/approvals/{second['id']}", json=body, headers=AUTH_HEADERS)
             assert done.json() == {"jobId": "job", "status": "completed", "text": "Done."}
             assert client.get("/v1/approvals").json() == {"approvals": []}
     assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["x", ""]

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from http_server import AUTH_HEADERS, serving
+from http_server import DECIDING_HEADERS, serving
 from terminal import Terminal, reply
 
 
@@ -20,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     terminal = Terminal(tmp_path_factory.mktemp("tasks"))
     terminal.project('[experts.one]\ninstruction = "x"\n')
     with serving(terminal) as (url, _):
-        headers = AUTH_HEADERS
+        headers = DECIDING_HEADERS
         with httpx.Client(base_url=url.removesuffix("/mcp"), headers=headers) as client:
             yield client
 

@@ -12,6 +12,7 @@ from pages import ROOT
 from pydantic import Field
 from starlette.applications import Starlette
 
+from perstack.core.base.decisions import FREE, FreeArgument
 from perstack.doors.http import openapi, routes
 from perstack.doors.mcp.tools import list_tools
 from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route
@@ -23,15 +24,15 @@ from perstack.doors.served_project import ServedProject
 class Remark(OperationArguments):
     """Remark on a Job. This is an operation that only this test has."""
 
-    id: str
-    loud_words: str = Field(description="What is remarked.")
+    id: FreeArgument[str]
+    loud_words: FreeArgument[str] = Field(description="What is remarked.")
 
     async def perform(self, call: OperationCall[R]) -> R:
         return call.reply(SubmittedJob(id=f"{self.id}-{self.loud_words}", status="queued"), "remarked")
 
 
 REMARK = OfferedOperation(
-    "remark", Remark, SubmittedJob, "read", "Remark", Route("POST", "/v1/jobs/{id}/remark", {200: "done"})
+    "remark", Remark, SubmittedJob, "read", FREE, "Remark", Route("POST", "/v1/jobs/{id}/remark", {200: "done"})
 )
 
 

@@ -18,6 +18,7 @@ from pages import ROOT
 from pydantic import Field
 from starlette.applications import Starlette
 
+from perstack.core.base.decisions import FREE
 from perstack.core.definitions.skills import PluginSkill
 from perstack.core.tasks.arguments import Text
 from perstack.core.tasks.events import CheckpointTask, StoredTaskEvent
@@ -45,14 +46,14 @@ LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "d
 class Remark(ChangeCommand):
     """Remark on a task. This is an operation that only this test has."""
 
-    words: Annotated[Text, Field(description="What is remarked.")]
-    loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, Field(description="The same, loud.")] = None
+    words: Annotated[Text, FREE, Field(description="What is remarked.")]
+    loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, FREE, Field(description="The same, loud.")] = None
 
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[StoredTaskEvent]:
         return [CheckpointTask(task_id=task.task_id, timestamp=given.now, name=self.loud_words or self.words)]
 
 
-REMARK = Operation("remark", Remark, "POST", "/{taskId}/remark", "remarkTask")
+REMARK = Operation("remark", Remark, "POST", "/{taskId}/remark", "remarkTask", FREE)
 
 
 @pytest.fixture

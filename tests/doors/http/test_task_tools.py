@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from editor import connected, structure, texts
+from editor import connected, decides, structure, texts
 from hosts import wait_for
 from terminal import ASKING, SECONDS, Terminal, reply
 
@@ -31,6 +31,10 @@ def test_an_agent_keeps_a_task_that_a_later_process_goes_on_with(tmp_path: Path)
 
     async def go_on() -> None:
         async with connected(terminal, "--tasks", era="stateless") as editor:
+            refused = await editor.call("task_resume", taskId="refactor")
+            assert 'Continue task refactor (human_approval, "Go on?") without what it waits for' in texts(refused)[0]
+            assert "`perstack task resume refactor`" in texts(refused)[0]
+            assert terminal.run("task", "answer", "refactor", "yes").code == 0
             found = structure(await editor.call("task_resume", taskId="refactor"))
             assert (found["state"], found["status"]) == ({"done": ["a.py"]}, "running")
             listed = structure(await editor.call("task_list", status="running"))
@@ -53,7 +57,7 @@ def test_the_inbox_is_the_same_in_an_editor(tmp_path: Path) -> None:
     assert terminal.run("task", "pause", "deploy", "--reason", "human_approval", "--message", "Deploy?").code == 0
 
     async def work() -> None:
-        async with connected(terminal, "--tasks") as editor:
+        async with connected(terminal, "--tasks", fill=decides(Tea="Tea")) as editor:
             result = await editor.call("inbox")
             job, task = structure(result)["questions"]
             assert (job["id"], job["job"], job["who"], job["text"]) == ("tea-1-5", "tea", "guest", "Tea or coffee?")

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from editor import connected, structure, texts
+from editor import connected, decides, structure, texts
 from hosts import wait_for
-from http_server import AUTH_HEADERS, serving
+from http_server import DECIDING_HEADERS, serving
 from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal
 
@@ -108,7 +108,7 @@ def test_the_example_goes_over_http(tmp_path: Path, style: Callable[[Any], Any],
     terminal = Terminal(tmp_path)
     terminal.project('[experts.one]\ninstruction = "x"\n')
     with serving(terminal) as (url, _):
-        headers = AUTH_HEADERS
+        headers = DECIDING_HEADERS
         client = httpx.Client(base_url=url.removesuffix("/mcp"), headers=headers)
 
         async def send(operation: str, **given: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_the_example_goes_over_mcp(tmp_path: Path, style: Callable[[Any], Any]) 
     terminal.project('[experts.one]\ninstruction = "x"\n')
 
     async def work() -> None:
-        async with connected(terminal, "--tasks") as editor:
+        async with connected(terminal, "--tasks", fill=decides()) as editor:
 
             async def send(operation: str, **given: Any) -> dict[str, Any]:
                 result = await editor.call(f"task_{operation}", **style(given))

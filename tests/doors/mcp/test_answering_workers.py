@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from editor import connected, structure
+from editor import connected, decides, structure
 from hosts import wait_for
 from postgres_server import PostgresServer
 from terminal import ASKING, Terminal, reply
@@ -24,7 +24,7 @@ def test_an_answer_that_is_waited_for_is_the_workers_to_go_on_with(cluster: Clus
     job_id = terminal.run("submit", "guest", "Serve").out.strip()
 
     async def work() -> None:
-        async with connected(terminal) as editor:
+        async with connected(terminal, fill=decides(Tea="yes")) as editor:
             answered = structure(await editor.call("answer", job=job_id, answer="yes"))
             assert (answered["status"], answered["text"]) == ("completed", "Served.")
 

@@ -107,7 +107,7 @@ def test_the_tool_answer_approves_of_nothing_and_puts_the_form_to_the_person(ask
             assert f"perstack answer {job['questionId']} yes|always|no" in job["next"]
             refused = await editor.call("answer", job="ask", answer="yes", question=job["questionId"])
             assert refused.is_error
-            assert "only a person can approve a call" in texts(refused)[0]
+            assert "only a person can decide this" in texts(refused)[0]
 
     async def person() -> None:
         fill = ElicitResult(action="accept", content={"answer": "no"})

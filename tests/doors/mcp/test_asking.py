@@ -79,15 +79,14 @@ def test_an_approval_takes_a_yes_or_a_no_by_form_and_by_tool(
     async def work() -> str:
         filled = ElicitResult(action=action, content=content)
         async with attached(terminal, era=era, fill=lambda params: filled) as editor:
-            refused = await editor.call("answer", job="ask", answer=by_tool)
-            assert refused.is_error
-            assert "say yes or no" in texts(refused)[0]
-            assert "To answer, say yes or no" in structure(await editor.call("get_job", job="ask"))["next"]
+            by_form = await editor.call("answer", job="ask", answer=by_tool)
+            assert texts(by_form)[0] == "Done."
             result = await editor.call("guest", query="Once more")
             assert texts(result)[0] == "Done."
             return structure(result)["id"]
 
     assert answers(terminal, wait_for(work(), 60)) == [said]
+    assert answers(terminal, "ask") == [said]
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
@@ -105,7 +104,7 @@ def test_who_would_rather_not_answer_is_told_how_to_do_it_later(asking: Terminal
     assert "Sugar?" in again.out
 
 
-def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(asking: Terminal, era: str) -> None:
+def test_a_client_without_forms_is_told_what_is_asked_and_how_a_person_answers(asking: Terminal, era: str) -> None:
     async def work() -> None:
         async with attached(asking, era=era) as editor:
             waiting = await editor.call("guest", query="Serve")
@@ -114,13 +113,15 @@ def test_a_client_without_forms_is_told_what_is_asked_and_answers_with_the_tool(
             (text,) = texts(waiting)
             assert "Tea or coffee?" in text
             assert f'perstack answer {job["id"]} "ANSWER"' in text
-            second = structure(await editor.call("answer", job=job["id"], answer="coffee"))
-            assert second["question"] == "Sugar?"
-            assert texts(await editor.call("answer", job=job["id"], answer="none"))[0] == "Served."
-            result = await editor.call("answer", job=job["id"], answer="x", question=job["questionId"])
-            assert result.is_error
+            refused = await editor.call("answer", job=job["id"], answer="coffee")
+            assert "only a person can decide this" in texts(refused)[0]
+            assert f"`perstack answer {job['questionId']} coffee`" in texts(refused)[0]
             other = await editor.call("answer", job=job["id"], answer="x", question="other-1-1")
             assert "is not one of Job" in texts(other)[0]
+            past = await editor.call("answer", job=job["id"], answer="x", question=f"{job['id']}-1-1")
+            assert "has been answered already" in texts(past)[0]
+            for word, code in (("coffee", 3), ("none", 0)):
+                assert asking.run("answer", job["id"], word, "--provider", "scripted").code == code
             late = await editor.call("answer", job=job["id"], answer="more")
             assert late.is_error
             assert "asks nothing" in texts(late)[0]
@@ -135,7 +136,7 @@ def test_the_tools_that_go_on_with_a_job_ask_as_well(asking: Terminal, era: str)
         async with attached(asking, era=era, fill=serve) as editor:
             result = await editor.call("answer", job="ask", answer="coffee")
             assert texts(result)[0] == "Served."
-            assert [form.message for form in editor.shown] == ["Sugar?"]
+            assert [form.message for form in editor.shown] == ["Tea or coffee?\nwhy: I serve.", "Sugar?"]
 
     wait_for(work(), 60)
 

@@ -74,8 +74,8 @@ def test_to_decline_is_an_answer_to_the_tool_and_to_close_the_form_is_none(agenc
         async with attached(agency, era=era, fill=lambda params: ElicitResult(action="cancel")) as editor:
             waiting = structure(await editor.call("agency", query="A trip"))
             assert waiting["question"] == "Where to, and for how long?"
-            answered = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
-            assert texts(answered)[0] == "Planned."
+            again = structure(await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}'))
+            assert (again["status"], len(editor.shown)) == ("stoppedByInteractiveTool", 2)
 
     assert tool_texts(agency, wait_for(decline(), 60)) == ["decline None None"]
     wait_for(close(), 60)
@@ -152,7 +152,7 @@ def test_a_server_that_acts_before_it_asks_the_persons_form_acts_once(terminal: 
     assert (terminal.workspace / "charged").read_text() == "once\n"
 
 
-def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_answered_by_the_tool(
+def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_answered_by_a_person(
     terminal: Terminal, era: str
 ) -> None:
     async def work() -> str:
@@ -160,8 +160,9 @@ def test_without_forms_the_question_of_an_mcp_server_is_in_the_result_and_is_ans
             waiting = structure(await editor.call("traveller", query="A trip"))
             assert (waiting["question"], waiting["pauseReason"]) == ("you: where to?", "human_input")
             assert "To answer, give a JSON object with city (string), nights (integer)" in waiting["next"]
-            result = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
-            assert texts(result)[0] == "Off."
+            refused = await editor.call("answer", job=waiting["id"], answer='{"city": "Oslo"}')
+            assert "only a person can decide this" in texts(refused)[0]
+            assert terminal.run("answer", waiting["id"], '{"city": "Oslo"}', "--provider", "scripted").code == 0
             return waiting["id"]
 
     assert server_said(terminal, wait_for(work(), 60)) == ['accept {"city": "Oslo", "nights": 2}']

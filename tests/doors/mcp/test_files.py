@@ -32,7 +32,7 @@ def writing(terminal: Terminal) -> Terminal:
 
 def says(word: str):
     def fill(params: ElicitRequestParams) -> ElicitResult:
-        return ElicitResult(action="accept", content={"rewind": word})
+        return ElicitResult(action="accept", content={"decision": word})
 
     return fill
 
@@ -55,7 +55,7 @@ def test_a_rewind_is_put_to_the_person_and_made_by_a_yes(writing: Terminal, era:
             done = await editor.call("rewind", job=job, checkpoint=checkpoint)
             (asked,) = editor.shown
             assert isinstance(asked, ElicitRequestFormParams)
-            assert asked.message.endswith("This changes:\nchanged a.txt +1 −1")
+            assert asked.message.endswith("This changes:\n  | changed a.txt +1 −1")
             assert structure(done)["done"] is True
             assert tree(writing.workspace)[b"a.txt"] == ("file", b"one\n")
             back = await editor.call("rewind", job=job, checkpoint=structure(done)["undo"])
@@ -73,11 +73,11 @@ def test_nothing_is_changed_without_a_yes_or_where_nobody_can_be_asked(writing: 
         async with attached(writing, era=era, fill=says("no")) as editor:
             job, checkpoint = await first_checkpoint(editor)
             result = await editor.call("rewind", job=job, checkpoint=checkpoint)
-            assert structure(result)["done"] is False
+            assert "the person did not agree" in texts(result)[0]
         async with attached(writing, era=era) as editor:
             refused = await editor.call("rewind", job=job, checkpoint=checkpoint)
             assert refused.is_error
-            assert "only a person can agree" in texts(refused)[0]
+            assert "only a person can decide this" in texts(refused)[0]
         assert tree(writing.workspace)[b"a.txt"] == ("file", b"two\n")
 
     wait_for(work(), 60)

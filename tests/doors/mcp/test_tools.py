@@ -7,7 +7,7 @@ from pathlib import Path
 
 import memory_workers
 import pytest
-from editor import Pipe, attached, connected, structure, texts
+from editor import Pipe, attached, connected, decides, structure, texts
 from hosts import wait_for
 from jsonschema import ValidationError, validate
 from mcp.shared.exceptions import MCPError
@@ -145,12 +145,14 @@ def test_a_job_is_continued_by_its_experts_tool_or_by_its_id(terminal: Terminal,
 
 def test_a_job_at_its_limit_is_resumed_with_a_higher_one(terminal: Terminal, era: str) -> None:
     async def work() -> None:
-        async with attached(terminal, "--max-steps", "1", era=era) as editor:
+        async with attached(terminal, "--max-steps", "1", era=era, fill=decides()) as editor:
             stopped = structure(await editor.call("solo", query="go"))
             assert stopped["status"] == "stoppedByMaxSteps"
             assert "resume_job" in stopped["next"]
             resumed = await editor.call("resume_job", job=stopped["id"], maxSteps=5)
             assert texts(resumed)[0] == "One note."
+            (asked,) = editor.shown
+            assert asked.message.endswith(f"Raise a limit of Job {stopped['id']} of solo: max_steps from 1 to 5")
 
     wait_for(work(), 60)
 
@@ -189,7 +191,7 @@ def test_a_job_is_closed_for_good_and_nothing_continues_it(terminal: Terminal, e
     )
 
     async def work() -> None:
-        async with attached(terminal, era=era) as editor:
+        async with attached(terminal, era=era, fill=decides()) as editor:
             begun = structure(await editor.call("solo", query="go", wait=False))
             while (await editor.job(begun["id"]))["totalSteps"] < 2:
                 pass

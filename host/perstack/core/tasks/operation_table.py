@@ -11,8 +11,10 @@ from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from perstack.core.base.decisions import FREE, Decides, Mark
 from perstack.core.base.records import Fact
 from perstack.core.tasks import operations
+from perstack.core.tasks.decisions import answers_task, ends_wait, removes_task, revives_task
 from perstack.core.tasks.state import TaskCheckpoint, TaskState
 from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
@@ -56,6 +58,7 @@ class Operation:
     method: Method  # HTTP method; GET for operations that only read
     path: str  # path below /v1/execution; `{taskId}` is an argument
     tool: str  # name among the tools of an Expert
+    decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
     gives: type[Fact] = TaskState  # model of the result as doors show it
     shown: Callable[[Any, Any], Fact] = _identity  # convert the command and its result to that model
     callers: frozenset[operations.Caller] = operations.EVERYONE
@@ -111,29 +114,45 @@ _TASK_PATH = "/{taskId}"
 _EXPECTED_VERSION = "expected_version"
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("create", operations.CreateCommand, "POST", "", "createTask"),
-    Operation("list", operations.ListCommand, "GET", "", "listTasks", TaskPage),
-    Operation("get", operations.GetCommand, "GET", _TASK_PATH, "getTask"),
-    Operation("start", operations.StartCommand, "POST", f"{_TASK_PATH}/start", "startTask"),
-    Operation("checkpoint", operations.CheckpointCommand, "PUT", f"{_TASK_PATH}/checkpoint", "checkpointTask"),
+    Operation("create", operations.CreateCommand, "POST", "", "createTask", FREE),
+    Operation("list", operations.ListCommand, "GET", "", "listTasks", FREE, TaskPage),
+    Operation("get", operations.GetCommand, "GET", _TASK_PATH, "getTask", FREE),
+    Operation("start", operations.StartCommand, "POST", f"{_TASK_PATH}/start", "startTask", FREE),
+    Operation("checkpoint", operations.CheckpointCommand, "PUT", f"{_TASK_PATH}/checkpoint", "checkpointTask", FREE),
     Operation(
         "checkpoints",
         operations.ListCheckpointsCommand,
         "GET",
         f"{_TASK_PATH}/checkpoints",
         "listCheckpoints",
+        FREE,
         Checkpoints,
         Checkpoints.of,
     ),
-    Operation("pause", operations.PauseCommand, "POST", f"{_TASK_PATH}/pause", "pauseTask"),
+    Operation("pause", operations.PauseCommand, "POST", f"{_TASK_PATH}/pause", "pauseTask", FREE),
     Operation(
-        "answer", operations.AnswerCommand, "POST", f"{_TASK_PATH}/answer", "answerTask", callers=operations.PROGRAMS
+        "answer",
+        operations.AnswerCommand,
+        "POST",
+        f"{_TASK_PATH}/answer",
+        "answerTask",
+        Decides(answers_task),
+        callers=operations.PROGRAMS,
     ),
-    Operation("resume", operations.ResumeCommand, "POST", f"{_TASK_PATH}/resume", "resumeTask"),
-    Operation("complete", operations.CompleteCommand, "POST", f"{_TASK_PATH}/complete", "completeTask"),
-    Operation("fail", operations.FailCommand, "POST", f"{_TASK_PATH}/fail", "failTask"),
-    Operation("retry", operations.RetryCommand, "POST", f"{_TASK_PATH}/retry", "retryTask"),
-    Operation("cancel", operations.CancelCommand, "POST", f"{_TASK_PATH}/cancel", "cancelTask"),
-    Operation("archive", operations.ArchiveCommand, "POST", f"{_TASK_PATH}/archive", "archiveTask"),
-    Operation("delete", operations.DeleteCommand, "DELETE", _TASK_PATH, "deleteTask", Deleted, Deleted.of),
+    Operation("resume", operations.ResumeCommand, "POST", f"{_TASK_PATH}/resume", "resumeTask", Decides(ends_wait)),
+    Operation("complete", operations.CompleteCommand, "POST", f"{_TASK_PATH}/complete", "completeTask", FREE),
+    Operation("fail", operations.FailCommand, "POST", f"{_TASK_PATH}/fail", "failTask", FREE),
+    Operation("retry", operations.RetryCommand, "POST", f"{_TASK_PATH}/retry", "retryTask", Decides(revives_task)),
+    Operation("cancel", operations.CancelCommand, "POST", f"{_TASK_PATH}/cancel", "cancelTask", FREE),
+    Operation("archive", operations.ArchiveCommand, "POST", f"{_TASK_PATH}/archive", "archiveTask", FREE),
+    Operation(
+        "delete",
+        operations.DeleteCommand,
+        "DELETE",
+        _TASK_PATH,
+        "deleteTask",
+        Decides(removes_task),
+        Deleted,
+        Deleted.of,
+    ),
 )

@@ -19,6 +19,7 @@ from typing import Annotated, Generic, Literal, TypedDict, TypeVar
 from pydantic import Field, JsonValue
 from typing_extensions import override
 
+from perstack.core.base.decisions import FREE, Decides
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
@@ -40,6 +41,7 @@ from perstack.core.tasks.arguments import (
     reason_of,
     starts,
 )
+from perstack.core.tasks.decisions import answers_task, resumes_with
 from perstack.core.tasks.state import (
     ALLOWED,
     TaskCheckpoint,
@@ -81,13 +83,15 @@ _REASON_FOR_TASKS: PauseReason = "external_dependency"  # default reason of a pa
 _ANSWERABLE_REASONS = ("human_approval", "human_input", "external_dependency")
 
 TaskId = Annotated[
-    str, Field(description="The task's id: up to 128 of A-Z a-z 0-9 _ -, descriptive, such as refactor-auth-2026.")
+    str,
+    FREE,
+    Field(description="The task's id: up to 128 of A-Z a-z 0-9 _ -, descriptive, such as refactor-auth-2026."),
 ]
 Version = Annotated[
-    int | None, Field(description="The version that you know: if another has written since, nothing is done.")
+    int | None, FREE, Field(description="The version that you know: if another has written since, nothing is done.")
 ]
 WholeState = Annotated[
-    State | None, Field(description="The whole state, as a JSON object; the one before holds if not given.")
+    State | None, FREE, Field(description="The whole state, as a JSON object; the one before holds if not given.")
 ]
 
 
@@ -142,18 +146,20 @@ class CreateCommand(OnTask[TaskState]):
     """
 
     _: KW_ONLY
-    name: Annotated[Text | None, Field(description="A short name; the id, if not given.")] = None
-    description: Annotated[Text, Field(description="What is to be done, for whoever continues it.")] = ""
-    agent_id: Annotated[Text, NOT_FOR_EXPERTS, Field(description="Who works on it: an Expert's key, or any name.")] = ""
-    state: Annotated[State | None, Field(description="Where the work begins, as a JSON object.")] = None
-    checkpoint_data: Annotated[State | None, Field(description="Kept as a first checkpoint.")] = None
-    config: Annotated[Config | None, Field(description="How failures are treated.")] = None
+    name: Annotated[Text | None, FREE, Field(description="A short name; the id, if not given.")] = None
+    description: Annotated[Text, FREE, Field(description="What is to be done, for whoever continues it.")] = ""
+    agent_id: Annotated[
+        Text, NOT_FOR_EXPERTS, FREE, Field(description="Who works on it: an Expert's key, or any name.")
+    ] = ""
+    state: Annotated[State | None, FREE, Field(description="Where the work begins, as a JSON object.")] = None
+    checkpoint_data: Annotated[State | None, FREE, Field(description="Kept as a first checkpoint.")] = None
+    config: Annotated[Config | None, FREE, Field(description="How failures are treated.")] = None
     depends_on: Annotated[
-        TaskIds, Field(description="The ids of other tasks: it waits until all of them are completed.")
+        TaskIds, FREE, Field(description="The ids of other tasks: it waits until all of them are completed.")
     ] = ()
-    status: Annotated[FirstStatus | None, Field(description="`created`, if somebody else is to start it.")] = None
+    status: Annotated[FirstStatus | None, FREE, Field(description="`created`, if somebody else is to start it.")] = None
     start: Annotated[
-        bool | None, NOT_FOR_EXPERTS, Field(description="Whether it runs from now on; true if nothing is said.")
+        bool | None, NOT_FOR_EXPERTS, FREE, Field(description="Whether it runs from now on; true if nothing is said.")
     ] = None
 
     def through_a_door(self) -> CreateCommand:
@@ -196,23 +202,29 @@ class ListCommand(TaskCommand[TaskPage]):
     """List tasks, the one written to last first."""
 
     _: KW_ONLY
-    status: Annotated[TaskStatus | None, Field(description="Only those of this status.")] = None
-    reason: Annotated[PauseReason | None, Field(description="Only those that are paused for this reason.")] = None
-    agent_id: Annotated[Text | None, Field(description="Only those of this agent.")] = None
+    status: Annotated[TaskStatus | None, FREE, Field(description="Only those of this status.")] = None
+    reason: Annotated[PauseReason | None, FREE, Field(description="Only those that are paused for this reason.")] = None
+    agent_id: Annotated[Text | None, FREE, Field(description="Only those of this agent.")] = None
     older_than: Annotated[
-        Count | None, Field(description="Only those not written to for so many milliseconds, or longer.")
+        Count | None, FREE, Field(description="Only those not written to for so many milliseconds, or longer.")
     ] = None
     newer_than: Annotated[
-        Count | None, NOT_FOR_EXPERTS, Field(description="Only those written to less than so many milliseconds ago.")
+        Count | None,
+        NOT_FOR_EXPERTS,
+        FREE,
+        Field(description="Only those written to less than so many milliseconds ago."),
     ] = None
-    archived: Annotated[bool, NOT_FOR_EXPERTS, Field(description="Archived ones, in place of the others.")] = False
+    archived: Annotated[bool, NOT_FOR_EXPERTS, FREE, Field(description="Archived ones, in place of the others.")] = (
+        False
+    )
     limit: Annotated[
         PageSize,
         NOT_FOR_EXPERTS,
         DoorType(Annotated[int, Field(ge=1, le=1000)]),
+        FREE,
         Field(description="How many at most."),
     ] = 100
-    after: Annotated[Text | None, Field(description="The `next` of the page before.")] = None
+    after: Annotated[Text | None, FREE, Field(description="The `next` of the page before.")] = None
 
 
 @dataclass(frozen=True)
@@ -236,9 +248,9 @@ class CheckpointCommand(ChangeCommand):
 
     state: WholeState = None
     _: KW_ONLY
-    name: Annotated[Text | None, Field(description="A name to come back to.")] = None
-    checkpoint_data: Annotated[State | None, Field(description="Notes on this checkpoint.")] = None
-    data: Annotated[State | None, Field(description="An old name of `checkpointData`.")] = None
+    name: Annotated[Text | None, FREE, Field(description="A name to come back to.")] = None
+    checkpoint_data: Annotated[State | None, FREE, Field(description="Notes on this checkpoint.")] = None
+    data: Annotated[State | None, FREE, Field(description="An old name of `checkpointData`.")] = None
 
     def check(self, context: DecisionInput) -> None:
         """Raise UsageError if both names of the data are given."""
@@ -273,23 +285,28 @@ class PauseCommand(ChangeCommand):
     reason: Annotated[
         Text | None,
         DoorType(PauseReason | Text | None),
+        FREE,
         Field(description="What it waits for; any other text is a question for a person: `human_input`."),
     ] = None
-    message: Annotated[Text | None, Field(description="What is asked, or waited for, as a text for a person.")] = None
+    message: Annotated[
+        Text | None, FREE, Field(description="What is asked, or waited for, as a text for a person.")
+    ] = None
     _: KW_ONLY
-    state: Annotated[State | None, Field(description="The whole state, kept as a checkpoint first.")] = None
-    checkpoint_data: Annotated[State | None, Field(description="Notes on that checkpoint.")] = None
+    state: Annotated[State | None, FREE, Field(description="The whole state, kept as a checkpoint first.")] = None
+    checkpoint_data: Annotated[State | None, FREE, Field(description="Notes on that checkpoint.")] = None
     resume_at: Annotated[
         Moment | None,
+        FREE,
         Field(description="For scheduled_wait and rate_limit: when to continue, in milliseconds since 1970."),
     ] = None
     waiting_for: Annotated[
         task_events.WaitingFor | Text | None,
         DoorType(Text | None),  # text only: a command would run on this machine for any remote caller
+        FREE,
         Field(description="For external_dependency: what has to come."),
     ] = None
     depends_on: Annotated[
-        TaskIds, Field(description="The ids of other tasks: it waits until all of them are completed as well.")
+        TaskIds, FREE, Field(description="The ids of other tasks: it waits until all of them are completed as well.")
     ] = ()
 
     @property
@@ -341,7 +358,9 @@ class AnswerCommand(ChangeCommand):
     another answer.
     """
 
-    value: Annotated[Json, Field(description="What has come: an approval, an input, an event's data.")] = None
+    value: Annotated[
+        Json, Decides(answers_task), Field(description="What has come: an approval, an input, an event's data.")
+    ] = None
     _: KW_ONLY
     event_id: Annotated[Text | None, OnlyFor(frozenset())] = None
 
@@ -369,10 +388,17 @@ class ResumeCommand(ChangeCommand):
 
     _: KW_ONLY
     checkpoint: Annotated[
-        Text | None, Field(description="The id or name of an earlier checkpoint to go back to; later ones are kept.")
+        Text | None,
+        FREE,
+        Field(description="The id or name of an earlier checkpoint to go back to; later ones are kept."),
     ] = None
-    state: Annotated[State | None, Field(description="Takes the place of the state.")] = None
-    value: Annotated[Json, NOT_FOR_EXPERTS, Field(description="What it waited for, in place of an answer.")] = None
+    state: Annotated[State | None, FREE, Field(description="Takes the place of the state.")] = None
+    value: Annotated[
+        Json,
+        NOT_FOR_EXPERTS,
+        Decides(resumes_with),
+        Field(description="What it waited for, in place of an answer."),
+    ] = None
 
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         """Return the resumption. Raises NotAllowed, and UsageError for an unacceptable value."""
@@ -394,9 +420,9 @@ class ResumeCommand(ChangeCommand):
 class CompleteCommand(ChangeCommand):
     """Say that a task is done, for good."""
 
-    result: Annotated[Json, Field(description="What came of it.")] = None
+    result: Annotated[Json, FREE, Field(description="What came of it.")] = None
     _: KW_ONLY
-    state: Annotated[State | None, NOT_FOR_EXPERTS, Field(description="The last state.")] = None
+    state: Annotated[State | None, NOT_FOR_EXPERTS, FREE, Field(description="The last state.")] = None
 
     @override
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
@@ -413,7 +439,9 @@ class FailCommand(ChangeCommand):
     Of an error that is an object, `message` is the task's error, and the whole its `error_details`.
     """
 
-    error: Annotated[Text | State, Field(description="What went wrong, as text, or as an object with a `message`.")]
+    error: Annotated[
+        Text | State, FREE, Field(description="What went wrong, as text, or as an object with a `message`.")
+    ]
 
     @override
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
@@ -441,7 +469,7 @@ class RetryCommand(ChangeCommand):
 class CancelCommand(ChangeCommand):
     """Give a task up: it is failed, with the error `cancelled`, and may be resumed."""
 
-    message: Annotated[Text | None, Field(description="Why.")] = None
+    message: Annotated[Text | None, FREE, Field(description="Why.")] = None
 
     @override
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:

@@ -129,7 +129,7 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
 
 def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> AccessRules:
     """Return the rules of access for the address; on this machine, a token is created if none is set."""
-    from perstack.doors.http.access import TOKEN_VARIABLE, AccessRules, token_of
+    from perstack.doors.http.access import DECISION_VARIABLE, TOKEN_VARIABLE, AccessRules, token_of
     from perstack.doors.http.connections import ListenAddress
 
     address = ListenAddress.parse(text)
@@ -138,7 +138,8 @@ def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, 
         token = options.env(project).get(TOKEN_VARIABLE) or None
         if token is None and address.is_loopback:
             token = token_of(options.find().state_root.resolve(), os.environ)
-    guard = AccessRules(address, token, names)
+    # never from a file, which a definition could name; and no server or program of an Expert inherits it
+    guard = AccessRules(address, token, os.environ.pop(DECISION_VARIABLE, None) or None, names)
     guard.check()
     return guard
 

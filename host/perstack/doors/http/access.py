@@ -21,6 +21,7 @@ from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 from perstack.doors.http.connections import ListenAddress, connection_of
 from perstack.doors.http.routes import MAX_BODY_BYTES, is_open
+from perstack.doors.mcp.notifications import MAY_DECIDE
 from perstack.errors import UsageError
 from perstack.system.files import sync
 from perstack.system.user import user_directory
@@ -71,6 +72,7 @@ def problem_of(body: bytes) -> str | None:
 # The token of the HTTP server on this machine: created once for a project and kept readable by its user only.
 
 TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
+DECISION_VARIABLE = "PERSTACK_DECISION_TOKEN"
 MIN_TOKEN_CHARS = 32  # minimum characters of a token
 _TOKEN_FILE_MODE = 0o600
 _MAX_TOKEN_FILE_BYTES = 4096
@@ -128,10 +130,15 @@ class AccessRules:
 
     address: ListenAddress
     token: str | None  # None only for a Unix socket, where the system tells the peer's user
+    decision_token: str | None = None  # admits like `token`, and has the right to make a person's decisions
     names: tuple[str, ...] = ()  # names by which clients know the server, in addition to its address
 
     def check(self) -> None:
-        """Raise UsageError if unauthorized clients could connect."""
+        """Raise UsageError if unauthorized clients could connect, or decide."""
+        if self.decision_token is not None:
+            _check_length(DECISION_VARIABLE, self.decision_token)
+            if self.decision_token == self.token:
+                raise UsageError(f"{DECISION_VARIABLE} is the same as {TOKEN_VARIABLE}: every client could decide")
         if self.address.socket_path is not None:
             return
         if self.token is None:
@@ -139,11 +146,7 @@ class AccessRules:
                 f"{self.address.host} can be reached by others: set {TOKEN_VARIABLE} to a secret of {MIN_TOKEN_CHARS}"
                 " characters or more, which clients send as `Authorization: Bearer …`"
             )
-        if len(self.token) < MIN_TOKEN_CHARS:
-            raise UsageError(
-                f"{TOKEN_VARIABLE} has {len(self.token)} characters, which can be guessed: make one of"
-                f" {MIN_TOKEN_CHARS} or more, as with `openssl rand -hex 32`"
-            )
+        _check_length(TOKEN_VARIABLE, self.token)
         if self.address.is_everywhere and not self.names:
             raise UsageError(
                 f"{self.address.host} is not a name that clients can use: say with --allow-host which one they do"
@@ -168,13 +171,22 @@ class AccessRules:
         )
 
 
+def _check_length(name: str, token: str) -> None:
+    if len(token) < MIN_TOKEN_CHARS:
+        raise UsageError(
+            f"{name} has {len(token)} characters, which can be guessed: make one of"
+            f" {MIN_TOKEN_CHARS} or more, as with `openssl rand -hex 32`"
+        )
+
+
 class AccessMiddleware:
     """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
 
     def __init__(self, app: ASGIApp, guard: AccessRules) -> None:
         """Pass requests that `guard` admits on to `app`."""
         self._app = app
-        self._expected = None if guard.token is None else f"Bearer {guard.token}".encode()
+        self._expected = _bearer(guard.token)
+        self._expected_to_decide = _bearer(guard.decision_token)
         self._names = TransportSecurityMiddleware(guard.security())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -207,12 +219,17 @@ class AccessMiddleware:
             connection.has_answered()
 
     def _reject_unknown(self, scope: Scope) -> Response | None:
-        if self._expected is None or is_open(scope["path"]):
-            return None
         given = dict(scope["headers"]).get(b"authorization", b"")
-        if hmac.compare_digest(given, self._expected):
+        if self._expected_to_decide is not None and hmac.compare_digest(given, self._expected_to_decide):
+            scope[MAY_DECIDE] = True
+            return None
+        if self._expected is None or is_open(scope["path"]) or hmac.compare_digest(given, self._expected):
             return None
         return PlainTextResponse("unauthorized", 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _bearer(token: str | None) -> bytes | None:
+    return None if token is None else f"Bearer {token}".encode()
 
 
 def _bad_request(path: str, problem: str) -> Response:

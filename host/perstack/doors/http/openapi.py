@@ -36,6 +36,7 @@ _PROBLEM: JsonObject = {
 _REFUSALS = {
     "400": "wrong arguments",
     "401": "no token",
+    "403": "a person decides this: send a token with that right",
     "404": "no such task or Job",
     "409": "not in this status or version",
 }

@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_snake
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, read_json
@@ -19,6 +20,7 @@ from perstack.core.tasks.operation_table import OPERATIONS
 from perstack.dataclass import dataclass
 from perstack.doors import operations
 from perstack.doors.http.openapi import HOOKS, description_of_all, page
+from perstack.doors.mcp.notifications import MAY_DECIDE
 from perstack.doors.operations import (
     A,
     Hides,
@@ -26,6 +28,7 @@ from perstack.doors.operations import (
     OperationArguments,
     OperationCall,
     TaskArguments,
+    change_task,
     read_arguments,
     task_operation,
 )
@@ -34,7 +37,7 @@ from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
 from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import http_phrase
 from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.errors import Conflict, DispatcherError, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 
 _IDEMPOTENCY_KEY = "idempotency-key"
 MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body
@@ -53,7 +56,10 @@ def routes(
 
     def route_of(operation: OfferedOperation[TaskArguments], route: operations.Route) -> Route:
         async def change(request: Request, arguments: TaskArguments) -> Response:
-            done = await arguments.change(memory.signed(_caller_of(request)), hides)
+            signed = memory.signed(_caller_of(request))
+            done = await change_task(
+                operation, arguments, signed, hides, may_decide=_may_decide(request), advice=_ADVICE
+            )
             return _json(done, next(iter(route.replies)))
 
         return Route(route.path, _endpoint(operation, change), methods=[route.method])
@@ -71,7 +77,7 @@ def job_routes(project: ServedProject) -> list[Route]:
 
     def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
         async def perform(request: Request, arguments: OperationArguments) -> Response:
-            return await arguments.perform(_HttpCall(project, route, request))
+            return await operations.perform(operation, arguments, _HttpCall(project, route=route, request=request))
 
         return Route(route.path, _endpoint(operation, perform), methods=[route.method])
 
@@ -98,10 +104,20 @@ def _endpoint(operation: OfferedOperation[A], perform: Callable[[Request, A], Aw
     return answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class _HttpCall(OperationCall[Response]):
     route: operations.Route
     request: Request
+
+    @property
+    @override
+    def may_decide(self) -> bool:
+        return _may_decide(self.request)
+
+    @property
+    @override
+    def advice(self) -> str:
+        return _ADVICE
 
     @property
     def by(self) -> By:
@@ -133,6 +149,13 @@ def _webhook(memory: ExecutionMemory) -> Endpoint:
         return JSONResponse({"taskId": task.task_id, "status": task.status, "answered": task.answered}, 202)
 
     return answer
+
+
+_ADVICE = ", or a program that sends the token of PERSTACK_DECISION_TOKEN"
+
+
+def _may_decide(request: Request) -> bool:
+    return request.scope.get(MAY_DECIDE) is True
 
 
 def _caller_of(request: Request) -> By:
@@ -206,6 +229,8 @@ def _status(error: PerstackError) -> int:
             return 409
         case NotFound():
             return 404
+        case NeedsPerson():
+            return 403
         case UsageError():
             return 400
         case DispatcherError():

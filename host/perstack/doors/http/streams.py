@@ -18,7 +18,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
 from typing import TypeAlias, cast
 
-from mcp.server.streamable_http import check_accept_headers
+from mcp.server.streamable_http import GET_STREAM_KEY, check_accept_headers
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -154,6 +154,7 @@ class _Exchange:
         self.status = 500
         self.headers: list[tuple[bytes, bytes]] = []
         self.content = bytearray()  # of a response that is not a stream
+        self.request_ids = _request_ids(body)
         self._body: bytes | None = body
 
     @property
@@ -186,6 +187,8 @@ class _Session:
         self.streams = {_STANDING: _Stream(_STANDING)}
         self.opened = _STANDING  # number of the newest stream
         self.starting = asyncio.Lock()
+        # ids of requests that the application has not answered yet, and the one it keeps the standing stream under
+        self.active_ids: set[str] = {GET_STREAM_KEY}
 
     def open(self) -> _Stream:
         """Return a new stream."""
@@ -228,7 +231,7 @@ class RecordedStreams:
         session = self._sessions.get(headers.get("mcp-session-id", ""))
         if session is None or not (version is None or version in HANDSHAKE_VERSIONS):
             if session is not None or not await self._answer_from_log(scope, receive, send):
-                await self._app(scope, receive, self._registering(send))
+                await self._app(_unresumed(scope), receive, self._registering(send))
             return
         session.used_at = asyncio.get_running_loop().time()
         if scope["method"] == "POST":
@@ -236,7 +239,7 @@ class RecordedStreams:
         elif scope["method"] == "GET" and check_accept_headers(Request(scope))[1]:
             await self._get(session, scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self._app(_unresumed(scope), receive, send)
             if scope["method"] == "DELETE":
                 self._forget(session)
 
@@ -286,6 +289,14 @@ class RecordedStreams:
         batch = _batch_of(body, Headers(scope=scope))
         if isinstance(batch, str):
             await _refusal(batch)(scope, receive, send)
+            return
+        ids = [one for message in batch or [body] for one in _request_ids(message)]
+        repeated = next((one for one in ids if one in session.active_ids or ids.count(one) > 1), None)
+        if repeated is not None:
+            # the application has one answer for each id, so one of the two requests would wait for ever
+            await _refusal(f"the id {repeated[:40]!r} is that of another request that has no answer yet")(
+                scope, receive, send
+            )
             return
         stream = None if batch is None else session.open()
         exchanges = [self._begin(session, scope, _Exchange(one, stream)) for one in batch or [body]]
@@ -358,6 +369,7 @@ class RecordedStreams:
     def _begin(self, session: _Session, scope: Scope, exchange: _Exchange) -> _Exchange:
         if exchange.stream is not None:
             exchange.stream.writers.add(exchange)
+        session.active_ids.update(exchange.request_ids)
         task = asyncio.create_task(self._perform(session, scope, exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -379,8 +391,9 @@ class RecordedStreams:
                 self._record(session, exchange.stream, content)
 
         try:
-            await self._app(dict(scope), exchange.receive, send)
+            await self._app(_unresumed(scope), exchange.receive, send)
         finally:
+            session.active_ids.difference_update(exchange.request_ids)
             if exchange.stream is not None:
                 if not exchange.is_stream and exchange.content:
                     # the error that answers one message of a batch
@@ -479,6 +492,20 @@ def _outcome(answering: asyncio.Task[bytes], request_id: RequestId) -> bytes:
         raise error
     told = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32603, "message": error.text_for(mcp_phrase)}}
     return b"event: message\r\ndata: %b\r\n\r\n" % json.dumps(told).encode()
+
+
+def _unresumed(scope: Scope) -> Scope:
+    """Return a request without `Last-Event-ID`: what the application streamed is recorded here alone."""
+    headers = [(name, value) for name, value in scope.get("headers", ()) if name != b"last-event-id"]
+    return {**scope, "headers": headers}
+
+
+def _request_ids(body: bytes) -> tuple[str, ...]:
+    """Return the id of a request as the application compares it; none for other messages."""
+    message: object = json.loads(body) if body.strip() else None
+    fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
+    request_id = fields.get("id")
+    return (str(request_id),) if "method" in fields and isinstance(request_id, int | str | float) else ()
 
 
 def _call_in(body: bytes) -> RequestId | None:

@@ -13,8 +13,10 @@ from typing import TypeAlias
 import mcp_types as types
 from typing_extensions import override
 
+from perstack.core.base.decisions import digest_of
 from perstack.core.base.ids import By, job_of_run
 from perstack.core.base.records import Fact
+from perstack.core.base.text import approvable_text
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events
@@ -23,9 +25,9 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.mcp import elicitation
 from perstack.doors.mcp.greeting import NAME
-from perstack.doors.mcp.notifications import ClientProject, call_key, caller
+from perstack.doors.mcp.notifications import ClientProject, call_key, caller, may_decide
 from perstack.doors.mcp.sampling import CALLER
-from perstack.doors.operations import Confirmation, OperationCall
+from perstack.doors.operations import Decisions, OperationCall, needs_person
 from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import job_texts, job_view, reply_job, status_line
 from perstack.doors.served_project import CallKey, DriveJob
@@ -95,27 +97,45 @@ class ClientCall(OperationCall[Outcome]):
             return reply_job(self, await self.project.host.job(await running.wait_until_begun()))
         return await self._converse(lambda progress: self.project.jobs.start(work, self.key, progress).outcome())
 
-    async def ask_approval(self, job: JobSummary) -> Outcome:
-        """Ask the user by a form to approve the call. Raises UsageError if the client shows no forms."""
+    @property
+    @override
+    def may_decide(self) -> bool:
+        return may_decide(self.context)
+
+    @property
+    @override
+    def brings_answer(self) -> bool:
+        return elicitation.returned_answer(self.params) is not None
+
+    @override
+    async def ask_question(self, job_id: str, decisions: Decisions) -> Outcome:
         if not elicitation.can_ask(self.context):
-            return await super().ask_approval(job)
+            return await super().ask_question(job_id, decisions)
 
         async def waiting(progress: Progress | None) -> JobSummary:
-            return job
+            return await self.project.job(job_id)
 
         return await self._converse(waiting)
 
-    async def confirm(self, confirmation: Confirmation, answered: Callable[[str, bool], Awaitable[Outcome]]) -> Outcome:
-        """Ask the user by a form, or continue with the answer that the call brings."""
-        form = elicitation.AgreementForm(confirmation.key, confirmation.title)
-        before = form.returned_decision(self.params)
+    @override
+    async def confirm(
+        self, decisions: Decisions, agreed: Callable[[OperationCall[Outcome], str], Awaitable[Outcome]]
+    ) -> Outcome:
+        before = _DECISION.returned_decision(self.params)
         if before is not None:
-            return await answered(*before)
-        if not elicitation.can_ask(self.context):
-            return await super().confirm(confirmation, answered)
-        if elicitation.uses_returned_questions(self.context):
-            return form.ask_by_result(confirmation.question, confirmation.digest)
-        return await answered(confirmation.digest, await form.ask_now(self.context, confirmation.question))
+            digest, is_agreed = before
+        elif not elicitation.can_ask(self.context):
+            return await super().confirm(decisions, agreed)
+        else:
+            digest, page = digest_of(decisions), _page(self.by, decisions)
+            if len(page) > _MAX_PAGE_CHARS:
+                raise needs_person(decisions, reason=f"a form of {len(page):,} characters is too long to read")
+            if elicitation.uses_returned_questions(self.context):
+                return _DECISION.ask_by_result(page, digest)
+            is_agreed = await _DECISION.ask_now(self.context, page)
+        if not is_agreed:
+            raise needs_person(decisions, reason="the person did not agree")
+        return await agreed(self, digest)
 
     async def _converse(self, begin: Callable[[Progress | None], Awaitable[JobSummary]]) -> Outcome:
         """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
@@ -161,6 +181,17 @@ class ClientCall(OperationCall[Outcome]):
             return await self.project.jobs.start(work, self.key, progress).outcome()
         except Conflict:
             return await self.project.host.job(job.id)  # it was answered meanwhile
+
+
+_DECISION = elicitation.AgreementForm(elicitation.DECISION, "Agree")
+_MAX_PAGE_CHARS = 20_000  # characters of a form about decisions, which has to be read whole
+
+
+def _page(by: By, decisions: Decisions) -> str:
+    """Return what a person is shown: who asks, and every decision whole, with nothing invisible."""
+    who = approvable_text(by.client).replace("\n", " ") or "A client"
+    lines = (approvable_text(one.text).replace("\n", "\n  | ") for one in decisions)
+    return "\n- ".join([f"{who} asks for what only you decide:", *lines])
 
 
 def _senders(context: elicitation.Context, *, logs: bool) -> tuple[Send | None, Send | None]:

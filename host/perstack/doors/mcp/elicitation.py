@@ -29,6 +29,7 @@ from perstack.errors import UsageError
 Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are not used here
 
 _INPUT = "answer"
+DECISION = "decision"  # kind of a question about what a call decides
 _LISTS_SINCE = "2025-11-25"
 
 
@@ -81,8 +82,11 @@ def ask_by_result(question: OpenQuestion, workspace: Path | None) -> types.Input
 
 
 def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None:
-    """Return the answer that a repeated call brings; None for a first call. Raises MCPError for a foreign state."""
-    if params.request_state is None:
+    """Return the answer that a repeated call brings to a Job's question; None for other calls.
+
+    Raises MCPError for a foreign state.
+    """
+    if params.request_state is None or _asked_id(params, DECISION) is not None:
         return None
     question = _asked_id(params, "question") or ""
     try:

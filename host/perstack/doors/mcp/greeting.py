@@ -22,9 +22,9 @@ NAME = "perstack"
 INSTRUCTIONS = (
     "Each Expert is a tool of its own: a small agent that works on a query in the project's directory. A call is a Job,"
     " which is recorded step by step and never lost. Its result names the Job: continue with a new query by"
-    " continueJob, or by the tool continue_job. A Job that asks a person something waits until it is answered with"
-    " the tool answer. One that was interrupted, failed or reached its step limit continues with resume_job. For"
-    " long work call with wait: false, and look with get_job."
+    " continueJob, or by the tool continue_job. A Job that asks a person something waits until the person answers, in"
+    " a form that the tool answer shows. One that was interrupted, failed or reached its step limit continues with"
+    " resume_job. For long work call with wait: false, and look with get_job."
 )
 
 CAPABILITIES: JsonTable = {

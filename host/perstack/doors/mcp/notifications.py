@@ -74,6 +74,15 @@ def caller(context: Context) -> By:
     return By(door="mcp", client=client) if is_remote else this_user("mcp", client)
 
 
+MAY_DECIDE = "perstack.may_decide"  # key of an HTTP request's scope: its token has the right to decide
+
+
+def may_decide(context: Context) -> bool:
+    """Return whether the request was sent with a token that has the right to make a person's decisions."""
+    request: object = context.request
+    return isinstance(request, Request) and request.scope.get(MAY_DECIDE) is True
+
+
 def on_disconnect(context: Context, callback: Callable[[], object]) -> None:
     """Call `callback` when a request's connection ends: over HTTP, its session, or after the SDK's idle time."""
     # The SDK wants handlers to use the connection's exit stack, but does not expose it yet.

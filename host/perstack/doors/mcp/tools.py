@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import TypeAlias
 
 from mcp.shared.exceptions import MCPError
@@ -22,12 +22,13 @@ from perstack.doors.operations import (
     Effect,
     OfferedOperation,
     OperationArguments,
+    perform,
     read_arguments,
     task_operation,
 )
-from perstack.doors.operations.driving import ExpertArguments, StartQuery, attaching, read_attachments
+from perstack.doors.operations.driving import EXPERT_OPERATION, ExpertArguments
 from perstack.doors.operations.jobs import JOB_OPERATIONS
-from perstack.doors.operations.views import JobView, reply_job
+from perstack.doors.operations.views import JobView
 
 AnyOperation: TypeAlias = OfferedOperation[OperationArguments]
 
@@ -69,28 +70,14 @@ async def call_tool(call: ClientCall) -> Outcome:
     name, arguments = call.params.name, call.params.arguments or {}
     experts, operations = call.project.definitions.experts, operations_of(call.project)
     if name in operations:
-        return await read_arguments(operations[name].arguments, arguments, name).perform(call)
+        return await perform(operations[name], read_arguments(operations[name].arguments, arguments, name), call)
     if name in experts:
-        return await _run_expert(call, experts[name], read_arguments(ExpertArguments, arguments, name))
+        start = read_arguments(ExpertArguments, arguments, name).of(experts[name].key)
+        return await perform(EXPERT_OPERATION, start, call)
     names = (*experts, *operations)
     near = nearest(name, names)
     hint = f"there are: {', '.join(names)}" if near is None else f"did you mean {near!r}?"
     raise MCPError(INVALID_PARAMS, f"Unknown tool {name!r}: {hint}")
-
-
-async def _run_expert(call: ClientCall, expert: Expert, args: ExpertArguments) -> Outcome:
-    host = call.project.host
-    if args.continue_job is not None:
-        await call.project.job_to_drive(args.continue_job)
-    elif not args.wait and host.leaves_to_workers:
-        files = await read_attachments(host, args.attachments)
-        return reply_job(call, await host.submit(expert.key, args.query, attachments=files, by=call.by))
-    work: StartQuery = (
-        partial(host.run, expert.key, args.query)
-        if args.continue_job is None
-        else partial(host.continue_job, expert.key, args.query, job_id=args.continue_job)
-    )
-    return await call.drive(attaching(host, work, args.attachments), wait=args.wait)
 
 
 def _expert_tool(name: str, expert: Expert) -> Tool:

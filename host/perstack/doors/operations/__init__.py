@@ -5,45 +5,41 @@ A class of arguments is an operation: its fields are the arguments, its docstrin
 rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The rows for Jobs are in `jobs` and
 `driving`, what they show in `views`; those for tasks are made here from `core.tasks.operation_table`. Docstrings and
 field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
+
+A caller is a model or a program. `perform` is the only way to an operation: it has a person decide first what the marks
+of the row and of its arguments say is a person's decision (`core.base.decisions`), or refuses the call.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
-from functools import cache
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from dataclasses import field, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
+from perstack.core.base.decisions import Free, Mark, NeededDecision, decisions_in, digest_of, mark_in
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.text import approvable_text, one_line
 from perstack.core.base.validation_errors import in_words
-from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks import operation_table
+from perstack.core.tasks.decisions import TaskSubject
 from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import BASE
-from perstack.errors import NotFound, UsageError
-from perstack.next_steps import GiveAnswer
+from perstack.errors import Conflict, NeedsPerson, NotFound, UsageError
 from perstack.ports.tasks import TaskMemory
 
+if TYPE_CHECKING:
+    from perstack.engine.tasks.memory import ExecutionMemory
+
 R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """Question to a person before something is done."""
-
-    key: str  # name of the field of the form, and of the state that a client returns with the answer
-    title: str
-    question: str
-    digest: str  # digest of what the question shows
-    command: str  # command with which a person does it at a terminal
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,24 @@ class OperationCall(ABC, Generic[R]):
     """One call of an operation through a door: the project, the caller, and how to reply, drive and ask there."""
 
     project: ServedProject
+    seal: str = field(
+        default="", kw_only=True
+    )  # digest of what a person agreed to, if that is more than the arguments say
+
+    @property
+    def may_decide(self) -> bool:
+        """True if the caller has the right to make decisions of a person."""
+        return False
+
+    @property
+    def advice(self) -> str:
+        """The end of a refusal: how else a caller of this door gets a decision."""
+        return ""
+
+    @property
+    def brings_answer(self) -> bool:
+        """True if the call only brings the answer to a question that its Job asked: no work begins then."""
+        return False
 
     @property
     @abstractmethod
@@ -65,17 +79,28 @@ class OperationCall(ABC, Generic[R]):
     async def drive(self, work: DriveJob, *, wait: bool) -> R:
         """Drive a Job, and reply when it has begun or, with `wait`, when it has ended or stopped."""
 
-    async def ask_approval(self, job: JobSummary) -> R:
-        """Ask a person, never a model, to approve the call that the Job waits for. Raises UsageError if nobody can."""
-        step = GiveAnswer(job.asking.id if job.asking is not None else job.id, is_approval=True)
-        raise UsageError("only a person can approve a call, and this client cannot ask one", next_steps=(step,))
+    async def ask_question(self, job_id: str, decisions: Decisions) -> R:
+        """Show a person, never a model, the question that the Job waits with. Raises NeedsPerson if nobody can."""
+        raise needs_person(decisions, self.advice)
 
-    async def confirm(self, confirmation: Confirmation, answered: Callable[[str, bool], Awaitable[R]]) -> R:
-        """Ask a person; reply with what `answered` returns for digest and answer. Raises UsageError if nobody can."""
-        raise UsageError(
-            f"only a person can agree to a {confirmation.key}, and this client cannot ask one; a person can do it with"
-            f" `{confirmation.command}`"
-        )
+    async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[R], str], Awaitable[R]]) -> R:
+        """Ask a person; on a yes, return what `agreed` returns for the call and the digest of what was shown.
+
+        Raises NeedsPerson if nobody can be asked, or the answer is no.
+        """
+        raise needs_person(decisions, self.advice)
+
+
+Decisions: TypeAlias = tuple[NeededDecision, ...]
+
+
+def needs_person(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
+    """Return the refusal of a call that decides what only a person decides."""
+    texts = "; ".join(approvable_text(one.text) for one in decisions)
+    commands = " and ".join(f"`{one_line(one.command)}`" for one in decisions)
+    return NeedsPerson(
+        f"only a person can decide this, and {reason}: {texts}. A person can do it with {commands}{advice}"
+    )
 
 
 class Arguments(BaseModel):
@@ -102,9 +127,13 @@ def read_arguments(model: type[_A], arguments: JsonObject, prefix: str = "") -> 
 class OperationArguments(Arguments):
     """Arguments that perform their operation."""
 
+    async def subject(self, call: OperationCall[R]) -> object:
+        """Return what the decisions of the call are about, as their marks take it. Raises PerstackError."""
+        return None
+
     @abstractmethod
     async def perform(self, call: OperationCall[R]) -> R:
-        """Perform the operation. Raises PerstackError."""
+        """Perform the operation, whose decisions have been made. Raises PerstackError."""
 
 
 Effect = Literal["read", "stop", "write", "drive", "task_read", "task_write", "task_delete"]
@@ -131,6 +160,7 @@ class OfferedOperation(Generic[A]):
     arguments: type[A]
     gives: type[Fact]  # model of the structured result
     effect: Effect  # what it may change; the hints of its MCP tool say so
+    decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
     route: Route | None = None  # None: not over HTTP
 
@@ -145,6 +175,43 @@ class OfferedOperation(Generic[A]):
         return f"{self.description.partition('. ')[0].removesuffix('.')}."
 
 
+def marks_of(operation: OfferedOperation[OperationArguments]) -> dict[str, Mark | None]:
+    """Return the marks of an operation and of each of its arguments; None for one that has none."""
+    fields = operation.arguments.model_fields
+    return {operation.name: operation.decides, **{name: mark_in(one.metadata) for name, one in fields.items()}}
+
+
+async def perform(
+    operation: OfferedOperation[OperationArguments], arguments: OperationArguments, call: OperationCall[R]
+) -> R:
+    """Perform an operation once a person has made its decisions. Raises NeedsPerson and other PerstackErrors."""
+    if call.may_decide or (call.brings_answer and operation.effect == "drive"):
+        return await arguments.perform(call)
+    decisions = await _decisions_of(operation, arguments, partial(arguments.subject, call))
+    if not decisions:
+        return await arguments.perform(call)
+    if len(decisions) == 1 and decisions[0].answers:
+        return await call.ask_question(decisions[0].answers, decisions)
+
+    async def agreed(agreed_call: OperationCall[R], digest: str) -> R:
+        now = await _decisions_of(operation, arguments, partial(arguments.subject, call))
+        if digest_of(now) != digest:
+            raise Conflict("what was shown has changed meanwhile, and nothing was done: call again")
+        return await arguments.perform(replace(agreed_call, seal="".join(one.seal for one in now)))
+
+    return await call.confirm(decisions, agreed)
+
+
+async def _decisions_of(
+    operation: OfferedOperation[OperationArguments],
+    arguments: OperationArguments,
+    subject: Callable[[], Awaitable[object]],
+) -> Decisions:
+    marks = marks_of(operation)
+    is_free = all(isinstance(mark, Free) for mark in marks.values())
+    return () if is_free else decisions_in(marks, await subject(), arguments)
+
+
 # Operations on tasks.
 
 Hides = Callable[[str], bool]  # predicate: True if a door hides the tasks of the agent with this id
@@ -154,6 +221,17 @@ class TaskArguments(OperationArguments):
     """Arguments of an operation on tasks that a program may pass."""
 
     row: ClassVar[operation_table.Operation]
+
+    @override
+    async def subject(self, call: OperationCall[R]) -> TaskSubject:
+        return await self.subject_in(call.project.host.tasks, call.project.definitions.hides)
+
+    async def subject_in(self, memory: ExecutionMemory, hides: Hides) -> TaskSubject:
+        """Return the task that the operation is about. Raises NotFound also for one of an agent that `hides` names."""
+        subject = await memory.subject_of(getattr(self, "task_id", ""))
+        if hides(subject.task.agent_id):
+            raise _hidden(subject.task.task_id)
+        return subject
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
@@ -168,11 +246,32 @@ class TaskArguments(OperationArguments):
             if hides(agent_id):
                 raise UsageError(f"tasks of {agent_id} are not kept by this server, which leaves that Expert out")
         elif isinstance(task_id, str) and hides((await memory.get(task_id)).agent_id):
-            raise NotFound(f"there is no task {task_id} of an agent that this server offers")
+            raise _hidden(task_id)
         result = self.row.shown(command, await memory.do(command))
         if isinstance(result, TaskPage):
             return result.model_copy(update={"tasks": tuple(task for task in result.tasks if not hides(task.agent_id))})
         return result
+
+
+def _hidden(task_id: str) -> NotFound:
+    return NotFound(f"there is no task {task_id} of an agent that this server offers")
+
+
+async def change_task(
+    operation: OfferedOperation[TaskArguments],
+    arguments: TaskArguments,
+    memory: ExecutionMemory,
+    hides: Hides,
+    *,
+    may_decide: bool,
+    advice: str = "",
+) -> Fact:
+    """Return the result of an operation where nobody can be asked. Raises NeedsPerson, which ends with `advice`."""
+    if not may_decide:
+        decisions = await _decisions_of(operation, arguments, partial(arguments.subject_in, memory, hides))
+        if decisions:
+            raise needs_person(decisions, advice)
+    return await arguments.change(memory, hides)
 
 
 @cache
@@ -184,4 +283,6 @@ def task_operation(row: operation_table.Operation) -> OfferedOperation[TaskArgum
     model.row = row
     effect: Effect = "task_read" if row.reads else "task_delete" if row.method == "DELETE" else "task_write"
     replies = {201 if row.makes else 200: "done"}
-    return OfferedOperation(row.name, model, row.gives, effect, route=Route(row.method, f"{BASE}{row.path}", replies))
+    return OfferedOperation(
+        row.name, model, row.gives, effect, row.decides, route=Route(row.method, f"{BASE}{row.path}", replies)
+    )

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, PrivateAttr
+from typing_extensions import override
 
+from perstack.config.settings import resolve_settings
+from perstack.core.base.decisions import FREE, Decides, FreeArgument
 from perstack.core.base.ids import place_of
 from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
+from perstack.core.jobs.decisions import (
+    JobSubject,
+    answers_question,
+    branches,
+    closes,
+    continuing_raises,
+    resuming_raises,
+    settles_calls,
+)
+from perstack.core.jobs.resuming import new_limits, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.media import MAX_ATTACHMENTS
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.served_project import DriveJob
-from perstack.doors.shared.questions import is_refusal
 from perstack.errors import Conflict, UsageError
 
 if TYPE_CHECKING:
@@ -28,12 +41,13 @@ if TYPE_CHECKING:
 
 _Wait = Annotated[
     bool,
+    FREE,
     Field(
         description="Whether to wait for the end. false: return the Job's id at once, and let it continue;"
         " get_job tells how it stands."
     ),
 ]
-JobId = Annotated[str, Field(description="The Job's id.")]
+JobId = Annotated[str, FREE, Field(description="The Job's id.")]
 
 
 class LinkedFile(Arguments):
@@ -47,23 +61,13 @@ class LinkedFile(Arguments):
 
 _Attachments = Annotated[
     tuple[str | LinkedFile, ...],
+    FREE,  # only files that tools of the Experts may read
     Field(
         max_length=MAX_ATTACHMENTS,
         description="Files that the Expert sees with the query, images, PDFs or texts: paths in its workspace, or"
         " resource links to them.",
     ),
 ]
-
-
-class ExpertArguments(Arguments):
-    """Arguments of the MCP tool that starts an Expert."""
-
-    query: str = Field(description="What the Expert is to do. It sees this and nothing of your conversation.")
-    continue_job: str | None = Field(
-        default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
-    )
-    attachments: _Attachments = ()
-    wait: _Wait = True
 
 
 class StartQuery(Protocol):
@@ -90,15 +94,93 @@ def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -
     return start_with_files
 
 
+# What the limits of a Job are after a call.
+
+
+async def _resumed(call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None) -> JobSubject:
+    """Return a Job with its limits after a resumption, for which this server's options count as well."""
+    await call.project.job_to_drive(job_id)
+    job, overrides = await call.project.host.jobs.load(job_id), call.project.host.jobs.source.current.overrides
+    if max_cost is not None:
+        overrides = replace(overrides, max_cost=max_cost)
+    run = job.coordinator
+    return JobSubject(job, new_limits(run, overrides, max_steps) or run.limits, unsettled_calls(job.runs.values()))
+
+
+async def _continued(call: OperationCall[R], job_id: str) -> JobSubject:
+    """Return a Job with the limits of its next Run, which are those of the definition."""
+    await call.project.job_to_drive(job_id)
+    job, context = await call.project.host.jobs.load(job_id), call.project.host.jobs.source.current
+    run = job.coordinator
+    expert = context.project.expert(run.start.expert_key)
+    if expert is None:
+        return JobSubject(job)  # it cannot be continued, and says so itself
+    limits = resolve_settings(context.project, expert, context.overrides, steps_before=job.total_steps).limits
+    is_default = "maxSteps" not in run.start.overrides and run.limits.max_steps == run.start.limits.max_steps
+    if is_default:  # nobody limited this Job: each query has the steps of the definition
+        limits = limits.model_copy(update={"max_steps": run.limits.max_steps})
+    return JobSubject(job, limits)
+
+
+class ExpertArguments(OperationArguments):
+    """Arguments of the MCP tool that starts an Expert."""
+
+    query: FreeArgument[str] = Field(
+        description="What the Expert is to do. It sees this and nothing of your conversation."
+    )
+    continue_job: Annotated[str | None, Decides(continuing_raises)] = Field(
+        default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
+    )
+    attachments: _Attachments = ()
+    wait: _Wait = True
+    _expert_key: str = PrivateAttr("")
+
+    def of(self, expert_key: str) -> ExpertArguments:
+        """Return the arguments for a call of this Expert's tool."""
+        arguments = self.model_copy()
+        arguments._expert_key = expert_key
+        return arguments
+
+    @override
+    async def subject(self, call: OperationCall[R]) -> JobSubject | None:
+        return None if self.continue_job is None else await _continued(call, self.continue_job)
+
+    @override
+    async def perform(self, call: OperationCall[R]) -> R:
+        host = call.project.host
+        if self.continue_job is not None:
+            await call.project.job_to_drive(self.continue_job)
+        elif not self.wait and host.leaves_to_workers:
+            files = await read_attachments(host, self.attachments)
+            return views.reply_job(call, await host.submit(self._expert_key, self.query, attachments=files, by=call.by))
+        work: StartQuery = (
+            partial(host.run, self._expert_key, self.query)
+            if self.continue_job is None
+            else partial(host.continue_job, self._expert_key, self.query, job_id=self.continue_job)
+        )
+        return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
+
+
+EXPERT_OPERATION = OfferedOperation("expert", ExpertArguments, views.JobView, "drive", FREE)
+"""Operation of every Expert's tool."""
+
+
 class _ContinueJob(OperationArguments):
     """Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint."""
 
     job: JobId
-    query: str = Field(description="What the Job's Expert is to do next.")
-    resume_from: str | None = Field(default=None, description="A checkpoint of the Coordinator to branch from.")
+    query: FreeArgument[str] = Field(description="What the Job's Expert is to do next.")
+    resume_from: Annotated[str | None, Decides(branches)] = Field(
+        default=None, description="A checkpoint of the Coordinator to branch from. A person is asked first."
+    )
     attachments: _Attachments = ()
     wait: _Wait = True
 
+    @override
+    async def subject(self, call: OperationCall[R]) -> JobSubject:
+        return await _continued(call, self.job)
+
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
         host, job = call.project.host, await call.project.job_to_drive(self.job)
         work = partial(host.continue_job, job.expert_key, self.query, job_id=self.job, resume_from=self.resume_from)
@@ -106,48 +188,77 @@ class _ContinueJob(OperationArguments):
 
 
 class _AnswerJob(OperationArguments):
-    """Gives a Job that waits for a person the person's answer. Ask the person; do not answer in their place."""
+    """Has the person answer the question of a Job that waits, in a form; from you it takes only a no to a call."""
 
     job: JobId
-    answer: str = Field(
+    answer: Annotated[str, Decides(answers_question)] = Field(
         description="What the person says. For a question that asks for several values, a JSON object of them."
     )
-    question: str | None = Field(
+    question: FreeArgument[str | None] = Field(
         default=None, description="The question's id: if it has been answered meanwhile, this answer is not taken."
     )
     wait: _Wait = True
 
+    @property
+    def answer_text(self) -> str:
+        """The answer as `Host.answer` takes it."""
+        return self.answer
+
+    @override
+    async def subject(self, call: OperationCall[R]) -> JobSubject:
+        await call.project.job_to_drive(self.job)
+        subject = JobSubject(await call.project.host.jobs.load(self.job))
+        asking = subject.question
+        if self.question is not None and asking is not None and asking.id != self.question:
+            self._check_of_job()
+            raise Conflict(f"question {self.question} has been answered already, or was never asked")
+        return subject
+
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
         await call.project.job_to_drive(self.job)
-        if self.question is not None and place_of(self.question)[0] != self.job:
-            raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows what is asked")
+        self._check_of_job()
         host, question = call.project.host, self.question
         job = await host.job(self.job)
         if job.asking is not None and job.asking.call_digest:
-            if not is_refusal(job.asking, self.answer):
-                return await call.ask_approval(job)
             question = question or job.asking.id
         work: DriveJob = partial(host.answer, self.answer, job_id=self.job, question_id=question, by=call.by)
         if self.wait and is_driven_by_worker(host, job):
             work = partial(answer_and_follow, host, job, self.answer, question_id=question, by=call.by)
         return await call.drive(work, wait=self.wait)
 
+    def _check_of_job(self) -> None:
+        if self.question is not None and place_of(self.question)[0] != self.job:
+            raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows what is asked")
+
 
 class _ResumeJob(OperationArguments):
     """Continues a Job that was interrupted, failed or reached its step limit, where it was."""
 
     job: JobId
-    max_steps: int | None = Field(default=None, ge=0, description="A new limit on the steps of the whole Job.")
-    max_cost: float | None = Field(
-        default=None, gt=0, le=1e9, description="A new limit on what the Job may cost, in dollars."
+    max_steps: Annotated[int | None, Decides(resuming_raises)] = Field(
+        default=None,
+        ge=0,
+        description="A new limit on the steps of the whole Job; a person is asked about a higher one.",
     )
-    settle: dict[str, Settlement] = Field(
+    max_cost: Annotated[float | None, Decides(resuming_raises)] = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="A new limit on what the Job may cost, in dollars; a person is asked about a higher one.",
+    )
+    settle: Annotated[dict[str, Settlement], Decides(settles_calls)] = Field(
         default_factory=dict[str, Settlement],
         description="For calls that began and have no result, by their key: done, retry, or ask (the default: the model"
-        " sees that it was interrupted). get_job lists them.",
+        " sees that it was interrupted). get_job lists them. A person is asked about done and retry.",
     )
     wait: _Wait = True
 
+    @override
+    async def subject(self, call: OperationCall[R]) -> JobSubject:
+        return await _resumed(call, self.job, self.max_steps, self.max_cost)
+
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
         await call.project.job_to_drive(self.job)
         resume = call.project.host.resume
@@ -159,11 +270,17 @@ class _CancelJob(OperationArguments):
     """Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`."""
 
     job: JobId
-    final: bool = Field(
+    final: Annotated[bool, Decides(closes)] = Field(
         default=False,
-        description="Close it for good, also if it waits or is paused; nothing continues it. Only if a person agrees.",
+        description="Close it for good, also if it waits or is paused; nothing continues it. A person is asked first.",
     )
 
+    @override
+    async def subject(self, call: OperationCall[R]) -> JobSubject:
+        await call.project.job_to_drive(self.job)
+        return JobSubject(await call.project.host.jobs.load(self.job))
+
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
         await call.project.job_to_drive(self.job)
         await call.project.host.cancel(self.job, final=self.final, by=call.by)
@@ -171,17 +288,29 @@ class _CancelJob(OperationArguments):
 
 
 class Decision(OperationArguments):
-    """Say whether a call may run: its Job continues."""
+    """Say whether a call may run: its Job continues. Any answer but `no` needs a token with that right."""
 
-    id: Annotated[str, Field(description="The question's id.")]
-    answer: ApprovalWord
-    rule: Annotated[str | None, Field(description="With `always`: one of the rules that are offered.")] = None
-    text: Annotated[str | None, Field(description="With `no`: a text for the model.")] = None
-    call_digest: Annotated[str | None, Field(description="Of the call that is meant; another is refused.")] = None
-    wait: Annotated[bool, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
+    id: Annotated[str, FREE, Field(description="The question's id.")]
+    answer: Annotated[ApprovalWord, Decides(answers_question)]
+    rule: Annotated[str | None, FREE, Field(description="With `always`: one of the rules that are offered.")] = None
+    text: Annotated[str | None, FREE, Field(description="With `no`: a text for the model.")] = None
+    call_digest: Annotated[str | None, FREE, Field(description="Of the call that is meant; another is refused.")] = None
+    wait: Annotated[bool, FREE, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
 
+    @override
+    async def subject(self, call: OperationCall[R]) -> JobSubject:
+        await self._asking(call)
+        return JobSubject(await call.project.host.jobs.load(place_of(self.id)[0]))
+
+    @override
     async def perform(self, call: OperationCall[R]) -> R:
         """Give the answer. Raises Conflict if the question is decided or about another call, and UsageError."""
+        await self._asking(call)
+        answer = partial(call.project.host.answer, self.answer_text, question_id=self.id, by=call.by)
+        return await call.drive(answer, wait=self.wait)
+
+    async def _asking(self, call: OperationCall[R]) -> None:
+        """Raise Conflict and UsageError unless this is the call that the question is about."""
         asking = (await call.project.job(place_of(self.id)[0])).asking
         if asking is None or asking.id != self.id:
             raise Conflict(f"question {self.id} has been answered already, or was never asked")
@@ -189,11 +318,10 @@ class Decision(OperationArguments):
             raise UsageError(f"question {self.id} asks for no approval of a call")
         if self.call_digest not in (None, asking.call_digest):
             raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
-        answer = partial(call.project.host.answer, self._as_text(), question_id=self.id, by=call.by)
-        return await call.drive(answer, wait=self.wait)
 
-    def _as_text(self) -> str:
-        """Return the answer in the form `Host.answer` takes. Raises UsageError for a rule or text that does not fit."""
+    @property
+    def answer_text(self) -> str:
+        """The answer as `Host.answer` takes it. Raises UsageError for a rule or text that does not fit."""
         if self.rule is not None and self.answer != ALWAYS:
             raise UsageError(f"`rule` goes with the answer `{ALWAYS}`: leave it out")
         if self.text is not None and self.answer != DENIES:
@@ -208,11 +336,15 @@ _DECISION = Route(
     "POST", f"{APPROVALS}/{{id}}", {202: "the Job continues", 200: "with `wait`: the Job has ended or stopped"}
 )
 DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
-    OfferedOperation("continue_job", _ContinueJob, views.JobView, "drive", "Continue a Job"),
-    OfferedOperation("answer", _AnswerJob, views.JobView, "drive", "Answer a Job's question"),
-    OfferedOperation("resume_job", _ResumeJob, views.JobView, "drive", "Resume a Job"),
-    OfferedOperation("cancel_job", _CancelJob, views.JobView, "stop", "Stop a Job"),
-    OfferedOperation("decideApproval", Decision, views.DrivenJob, "drive", route=_DECISION),
+    OfferedOperation(
+        "continue_job", _ContinueJob, views.JobView, "drive", Decides(continuing_raises), "Continue a Job"
+    ),
+    OfferedOperation(
+        "answer", _AnswerJob, views.JobView, "drive", Decides(answers_question), "Answer a Job's question"
+    ),
+    OfferedOperation("resume_job", _ResumeJob, views.JobView, "drive", Decides(resuming_raises), "Resume a Job"),
+    OfferedOperation("cancel_job", _CancelJob, views.JobView, "stop", FREE, "Stop a Job"),
+    OfferedOperation("decideApproval", Decision, views.DrivenJob, "drive", Decides(answers_question), route=_DECISION),
 )
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 from typing_extensions import override
 
+from perstack.core.base.decisions import FREE, Decides, FreeArgument, NeededDecision, command_line
 from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.operations import Confirmation, OfferedOperation, OperationArguments, OperationCall, R, Route, views
+from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
 from perstack.errors import Conflict, NotFound, UsageError
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 class _ListJobs(OperationArguments):
     """Lists Jobs, the one written to last first, with their results and open questions."""
 
-    limit: int = Field(default=20, ge=1, le=200, description="How many, the newest.")
-    after: str | None = Field(default=None, description="The `next` of the page before.")
+    limit: FreeArgument[int] = Field(default=20, ge=1, le=200, description="How many, the newest.")
+    after: FreeArgument[str | None] = Field(default=None, description="The `next` of the page before.")
 
     async def perform(self, call: OperationCall[R]) -> R:
         page = await call.project.page_of_jobs(limit=self.limit, after=self.after)
@@ -59,8 +60,10 @@ class _ShowInbox(OperationArguments):
 class _GetCheckpoint(OperationArguments):
     """Tells a Run's state at a checkpoint, with all its messages."""
 
-    checkpoint: str = Field(description="The checkpoint's id.")
-    job: str | None = Field(default=None, description="The Job's id; only checkpoints of another program need it.")
+    checkpoint: FreeArgument[str] = Field(description="The checkpoint's id.")
+    job: FreeArgument[str | None] = Field(
+        default=None, description="The Job's id; only checkpoints of another program need it."
+    )
 
     async def perform(self, call: OperationCall[R]) -> R:
         if self.job is not None or is_place(self.checkpoint):
@@ -72,19 +75,18 @@ class _GetCheckpoint(OperationArguments):
 # Files.
 
 _MAX_PATCH_CHARS = 60_000  # maximum characters of a patch in a result
-_MAX_ASKED_FILES = 30  # maximum files listed in the question to the user
 
 
 class _ShowDiff(OperationArguments):
     """Shows what a Job, a Run or a step did to files, as a patch; for Jobs whose workspace is recorded."""
 
     job: JobId
-    what: str | None = Field(
+    what: FreeArgument[str | None] = Field(
         default=None,
         description="A step's number; a checkpoint, for the step that it ends; or FIRST..LAST, from the files of one"
         " checkpoint to those of another, or with nothing after the dots to those of now. By default the whole Job.",
     )
-    run: str | None = Field(default=None, description="Only what this Run did, its delegates apart.")
+    run: FreeArgument[str | None] = Field(default=None, description="Only what this Run did, its delegates apart.")
 
     async def perform(self, call: OperationCall[R]) -> R:
         await call.project.job(self.job)
@@ -99,36 +101,38 @@ class _RewindFiles(OperationArguments):
     """Makes the files of the workspace what they were at a checkpoint of a Job. A person is asked first."""
 
     job: JobId
-    checkpoint: str = Field(description="The checkpoint whose files are wanted.")
-    only: tuple[str, ...] = Field(default=(), description="Globs of the paths that are wanted; by default all.")
+    checkpoint: FreeArgument[str] = Field(description="The checkpoint whose files are wanted.")
+    only: FreeArgument[tuple[str, ...]] = Field(
+        default=(), description="Globs of the paths that are wanted; by default all."
+    )
+
+    async def subject(self, call: OperationCall[R]) -> Rewind:
+        await call.project.job_to_drive(self.job)
+        return await call.project.host.files.plan_rewind(self.job, self.checkpoint, only=self.only)
 
     async def perform(self, call: OperationCall[R]) -> R:
-        await call.project.job_to_drive(self.job)
-        files = call.project.host.files
-        plan = await files.plan_rewind(self.job, self.checkpoint, only=self.only)
+        plan, files = await self.subject(call), call.project.host.files
         if not plan.files:
             text = f"The files are those of {self.checkpoint} already."
             return call.reply(views.rewind_view(plan, done=True), text)
-
-        async def answered(digest: str, is_agreed: bool) -> R:
-            if not is_agreed:
-                text = "Nothing is changed: the person did not agree."
-                return call.reply(views.rewind_view(plan, done=False), text)
-            rewound = await files.rewind(self.job, self.checkpoint, only=self.only, expected=digest, by=call.by)
-            text = f"The files are those of {self.checkpoint}: {stat_words(rewound.files)}."
-            return call.reply(views.rewind_view(rewound, done=True), f"{text} To undo it, rewind to {rewound.undo}.")
-
-        command = f"perstack rewind {self.job} {self.checkpoint}"
-        return await call.confirm(
-            Confirmation("rewind", "Change these files", _rewind_question(plan), plan.digest, command), answered
-        )
+        expected = call.seal or plan.digest
+        rewound = await files.rewind(self.job, self.checkpoint, only=self.only, expected=expected, by=call.by)
+        text = f"The files are those of {self.checkpoint}: {stat_words(rewound.files)}."
+        return call.reply(views.rewind_view(rewound, done=True), f"{text} To undo it, rewind to {rewound.undo}.")
 
 
-def _rewind_question(plan: Rewind) -> str:
-    rows = [f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files)]
-    suffix = [f"… and {len(rows) - _MAX_ASKED_FILES:,} more"] if len(rows) > _MAX_ASKED_FILES else []
-    head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}? This changes:"
-    return plain_text("\n".join([head, *rows[:_MAX_ASKED_FILES], *suffix]))
+def _rewinds(plan: Rewind, arguments: _RewindFiles) -> NeededDecision | None:
+    """Return the decision to rewind files, which names each of them."""
+    if not plan.files:
+        return None
+    rows = (f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files))
+    head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}. This changes:"
+    only = (word for glob in arguments.only for word in ("--only", glob))
+    return NeededDecision(
+        "\n".join([head, *rows]),
+        command_line("perstack", "rewind", arguments.job, arguments.checkpoint, *only),
+        seal=plan.digest,
+    )
 
 
 # Approvals.
@@ -152,15 +156,15 @@ class ListApprovals(OperationArguments):
 class Submission(OperationArguments):
     """Queue a Job for workers. With a `jobId` or a key the same request again is no second Job."""
 
-    expert: Annotated[str, Field(min_length=1, description="The Expert's key.")]
-    query: Annotated[str, Field(min_length=1)]
-    at: Annotated[int | None, Field(description="Not before this time, in milliseconds since 1970.")] = None
-    priority: Annotated[int, Field(description="Higher first.")] = 0
-    labels: Annotated[dict[str, str], Field(description="To find it by, and for workers that take only some.")] = Field(
-        default_factory=dict[str, str]
-    )
+    expert: Annotated[str, FREE, Field(min_length=1, description="The Expert's key.")]
+    query: Annotated[str, FREE, Field(min_length=1)]
+    at: Annotated[int | None, FREE, Field(description="Not before this time, in milliseconds since 1970.")] = None
+    priority: Annotated[int, FREE, Field(description="Higher first.")] = 0
+    labels: Annotated[
+        dict[str, str], FREE, Field(description="To find it by, and for workers that take only some.")
+    ] = Field(default_factory=dict[str, str])
     job_id: Annotated[
-        str | None, Field(description="The new Job's id; the same request again is no second Job then.")
+        str | None, FREE, Field(description="The new Job's id; the same request again is no second Job then.")
     ] = None
 
     async def perform(self, call: OperationCall[R]) -> R:
@@ -213,14 +217,18 @@ _LATER = {503: "it is recorded, and could not be queued: a worker finds it"}
 _DONE = {200: "done"}
 
 JOB_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
-    OfferedOperation("list_jobs", _ListJobs, views.JobList, "read", "List Jobs"),
-    OfferedOperation("get_job", _GetJob, views.JobDetails, "read", "Look at a Job"),
-    OfferedOperation("inbox", _ShowInbox, views.Inbox, "read", "List open questions"),
+    OfferedOperation("list_jobs", _ListJobs, views.JobList, "read", FREE, "List Jobs"),
+    OfferedOperation("get_job", _GetJob, views.JobDetails, "read", FREE, "Look at a Job"),
+    OfferedOperation("inbox", _ShowInbox, views.Inbox, "read", FREE, "List open questions"),
     *DRIVING_OPERATIONS,
-    OfferedOperation("get_checkpoint", _GetCheckpoint, Checkpoint, "read", "Look at a checkpoint"),
-    OfferedOperation("diff", _ShowDiff, views.FilesView, "read", "Look at changes of files"),
-    OfferedOperation("rewind", _RewindFiles, views.RewindView, "write", "Rewind files"),
-    OfferedOperation("listApprovals", ListApprovals, views.Approvals, "read", route=Route("GET", APPROVALS, _DONE)),
-    OfferedOperation("submitJob", Submission, views.SubmittedJob, "drive", route=Route("POST", JOBS, _QUEUED, _LATER)),
-    OfferedOperation("getJob", GetSubmittedJob, views.SubmittedJob, "read", route=Route("GET", _JOB, _DONE)),
+    OfferedOperation("get_checkpoint", _GetCheckpoint, Checkpoint, "read", FREE, "Look at a checkpoint"),
+    OfferedOperation("diff", _ShowDiff, views.FilesView, "read", FREE, "Look at changes of files"),
+    OfferedOperation("rewind", _RewindFiles, views.RewindView, "write", Decides(_rewinds), "Rewind files"),
+    OfferedOperation(
+        "listApprovals", ListApprovals, views.Approvals, "read", FREE, route=Route("GET", APPROVALS, _DONE)
+    ),
+    OfferedOperation(
+        "submitJob", Submission, views.SubmittedJob, "drive", FREE, route=Route("POST", JOBS, _QUEUED, _LATER)
+    ),
+    OfferedOperation("getJob", GetSubmittedJob, views.SubmittedJob, "read", FREE, route=Route("GET", _JOB, _DONE)),
 )

@@ -284,7 +284,7 @@ def open_item(item: InboxItem) -> OpenItem:
     """Return an open question with the way to answer it."""
     tool = f"answer (job {item.job_id})" if item.task_id is None else "task_answer, where that is offered"
     command = f'perstack answer {item.id} "ANSWER"'
-    step = f"Give a person's answer with the tool {tool}, or by: {command}"
+    step = f"Have a person answer by the tool {tool}, or by: {command}"
     if item.next_steps:
         step = "; ".join(map(mcp_phrase, item.next_steps))
     if item.damaged:

@@ -116,12 +116,12 @@ def command(step: NextStep) -> str:
 # Next steps as tools of the MCP server; where there is no tool, the user acts at a terminal.
 
 MCP: Mapping[str, str] = {
-    "GiveAnswer": f"give a person's answer with the tool answer (job {{id}}), or by: {COMMANDS['GiveAnswer']}",
+    "GiveAnswer": f"have a person answer by the tool answer (job {{id}}), or by: {COMMANDS['GiveAnswer']}",
     "GiveAnswer is_approval": f"a person approves the call, or not, by: {COMMANDS['GiveAnswer is_approval']}",
     "Resume job": "resume it where it was: resume_job {id}",
     "Resume job needs": "a person gives it more: perstack resume {id} --{needed} N",
-    "Resume job needs max_cost": "continue with a higher limit: resume_job {id} with maxCost",
-    "Resume job needs max_steps": "continue with a higher limit: resume_job {id} with maxSteps",
+    "Resume job needs max_cost": "a person is asked for a higher limit: resume_job {id} with maxCost",
+    "Resume job needs max_steps": "a person is asked for a higher limit: resume_job {id} with maxSteps",
     "Resume task": "continue it: task_resume {id}",
     "TryAgain": "try it again: task_retry {task_id}",
     "ResumeWithoutDependencies": "task_resume {task_id} continues without",

@@ -29,6 +29,7 @@ from typing import Any, TypeVar, cast
 from perstack.core.base.ids import By
 from perstack.core.base.validation_errors import checked
 from perstack.core.tasks.arguments import Json, Text
+from perstack.core.tasks.decisions import TaskSubject
 from perstack.core.tasks.events import StoredTaskEvent
 from perstack.core.tasks.evolve import TaskChanges, checkpoints_in
 from perstack.core.tasks.operations import (
@@ -196,6 +197,10 @@ class ExecutionMemory(TaskMemory):
     async def task(self, task_id: str) -> TaskState:
         """Return the state of a task, with the tasks that block it. Raises NotFound and Damaged."""
         return await with_blockers(self.log, (await self.log.load(task_id)).state)
+
+    async def subject_of(self, task_id: str) -> TaskSubject:
+        """Return a task as the decisions of a call about it take it. Raises NotFound and Damaged."""
+        return TaskSubject(await self.task(task_id), await self._events(task_id), self._clock.now())
 
     async def page(self, query: ListCommand) -> TaskPage:
         """Return the tasks that match all conditions, latest change first."""

@@ -1,0 +1,73 @@
+"""Decisions that only a person makes, declared where operations and their arguments are declared.
+
+A caller of MCP or HTTP is a model or a program. What it may do by itself is declared: each operation, and each argument
+of one, has a mark. `Free` says that it decides nothing for a person; `Decides` names a pure function that returns the
+decision which a call with these arguments is, or None if it is none: a lower limit is not, a higher one is. Doors
+collect the decisions of a call with `decisions_in` before they perform it. A missing mark counts as a decision, so an
+argument that somebody adds does nothing before it is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from shlex import quote
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from perstack.core.base.records import canonical_json
+from perstack.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NeededDecision:
+    """One decision that a call needs, before it is made."""
+
+    text: str  # the decision, whole: what it concerns, and from which value to which
+    command: str  # command line with which a person makes it
+    seal: str = ""  # digest of what is decided, if the text does not hold all of it
+    answers: str = ""  # the Job whose open question it answers: a question has a form of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Decides:
+    """Mark of an operation or an argument that may be a decision."""
+
+    decision: Callable[[Any, Any], NeededDecision | None]  # from what a door looked up for the call, and its arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Mark of an operation or an argument that decides nothing for a person."""
+
+
+FREE = Free()
+Mark: TypeAlias = Decides | Free
+
+_T = TypeVar("_T")
+FreeArgument: TypeAlias = Annotated[_T, FREE]
+
+
+def mark_in(annotations: Iterable[object]) -> Mark | None:
+    """Return the mark among the annotations of an argument; None without one."""
+    return next((one for one in annotations if isinstance(one, Decides | Free)), None)
+
+
+def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: object) -> tuple[NeededDecision, ...]:
+    """Return each decision that a call is, once. `marks`: of the operation, and of each of its arguments."""
+    found: dict[NeededDecision, None] = {}
+    for name, mark in marks.items():
+        if mark is None:
+            found[NeededDecision(f"{name}: it is not declared what this decides", "perstack --help")] = None
+        elif isinstance(mark, Decides) and (decision := mark.decision(subject, arguments)) is not None:
+            found[decision] = None
+    return tuple(found)
+
+
+def digest_of(decisions: Iterable[NeededDecision]) -> str:
+    """Return the digest that binds a person's agreement to exactly these decisions."""
+    return sha256(canonical_json([[one.text, one.seal] for one in decisions])).hexdigest()
+
+
+def command_line(*words: object) -> str:
+    """Return words as a command that a person can paste into a shell."""
+    return " ".join(quote(str(word)) for word in words)
