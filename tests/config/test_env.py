@@ -83,18 +83,6 @@ def test_a_stored_key_precedes_a_file_that_was_found_and_not_one_that_was_named(
     assert (named["ANTHROPIC_API_KEY"], named.stored) == ("theirs", frozenset())
 
 
-@pytest.mark.parametrize("kind", ["config", "state"])
-@pytest.mark.parametrize("is_named", [True, False])
-def test_no_file_of_perstacks_own_is_read_as_one(tmp_path, kind, is_named):
-    environ = {f"XDG_{kind.upper()}_HOME": str(tmp_path / kind)}
-    (tmp_path / kind / "perstack").mkdir(parents=True)
-    (tmp_path / kind / "perstack" / "keys.env").write_text("A_KEY=canary\n")
-    (tmp_path / "link.env").symlink_to(tmp_path / kind / "perstack" / "keys.env")
-    for name in (f"{kind}/perstack/keys.env", "link.env"):
-        with pytest.raises(UsageError, match="is a file of perstack itself"):
-            read_env(tmp_path, (name,), environ=environ, is_named=is_named, is_agreed=lambda file: True)
-
-
 def test_without_such_a_file_the_library_is_not_imported(tmp_path):
     code = "import sys, pathlib, perstack.config.env as e; e.read_env(pathlib.Path()); print('dotenv' in sys.modules)"
     paths = os.pathsep.join(path for path in sys.path if path)

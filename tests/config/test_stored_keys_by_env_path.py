@@ -37,16 +37,17 @@ def _by_a_second_name(clone: Path, keys: Path) -> str:
     return "settings.env"
 
 
-@pytest.mark.xfail(strict=True, reason="read_env does not know the store's file among those that envPath names")
-@pytest.mark.parametrize("is_confirmed", [False, True])
+@pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.parametrize("name_of", [_as_it_is, _relative, _by_a_link, _by_a_folder, _by_a_second_name])
 def test_a_key_of_the_store_is_for_providers_alone_by_whichever_name_its_file_is_read(
-    tmp_path: Path, name_of: Callable[[Path, Path], str], *, is_confirmed: bool
+    tmp_path: Path, name_of: Callable[[Path, Path], str], *, is_named: bool
 ) -> None:
     clone = tmp_path / "clone"
     clone.mkdir()
     store = KeyStore(tmp_path / "config")
     store.put(NAME, KEY)
-    env = read_env(clone, [name_of(clone, store.path)], {}, is_confirmed=is_confirmed, stored=store)
+    env = read_env(
+        clone, [name_of(clone, store.path)], {}, is_named=is_named, stored=store, is_agreed=lambda file: True
+    )
     assert env[NAME] == KEY
     assert KEY not in env.without_stored.values()

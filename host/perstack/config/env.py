@@ -22,7 +22,6 @@ from perstack.config.source import NotRead, read_bounded
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
-from perstack.system.user import user_directory
 
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of one file
 
@@ -56,7 +55,7 @@ def read_env(
     if it is agreed to. The keys in `stored` are for providers alone.
 
     Raises:
-        UsageError: a file exists but cannot be read, may be another user's, or is one of perstack's own.
+        UsageError: a file exists but cannot be read, or may be another user's.
     """
     variables: dict[str, str] = {}
     sources: dict[str, str] = {}
@@ -65,7 +64,6 @@ def read_env(
     for path in filter(_is_there, paths):
         if not is_named:
             check_owner(path, "env_file", owners)
-        _refuse_own(path, environ)
         file = _read(path)
         if is_named or is_agreed(file):
             variables.update(file.variables)
@@ -74,9 +72,13 @@ def read_env(
             unread.append(path)
     from_environ = {name: value for name, value in environ.items() if value or name not in variables}
     variables.update(from_environ)
+    kept = {} if stored is None else stored.read()
     is_taken = variables if is_named else from_environ
-    keys = {} if stored is None else {name: key for name, key in stored.read().items() if not is_taken.get(name)}
+    keys = {name: key for name, key in kept.items() if not is_taken.get(name)}
     variables.update(keys)
+    secrets = {*kept.values()}
+    # a file may be the store itself, or a copy of it, under any name
+    from_store = (name for name in sources if name not in from_environ and variables[name] in secrets)
     overriding = {
         name: f"the environment, which takes precedence over {sources[name]}"
         for name in from_environ
@@ -87,15 +89,8 @@ def read_env(
         files=(path.absolute() for path in paths),
         unread=unread,
         sources={**sources, **overriding, **dict.fromkeys(keys, "" if stored is None else str(stored.path))},
-        stored=keys,
+        stored=(*keys, *from_store),
     )
-
-
-def _refuse_own(path: Path, environ: Mapping[str, str]) -> None:
-    """Raise UsageError for a file in the user's own folders of perstack: the stored keys are for providers alone."""
-    real = path.resolve()
-    if any(real.is_relative_to(user_directory(kind, environ).resolve()) for kind in ("config", "state")):
-        raise UsageError(f"{path} is a file of perstack itself, so its variables are not read")
 
 
 def missing_file(folder: Path, names: Sequence[str]) -> str | None:
