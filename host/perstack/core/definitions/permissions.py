@@ -20,6 +20,7 @@ from perstack.core.base.patterns import Glob
 from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, canonical_json, falsy, fields_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.keys import Key, Rule
+from perstack.core.definitions.skills import PathUse
 from perstack.dataclass import dataclass
 
 # Approval of one call: its digest, its scope, and what the model is shown.
@@ -98,6 +99,8 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 # Syntax of a rule: `TOOL`, `SKILL/TOOL` or `delegate/EXPERT`, optionally with arguments in parentheses.
 # `exec(git push *)` has a bare glob; `deleteDirectory(path=src/**, recursive=true)` names arguments: all must match.
+# `read(PATH)` and `write(PATH)` stand for all file tools. What a rule about a program means in `allow` is
+# `perstack.core.permissions.command_patterns`.
 
 DELEGATE = "delegate"
 PROVIDER = "provider"  # skill, in rules, of the tools that a model's provider runs itself: `provider/webSearch`
@@ -115,6 +118,7 @@ class PermissionRule:
     tool: Glob  # glob of the tool's name, or of an Expert's key for a delegate
     skill: Glob | None = None
     is_delegate: bool = False
+    group: PathUse | None = None
     bare: Glob | None = None
     named: tuple[tuple[str, Glob], ...] = ()
 
@@ -126,8 +130,14 @@ class PermissionRule:
     @property
     def weight(self) -> tuple[bool, int, int, int]:
         """Weight of the rule: of two matching rules the one with the higher weight wins."""
-        arguments = self.bare.weight if self.bare is not None else sum(glob.weight for _, glob in self.named)
+        arguments = _weight_of(self.bare) if self.bare is not None else sum(glob.weight for _, glob in self.named)
         return self.has_arguments, arguments, self.tool.weight, 0 if self.skill is None else self.skill.weight
+
+
+def _weight_of(bare: Glob) -> int:
+    """Return the length before the first wildcard; options in braces are one, as a call may have them or not."""
+    options = re.search(r"\{\s*[-+]", bare.literal)
+    return bare.weight if options is None else options.start()
 
 
 @lru_cache(maxsize=4096)
@@ -146,7 +156,9 @@ def read_rule(text: str) -> PermissionRule:
         raise ValueError(f"`{text}` has no `(`: write `TOOL(…)`")
     is_delegate, skill, tool = _head(head.strip(), text)
     bare, named = _arguments(rest[:-1], text) if parenthesis else (None, ())
-    return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, bare, named)
+    is_group = skill is None and not is_delegate and not named
+    group: PathUse | None = tool if is_group and tool in ("read", "write") else None
+    return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, group, bare, named)
 
 
 def wrong_rule(text: str) -> str | None:

@@ -72,6 +72,9 @@ class WordPattern:
         return True
 
 
+_STAR = WordPattern(("", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class OptionPattern:
     """Option that a rule permits, with the pattern of the next word if that is its value."""
@@ -221,6 +224,17 @@ def _option(words: Sequence[WordPattern]) -> OptionPattern:
     return OptionPattern(words[0], words[1] if len(words) == 2 else None)
 
 
+def literal_word(word: str) -> str:
+    """Return a word as it stands in a rule that means this word only.
+
+    >>> literal_word("a*b"), literal_word("--since=2 days"), literal_word("CI=1")
+    ("'a*b'", "'--since=2 days'", "'CI=1'")
+    """
+    if re.fullmatch(r"[\w\-./:@%+^~#]+", word):
+        return word
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
 # Matching.
 
 _PLAIN_OPERAND = re.compile(r"[\w \-./,:=@%+#^~*?\[\]]+")
@@ -305,6 +319,13 @@ class _Matcher:
                 if _is_option(option.word, word, self._within):
                     yield _State(state.index, option.value, state.has_operand)
 
+    def is_argument(self, word: str, index: int) -> bool:
+        """Return whether a word matches the only item, as an argument with this index."""
+        item = self._items[0]
+        return isinstance(item, WordPattern) and self._is_item(
+            item, word, _State(0, None, index > 0), is_first=not index
+        )
+
     def _is_item(self, item: WordPattern, word: str, state: _State, *, is_first: bool) -> bool:
         if item.is_literal:
             return item.matches(word)
@@ -336,6 +357,19 @@ def _is_value(pattern: WordPattern, word: str, within: Within) -> bool:
     return (
         pattern.matches(word) and (start != "" or _NOT_A_VALUE.match(word) is None) and is_within(word, start, within)
     )
+
+
+def matches_arguments(
+    program: WordPattern | None, argument: WordPattern | None, words: Sequence[str], within: Within
+) -> bool:
+    """Return whether a rule that names arguments, `exec(command=git, args=log)`, allows a command of these words.
+
+    Each word after the program must match `argument`; options only if that is literally them.
+    """
+    if not words or not _is_program(program or _STAR, words[0]):
+        return False
+    matcher = _Matcher((argument or _STAR,), program_name(words[0]), within)
+    return all(matcher.is_argument(word, index) for index, word in enumerate(words[1:]))
 
 
 # Programs whose first operand is a program, so that the rule itself must name it.

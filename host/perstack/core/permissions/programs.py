@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from perstack.core.permissions.shell import parts_of_script
+from perstack.core.permissions.shell import parts_of_script, without_place
 from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand
 
 # Tables: programs that run others, and the arguments that make them do so.
@@ -162,10 +162,11 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
         if command.assignments:
             yield replace(command, reason=SETS_VARIABLES)
         for part in parts_of_script(script, is_bash=name == "bash"):
-            yield from parts_of(part, depth + 1) if isinstance(part, ShellCommand) else (part,)
+            inner = without_place(part) if command.is_elsewhere else part
+            yield from parts_of(inner, depth + 1) if isinstance(inner, ShellCommand) else (inner,)
         return
     reason = _reason(name, command)
-    yield replace(command, reason=reason or command.reason)
+    yield replace(command, reason=reason or command.reason, is_by_option=_is_by_option(name, words[1:]))
     if reason or name in WRAPPERS:
         yield from _commands_in_arguments(words, depth)
 
@@ -230,6 +231,15 @@ def _reason(name: str, command: ShellCommand) -> str:
     if command.is_known or (name == "printf" and words and not words[0].startswith("-")):
         return ""
     return f"what {name} is given is known when it runs"
+
+
+def _is_by_option(name: str, words: Sequence[str]) -> bool:
+    """Return whether a program may run others because of options alone: a rule that names these allows it."""
+    pattern = INTERPRETERS.get(name) or RISKY_ARGUMENTS.get(name)
+    if pattern is None:
+        return False
+    arguments = [word for word in words if _matches(pattern, word)]
+    return bool(arguments) and all(word.startswith(("-", "+")) for word in arguments)
 
 
 def _matches(pattern: str, word: str) -> bool:
