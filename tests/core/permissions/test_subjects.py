@@ -65,7 +65,7 @@ def test_words_of_other_arguments_are_no_paths(bench: Bench, kit: Toolkit) -> No
 
 def test_a_script_of_a_plugins_tool_is_taken_apart_like_that_of_a_shell(bench: Bench, kit: Toolkit) -> None:
     rules = Permissions(
-        ask=("shell",), allow=("kit/shell(git status {-s})", "kit/shell(make $(date))"), deny=("shell(rm *)",)
+        ask=("shell",), allow=("mine/shell(git status {-s})", "mine/shell(make $(date))"), deny=("shell(rm *)",)
     )
     lines = ["git status -s", "make $(date)", "git status && rm -rf a", "git status > out"]
     seen, script = Seen(), [*(tool("shell", {"line": line}) for line in lines), text("ok")]

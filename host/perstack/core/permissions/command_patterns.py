@@ -105,6 +105,15 @@ class CommandPattern:
         words = [item.texts[0] for item in self.items if isinstance(item, WordPattern) and item.is_literal]
         return tuple(words) if len(words) == len(self.items) else None
 
+    @property
+    def glued_word(self) -> str | None:
+        """The last word if it ends in a wildcard, as in `git status*`, and no other one follows; None if not."""
+        last = self.items[-1]
+        if not isinstance(last, WordPattern) or last.is_literal or last.is_star:
+            return None
+        is_word = last.texts[-1] == "" and len(last.texts) == 2 and last.texts[0][-1:].isalnum()
+        return "*".join(last.texts) if is_word and not last.texts[0].startswith(_OPTION_STARTS) else None
+
     def matches(self, words: Sequence[str], within: Within) -> bool:
         """Return whether the rule allows a command of these words."""
         program = self.items[0]
@@ -134,6 +143,11 @@ def read_command(text: str) -> CommandPattern:
         if isinstance(item, WordPattern):
             _check_option(item)
     return CommandPattern(items)
+
+
+def has_options(text: str) -> bool:
+    """Return whether a rule has options in braces, which only one that allows may have."""
+    return re.search(r"(?:^|\s)\{\s*[-+]", text) is not None
 
 
 def _check_option(word: WordPattern) -> None:

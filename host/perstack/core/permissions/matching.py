@@ -175,7 +175,10 @@ def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
         return False
     if not is_about(rule, target.call, is_strict=False):
         return False
-    return (rule.bare.is_literal and rule.bare.literal == target.lines[0]) or _words(rule.bare) == _words_of(target)
+    if rule.bare.is_literal and rule.bare.literal == target.lines[0]:
+        return True
+    words = _words(rule.bare)
+    return words is not None and words == _words_of(target)
 
 
 def _words(glob: Glob) -> tuple[str, ...] | None:

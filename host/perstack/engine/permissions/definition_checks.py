@@ -18,7 +18,7 @@ from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, key_and_version
 from perstack.core.definitions.models import NAMED, Models, split_name
-from perstack.core.definitions.permissions import PermissionRule, Permissions, read_rule
+from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, read_rule
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import runtime_of
 from perstack.core.definitions.settings import ProviderSetting
@@ -28,16 +28,19 @@ from perstack.core.definitions.skills import (
     AnySkill,
     InteractiveSkill,
     McpStdioSkill,
+    PathUse,
     PluginSkill,
     Skill,
     ToolSpec,
     is_base_skill,
     is_picked,
     legal_tool_name,
+    path_uses,
 )
 from perstack.core.permissions.calls import is_exempt
+from perstack.core.permissions.command_patterns import has_options, read_command
 from perstack.dataclass import dataclass
-from perstack.engine.permissions.recorded_calls import known_tools
+from perstack.engine.permissions.recorded_calls import host_skills, known_tools
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
@@ -60,7 +63,10 @@ class _Reach:
         default_factory=dict[str, "list[tuple[ToolSpec, ...] | None]"]
     )
 
+    host_skills: set[str] = field(default_factory=set[str])
+
     def add(self, expert: Expert, known: Mapping[str, tuple[ToolSpec, ...] | None]) -> None:
+        self.host_skills |= host_skills(expert)
         self.delegates.update(key_and_version(key)[0] for key in expert.delegates)
         for name, specs in known.items():
             self.skills.setdefault(name, []).append(specs)
@@ -91,7 +97,14 @@ def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, deni
         rules: tuple[str, ...] = getattr(table, name)
         for index, text in enumerate(rules):
             denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
-            problem = _problem(read_rule(text), reach) or _shadow(text, denied)
+            rule = read_rule(text)
+            problem = _problem(rule, reach) or _shadow(text, denied)
+            if problem is None:
+                problem = (
+                    _problem_of_allow(rule, reach)
+                    if name == "allow"
+                    else _problem_of_refusal(rule, reach, table.otherwise)
+                )
             if problem is None and name == "allow" and text in table.ask:
                 problem = _SAME_RULE_IN_ASK
             if problem is not None:
@@ -115,6 +128,8 @@ def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
     tools = [spec for spec in known_specs if rule.tool.matches(spec.name)]
     if None in variants and not rule.tool.is_literal:
         return None
+    if rule.group is not None and any(_has_paths(spec, rule.group) for spec in known_specs):
+        return None
     judged = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
     is_delegate = rule.skill is None and any(rule.tool.matches(legal_tool_name(key)) for key in reach.delegates)
     if is_delegate or (not tools and None in variants):
@@ -125,6 +140,52 @@ def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
     if not judged:
         return "never matches: no rule holds for the loop's own tools and for questions to a person"
     return _problem_of_arguments(rule, judged)
+
+
+def _has_paths(spec: ToolSpec, use: PathUse) -> bool:
+    subject = spec.subject
+    return subject is not None and any(use in path_uses(subject, name, spec.effect) for name in subject.paths)
+
+
+def _problem_of_allow(rule: PermissionRule, reach: _Reach) -> str | None:
+    """Return why a rule that allows never matches, or covers less than it seems to."""
+    if rule.is_delegate:
+        return None
+    tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name)]
+    if rule.skill is None and rule.group is None and reach.host_skills.isdisjoint(spec.skill_name for spec in tools):
+        skill = next((spec.skill_name for spec in tools), "SKILL")
+        return (
+            f"never matches: a rule without a skill allows tools of the base skill alone; write `{skill}/{rule.text}`"
+        )
+    runs_program = any(spec.subject is not None and spec.subject.program for spec in tools)
+    if rule.bare is None or not runs_program:
+        return None
+    try:
+        pattern = read_command(rule.bare.text)
+    except ValueError as error:
+        return f"never matches: it {error}"
+    glued = pattern.glued_word
+    return None if glued is None else f"allows `{glued}` as one word and nothing after it: for arguments write ` *`"
+
+
+def _problem_of_refusal(rule: PermissionRule, reach: _Reach, otherwise: Decision) -> str | None:
+    """Return what a rule that denies or asks leaves open although it seems to name a file."""
+    if rule.is_delegate or not rule.has_arguments:
+        return None
+    tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name) and spec.skill_name in reach.host_skills]
+    runs_program = any(spec.subject is not None and spec.subject.program for spec in tools)
+    if runs_program and rule.bare is not None and has_options(rule.bare.text):
+        return "never matches: options in braces have a meaning in allow alone"
+    written = {name for spec in tools if spec.subject is not None for name in spec.subject.writes}
+    if rule.group is not None or not written or not rule.tool.is_literal or otherwise != "allow":
+        return None
+    path = rule.bare or next((glob for name, glob in rule.named if name in written), None)
+    others = "other file tools may still change it; for all write"
+    return None if path is None else f"holds for {rule.tool.text} alone: {others} `write({path.text})`"
+
+
+def _specs(reach: _Reach) -> list[ToolSpec]:
+    return [spec for each in reach.skills.values() for specs in each for spec in specs or ()]
 
 
 def _problem_of_arguments(rule: PermissionRule, tools: Sequence[ToolSpec]) -> str | None:
@@ -155,6 +216,8 @@ def _shadow(text: str, denied: Sequence[str]) -> str | None:
 
 def _covers(wide: PermissionRule, narrow: PermissionRule) -> bool:
     """Return whether the wide rule matches everything that the narrow one does; False where that is hard to prove."""
+    if wide.group != narrow.group and not (wide.tool.text == "*" and wide.skill is None and not wide.has_arguments):
+        return False
     if wide.is_delegate != narrow.is_delegate and not (wide.tool.text == "*" and wide.skill is None):
         return False
     if wide.skill is not None and (narrow.skill is None or not _is_within(wide.skill.text, narrow.skill.text)):
