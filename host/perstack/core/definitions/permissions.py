@@ -105,6 +105,7 @@ def _sorted(value: JsonValue) -> JsonValue:
 DELEGATE = "delegate"
 PROVIDER = "provider"  # skill, in rules, of the tools that a model's provider runs itself: `provider/webSearch`
 
+_GROUPS: dict[str, PathUse] = {"read": "read", "write": "write"}
 _MAX_RULE_CHARS = 4_000
 _ARGUMENT_NAME = r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*="
 _ARGUMENT_SEPARATOR = r",\s*(?=[A-Za-z_][\w.-]*\s*=)"
@@ -156,8 +157,7 @@ def read_rule(text: str) -> PermissionRule:
         raise ValueError(f"`{text}` has no `(`: write `TOOL(…)`")
     is_delegate, skill, tool = _head(head.strip(), text)
     bare, named = _arguments(rest[:-1], text) if parenthesis else (None, ())
-    is_group = skill is None and not is_delegate and not named
-    group: PathUse | None = tool if is_group and tool in ("read", "write") else None
+    group = None if skill is not None or is_delegate or named else _GROUPS.get(tool)
     return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, group, bare, named)
 
 
@@ -235,6 +235,9 @@ class RuleSet(Fact):
     source: str  # file and table for display: `perstack.toml [permissions]`
     expert: str = Field(default="", exclude_if=falsy)  # empty for the project's, which alone opens protected paths
     permissions: Permissions
+    approved: Annotated[
+        tuple[str, ...], EMPTIED, Field(exclude_if=falsy)
+    ] = ()  # by a person, over the same rule in ask
 
 
 def _asking(rule_sets: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
@@ -286,17 +289,11 @@ def apply_widening_to_all(chain: Sequence[RuleSet], widening: Widening) -> tuple
 
 
 def with_approved(chain: Sequence[RuleSet], rule: str) -> tuple[RuleSet, ...]:
-    """Return the rule sets after a person has approved all calls that a rule names. No `deny` is removed."""
-    return tuple(_approved(rule_set, rule) for rule_set in chain)
+    """Return the rule sets after a person has approved all calls that a rule allows. No `deny` is removed.
 
-
-def _approved(rule_set: RuleSet, rule: str) -> RuleSet:
-    permissions = rule_set.permissions
-    update = {
-        "ask": tuple(asked for asked in permissions.ask if asked != rule),
-        "allow": _union(permissions.allow, (rule,)),
-    }
-    return rule_set.model_copy(update={"permissions": permissions.model_copy(update=update)})
+    The same rule in `ask` is not removed either: it matches more calls than a rule that allows.
+    """
+    return tuple(rule_set.model_copy(update={"approved": _union(rule_set.approved, (rule,))}) for rule_set in chain)
 
 
 def apply_widenings(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:

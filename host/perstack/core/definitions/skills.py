@@ -63,11 +63,13 @@ PathUse = Literal["read", "write"]  # what a tool does with a path; also the rul
 
 def path_uses(subject: Subject, argument: str, effect: Effect) -> tuple[PathUse, ...]:
     """Return what a tool does with the paths in an argument. Without a word on it, one that has effects does both."""
-    uses: tuple[PathUse, ...] = tuple(
-        use for use, names in (("read", subject.reads), ("write", subject.writes)) if argument in names
-    )
+    uses: list[PathUse] = []
+    if argument in subject.reads:
+        uses.append("read")
+    if argument in subject.writes:
+        uses.append("write")
     if uses:
-        return uses
+        return tuple(uses)
     return ("read",) if effect == "readOnly" else ("read", "write")
 
 

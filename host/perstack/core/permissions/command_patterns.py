@@ -125,7 +125,7 @@ class CommandPattern:
 # Parsing.
 
 _OPTION_STARTS = ("-", "+")
-_OPTION_WITH_VALUE = re.compile(r"--?[^-=\s][^=\s]*=.*", re.DOTALL)
+_OPTION_WITH_VALUE = re.compile(r"(?:--?|\+)[^-=\s][^=\s]*=.*", re.DOTALL)
 _SHORT_OPTION = re.compile(r"[-+][^-=\s]")
 
 

@@ -67,6 +67,7 @@ class ParsedRules:
     deny: tuple[PermissionRule, ...]
     ask: tuple[PermissionRule, ...]
     allow: tuple[PermissionRule, ...]
+    approved: tuple[PermissionRule, ...] = ()  # allowed by a person, also against the same rule in `ask`
 
     def concern(self, call: PolicyCall) -> bool:
         """Return whether anything may ask about the tool or deny it."""
@@ -85,8 +86,10 @@ class ParsedRules:
         if possible is not None:
             reason = f"what it comes to is known when it runs, and may be {possible.text}"
             return replace(self.ruling("ask", possible, "deny", target), reason=reason)
-        asked = _heaviest(self.ask, lambda rule: matches(rule, target, is_strict=True) or could_match(rule, target))
-        allowed = _heaviest(self.allow, lambda rule: matches(rule, target, is_strict=False))
+        approved = [rule for rule in self.approved if matches(rule, target, is_strict=False)]
+        ask = [rule for rule in self.ask if all(rule.text != other.text for other in approved)]
+        asked = _heaviest(ask, lambda rule: matches(rule, target, is_strict=True) or could_match(rule, target))
+        allowed = _heaviest((*self.allow, *approved), lambda rule: matches(rule, target, is_strict=False))
         if allowed is not None and (asked is None or allowed.weight > asked.weight):
             return self.ruling("allow", allowed, "allow", target)
         if asked is not None:
@@ -100,8 +103,9 @@ class ParsedRules:
 
     def exactly(self, target: RuleTarget) -> Ruling | None:
         """Return the decision of an allow rule that equals the line; None without one, or if an equal rule asks."""
-        allowed = next((rule for rule in self.allow if is_exact(rule, target)), None)
-        if allowed is None or any(is_exact(rule, target) for rule in self.ask):
+        approved = next((rule for rule in self.approved if is_exact(rule, target)), None)
+        allowed = approved or next((rule for rule in self.allow if is_exact(rule, target)), None)
+        if allowed is None or (approved is None and any(is_exact(rule, target) for rule in self.ask)):
             return None
         return self.ruling("allow", allowed, "allow", target)
 
@@ -115,15 +119,28 @@ def rules_of(rule_set: RuleSet) -> ParsedRules:
     """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
     permissions = rule_set.permissions
     return _read(
-        rule_set.source, rule_set.expert, permissions.otherwise, permissions.deny, permissions.ask, permissions.allow
+        rule_set.source,
+        rule_set.expert,
+        permissions.otherwise,
+        permissions.deny,
+        permissions.ask,
+        permissions.allow,
+        rule_set.approved,
     )
 
 
 @lru_cache(maxsize=256)
 def _read(
-    source: str, expert: str, default: Decision, deny: tuple[str, ...], ask: tuple[str, ...], allow: tuple[str, ...]
+    source: str,
+    expert: str,
+    default: Decision,
+    deny: tuple[str, ...],
+    ask: tuple[str, ...],
+    allow: tuple[str, ...],
+    approved: tuple[str, ...],
 ) -> ParsedRules:
-    return ParsedRules(source, expert, default, *(tuple(map(read_rule, texts)) for texts in (deny, ask, allow)))
+    lists = (tuple(map(read_rule, texts)) for texts in (deny, ask, allow, approved))
+    return ParsedRules(source, expert, default, *lists)
 
 
 def _heaviest(rules: Sequence[PermissionRule], is_it: Callable[[PermissionRule], bool]) -> PermissionRule | None:
