@@ -67,6 +67,8 @@ LOG = "exec(git log {--oneline,-n *,-n*,--since=*,--} *)"
         ("exec(python3 -m pytest {-q} *)", "python3 -m pytest -q tests"),
         ("exec(./check.sh *)", "./check.sh a"),
         ("exec(cat /etc/ssl/*)", "cat /etc/ssl/certs/a.pem"),
+        ("exec(cat .github/*)", "cat .github/a.yml"),
+        ("exec(cat *)", "cat ./a ."),
         ("exec(dd if=* of=out)", "dd if=a of=out"),
         ("exec(find . {-name *} *)", "find . -name '*.py'"),
         ("exec(find . -name a -exec cat '{}' +)", "find . -name a -exec cat {} +"),
@@ -100,6 +102,10 @@ def test_what_a_rule_shows_is_allowed(rule: str, line: str) -> None:
         ("exec(ls *)", "ls ~"),
         ("exec(ls *)", "ls ''"),
         ("exec(ls*)", "ls a"),
+        ("exec(cat *)", "cat .env"),
+        ("exec(cat *)", "cat sub/.git/config"),
+        ("exec(cat *)", "cat a=.env"),
+        ("exec(git diff *)", "git diff README.md .env"),
         ("exec(cat *)", "cat file:///etc/passwd"),
         ("exec(cat *)", "cat a:/etc/passwd"),
         ("exec(cat src/*)", "cat src/../../x"),
@@ -212,7 +218,14 @@ def test_an_operand_is_matched_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "out").symlink_to("..")
     (tmp_path / "work" / "in").symlink_to(".")
-    for line, expected in (("cat in/a", True), ("cat out/a", False), ("cat x,out", False), ("cat new", True)):
+    (tmp_path / "work" / "plain").symlink_to(".env")
+    for line, expected in (
+        ("cat in/a", True),
+        ("cat out/a", False),
+        ("cat x,out", False),
+        ("cat plain", False),
+        ("cat new", True),
+    ):
         words = line.split()
         args = {"command": words[0], "args": words[1:]}
         call = policy_call(BASE["exec"], "exec", args, path_resolver(tmp_path / "work"), str(tmp_path / "work"))

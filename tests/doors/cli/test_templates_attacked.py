@@ -83,6 +83,7 @@ def hostile_calls(home: Path) -> list[Call]:
         run("git", "diff", "--no-index", "/dev/null", secret),
         run("git", "diff", "/dev/null", secret),
         run("git", "diff", "README.md", "link/secret"),
+        run("git", "diff", "README.md", ".env"),
         run("git", "log", cwd="sub"),
         run("git", "-C", "sub", "log"),
         run("git", "-c", f"core.pager={touch}", "-p", "log"),

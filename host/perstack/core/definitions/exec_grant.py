@@ -71,7 +71,9 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
             text
             for rule_set in in_force
             for text in rule_set.permissions.allow
-            if rule_set.expert in ("", expert.key) and wrong_rule(text) is None and _is_about_exec(read_rule(text), skill)
+            if rule_set.expert in ("", expert.key)
+            and wrong_rule(text) is None
+            and _is_about_exec(read_rule(text), skill)
         )
     )
     # a name that has no form in a rule: ask about every tool of that name rather than about none

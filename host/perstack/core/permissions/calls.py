@@ -145,9 +145,14 @@ class PolicyCall:
         return (".",) if self.folder == "." else tuple(self.resolve(self.folder, "."))
 
     def is_within(self, path: str) -> bool:
-        """Return whether a path that its program is given leads to a place in the workspace."""
+        """Return whether a path that its program is given leads to a place in the workspace.
+
+        A link to a hidden file, such as `.env`, leads to none unless the path itself is hidden.
+        """
         names = self.resolve(path, self.folder)
-        return not any(name.startswith("/") or name.split("/")[0] == ".." for name in names)
+        if any(name.startswith("/") or name.split("/")[0] == ".." for name in names):
+            return False
+        return all(_hidden_parts(name) <= _hidden_parts(path) for name in names)
 
     def urls(self) -> Mapping[str, Sequence[str]]:
         """Return the addresses in each address argument."""
@@ -157,6 +162,10 @@ class PolicyCall:
 
     def _argument(self, name: str) -> JsonValue:
         return self.args.get(name) if name else None
+
+
+def _hidden_parts(path: str) -> set[str]:
+    return {part for part in path.split("/") if part.startswith(".") and part.strip(".")}
 
 
 def policy_call(

@@ -9,9 +9,10 @@ WO*RD      one operand of this form; `--name=*` is an option with an attached va
 {-x,-n *}  options that the call may have at any place after this one, in any order: as they would be typed, `-n *` with
            the value as the next word, `-n*` and `--since=*` with an attached one
 
-`*` matches an operand within the workspace (`is_within`), and never an option: no word that begins with `-`, `+` or
-`@`, no `name=value` whose name is not in the rule. So the rule decides what an option is, and no list of options is
-needed. The rule holds in the workspace's top folder, for a command whose every word is known before it runs.
+`*` matches an operand within the workspace (`is_within`) that is not hidden, and never an option: no word that begins
+with `-`, `+` or `@`, no `name=value` whose name is not in the rule. So the rule decides what an option is, and no list
+of options is needed. The rule holds in the workspace's top folder, for a command whose every word is known before it
+runs.
 
 Programs whose operand is itself a program (an interpreter's script, a subcommand) are the exception that needs tables:
 `*` never matches that operand. They are below, and name programs, not options.
@@ -255,10 +256,11 @@ _PLAIN_OPERAND = re.compile(r"[\w \-./,:=@%+#^~*?\[\]]+")
 """Operand without the characters that texts of programs need: no quote, bracket of a block, `;`, `|`, `$` or `!`."""
 
 _NOT_AN_OPERAND = re.compile(r"[-+@~]|[A-Za-z_][\w.-]*=")
-_NOT_A_VALUE = re.compile(r"[-@~]")
+_NOT_A_VALUE = re.compile(r"[-+@~]")
 _REMOTE = re.compile(r"[^/]*:")  # `host:path`, `https:`, `file:`
 _OUTSIDE = re.compile(r"(?:^|[^\w.\-/])[/~]")  # a path of the root or a home, also after `=`, `:` or `,`
 _LEAVES = re.compile(r"(?:^|[^\w.\-])\.\.(?:$|[^\w.\-])")
+_HIDDEN = re.compile(r"(?:^|[^\w.\-*?\]])\.[^./]")  # `.env`, `.git`: as in a shell, `*` is no hidden name
 _PATHS = re.compile(r"[=:,]")
 _MAX_PATHS = 20
 
@@ -267,6 +269,8 @@ def is_within(word: str, start: str, within: Within) -> bool:
     """Return whether a word names nothing outside the workspace. The rule itself has its beginning `start`."""
     rest = word[len(start) :]
     if _OUTSIDE.search(rest) or _LEAVES.search(rest) or _REMOTE.match(rest if ":" in start else word):
+        return False
+    if _HIDDEN.search(rest):
         return False
     if start.startswith(("/", "~")) or _LEAVES.search(start):
         return True  # the rule names a place outside, and nothing after it leaves that
