@@ -19,7 +19,9 @@ from perstack.ports.skill import ToolResult
 _TEXT: JsonObject = {"type": "string"}
 _FLAG: JsonObject = {"type": "boolean"}
 _PATH: JsonObject = {"type": "string", "description": "Relative to the workspace"}
-_ONE_PATH = Subject(paths=("path",))
+_READS_PATH = Subject(paths=("path",), reads=("path",))
+_WRITES_PATH = Subject(paths=("path",), writes=("path",))
+_CHANGES_PATH = Subject(paths=("path",), reads=("path",), writes=("path",))
 
 
 def _count(description: str, minimum: int = 0) -> JsonObject:
@@ -53,7 +55,7 @@ def _spec(
         skill_name=BASE_SKILL,
         kind=kind,
         effect=effect,
-        subject=subject or (_ONE_PATH if "path" in properties else None),
+        subject=subject,
         polling=polling,
     )
 
@@ -117,15 +119,29 @@ _READING = (
         "Read UTF-8 text, all of it or the lines from `from` up to, not including, `to`.",
         {"path": {"type": "string", "description": "Relative to the workspace, or blob:… from a result"}},
         {"from": _count("First line, counted from 0"), "to": _count("Line to stop before")},
+        subject=_READS_PATH,
     ),
-    _spec("readImageFile", "readOnly", "See an image: PNG, JPEG, GIF or WebP, up to 15 MB.", {"path": _PATH}),
-    _spec("readPdfFile", "readOnly", "See a PDF, up to 30 MB.", {"path": _PATH}),
-    _spec("getFileInfo", "readOnly", "Type, size, times and permissions; `exists` is false if not.", {"path": _PATH}),
+    _spec(
+        "readImageFile",
+        "readOnly",
+        "See an image: PNG, JPEG, GIF or WebP, up to 15 MB.",
+        {"path": _PATH},
+        subject=_READS_PATH,
+    ),
+    _spec("readPdfFile", "readOnly", "See a PDF, up to 30 MB.", {"path": _PATH}, subject=_READS_PATH),
+    _spec(
+        "getFileInfo",
+        "readOnly",
+        "Type, size, times and permissions; `exists` is false if not.",
+        {"path": _PATH},
+        subject=_READS_PATH,
+    ),
     _spec(
         "listDirectory",
         "readOnly",
         "What is in a directory: directories first, each by name. Not recursive.",
         {"path": {"type": "string", "description": "Relative to the workspace; `.` is the workspace"}},
+        subject=_READS_PATH,
     ),
 )
 
@@ -135,6 +151,7 @@ _WRITING = (
         "idempotent",
         "Write a whole text file, replacing what was there and making missing directories.",
         {"path": _PATH, "text": _TEXT},
+        subject=_WRITES_PATH,
     ),
     _spec(
         "appendTextFile",
@@ -142,6 +159,7 @@ _WRITING = (
         "Add to the end of an existing text file, exactly as given: begin with a newline if the file does not end in"
         " one.",
         {"path": _PATH, "text": _TEXT},
+        subject=_WRITES_PATH,
     ),
     _spec(
         "editTextFile",
@@ -149,22 +167,28 @@ _WRITING = (
         "Replace a piece of a text file. `oldText` must occur exactly once: give enough of its surroundings. Line"
         " endings of the file are kept.",
         {"path": _PATH, "oldText": _TEXT, "newText": _TEXT},
+        subject=_CHANGES_PATH,
     ),
     _spec(
         "moveFile",
         "sideEffect",
         "Move or rename a file or directory, making missing directories. Never overwrites.",
         {"source": _PATH, "destination": _PATH},
-        subject=Subject(paths=("source", "destination")),
+        subject=Subject(paths=("source", "destination"), reads=("source",), writes=("source", "destination")),
     ),
-    _spec("deleteFile", "sideEffect", "Delete a file, or a symbolic link itself.", {"path": _PATH}),
-    _spec("createDirectory", "idempotent", "Make a directory, with its parents.", {"path": _PATH}),
+    _spec(
+        "deleteFile", "sideEffect", "Delete a file, or a symbolic link itself.", {"path": _PATH}, subject=_WRITES_PATH
+    ),
+    _spec(
+        "createDirectory", "idempotent", "Make a directory, with its parents.", {"path": _PATH}, subject=_WRITES_PATH
+    ),
     _spec(
         "deleteDirectory",
         "sideEffect",
         "Delete a directory; one that is not empty only with `recursive`.",
         {"path": _PATH},
         {"recursive": _FLAG},
+        subject=_WRITES_PATH,
     ),
 )
 

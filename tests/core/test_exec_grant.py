@@ -6,15 +6,14 @@ import pytest
 from hosts import expert
 
 from perstack.core.definitions.exec_grant import exec_grant, offers_exec, rules_without_grant
-from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.sandbox import SandboxPolicy
-from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
+from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill, Subject
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import decide_call
 
 NAMES = {
     "a rule that allows it": Permissions(allow=("exec",)),
-    "a rule about some commands": Permissions(allow=("exec(git status*)",)),
     "a rule that asks": Permissions(ask=("exec(rm *)",)),
     "a rule about the base skill": Permissions(allow=("@perstack/base/*",)),
     "a rule about all": Permissions(ask=("*",)),
@@ -25,6 +24,7 @@ NAMES = {
 DOES_NOT_NAME = {
     "no table": None,
     "an empty table": Permissions(),
+    "a rule that allows some": Permissions(allow=("exec(git status)",)),
     "a rule that denies some": Permissions(deny=("exec(rm *)",)),
     "a rule about another tool": Permissions(ask=("deleteDirectory",), allow=("readTextFile",)),
     "a rule about another skill": Permissions(allow=("github/exec",)),
@@ -67,6 +67,25 @@ def test_open_is_recorded_as_such() -> None:
 def test_an_expert_may_have_no_exec_at_all() -> None:
     without = expert("a").model_copy(update={"skills": (base(omit=("exec",)),)})
     assert (offers_exec(expert("a")), offers_exec(without)) == (True, False)
+
+
+def test_a_rule_that_allows_some_commands_grants_these_alone() -> None:
+    one = RuleSet(source="f", permissions=Permissions(allow=("exec(git status)",)))
+    parent = RuleSet(source="g", expert="parent", permissions=Permissions(allow=("exec(make)",)))
+    chain = (one, parent, rules_without_grant(expert("a"), (one, parent)))
+
+    def decision(*words: str) -> str:
+        call = PolicyCall(
+            "exec",
+            skill=BASE_SKILL,
+            args={"command": words[0], "args": [*words[1:]]},
+            subject=Subject(program="command", arguments="args"),
+            is_host=True,
+        )
+        return decide_call(chain, call).decision
+
+    assert decision("git", "status") == "allow"
+    assert [decision("git", "push"), decision("git", "status", "-s"), decision("make")] == ["ask", "ask", "ask"]
 
 
 @pytest.mark.parametrize("name", [BASE_SKILL, "my tools", "a(b", "x*"])

@@ -25,7 +25,7 @@ def test_the_example_loads_with_nothing_to_say(tmp_path: Path) -> None:
     loaded = load_project(path)
     assert loaded.warnings == ()
     assert loaded.project.permissions is not None
-    assert loaded.project.experts["deployer"].permissions == Permissions(deny=("writeTextFile",))
+    assert loaded.project.experts["deployer"].permissions == Permissions(deny=("write",))
 
 
 def test_every_rule_that_is_shown_can_be_read() -> None:

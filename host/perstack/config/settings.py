@@ -189,7 +189,8 @@ def chain_of(project: Project, expert: Expert, above: Iterable[Expert] = ()) -> 
     """Return all rule sets of a Run that begins now, below Runs of the Experts in `above`."""
     by_source = {rule_set.source: rule_set for member in (*above, expert) for rule_set in rule_sets(project, member)}
     asks_exec = exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
-    return (*by_source.values(), rules_without_grant(expert)) if asks_exec else tuple(by_source.values())
+    chain = tuple(by_source.values())
+    return (*chain, rules_without_grant(expert, chain)) if asks_exec else chain
 
 
 def wants_agents_md(project: Project, expert: Expert, *, is_coordinator: bool) -> bool:

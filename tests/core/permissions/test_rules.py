@@ -47,7 +47,7 @@ def delegate(key, query="do it"):
 EXAMPLE = rules(
     deny=("deleteDirectory", "exec(rm -rf *)", "writeTextFile(path=secrets/**)"),
     ask=("exec", "exec(git push *)", "github/create_*", "delegate/deployer"),
-    allow=("exec(git status*)", "exec(pytest*)"),
+    allow=("exec(git status {-s,--short} *)", "exec(pytest *)"),
 )
 
 
@@ -55,6 +55,7 @@ EXAMPLE = rules(
     ("one", "decision"),
     [
         (run("git", "status", "-s"), "allow"),
+        (run("git", "status", "--porcelain"), "ask"),
         (run("pytest"), "allow"),
         (run("make"), "ask"),
         (run("git", "push", "origin"), "ask"),
@@ -317,12 +318,13 @@ SEARCH = PolicyCall(tool="webSearch", skill="provider", shown="searchOfTheVendor
         ({"deny": ("webSearch(query=*secret*)",)}, False),
         ({"deny": ("webFetch", "other/webSearch", "delegate/webSearch")}, True),
         ({"ask": ("webSearch",)}, False),
-        ({"ask": ("web*",), "allow": ("webSearch",)}, True),
+        ({"ask": ("web*",), "allow": ("provider/webSearch",)}, True),
+        ({"ask": ("web*",), "allow": ("webSearch",)}, False),
         ({"ask": ("web*",), "allow": ("webSearch(query=*)",)}, False),
         ({"default": "deny"}, False),
         ({"default": "ask"}, False),
         ({"default": "ask", "allow": ("provider/webSearch",)}, True),
-        ({"default": "deny", "allow": ("webSearch",)}, True),
+        ({"default": "deny", "allow": ("webSearch",)}, False),
         ({"deny": ("webSearch",), "allow": ("webSearch",)}, False),
     ],
 )

@@ -84,35 +84,31 @@ def test_a_rule_that_is_the_very_line_allows_what_would_be_asked_about():
 
 
 def test_a_default_of_deny_is_not_softened_to_a_question():
-    only = rules(default="deny", allow=("exec(ls*)",))
+    only = rules(default="deny", allow=("exec(ls {-l})",))
     assert decide_call([only], line("ls -l; ls")).decision == "allow"
     assert decide_call([only], line("ls; eval $x")).decision == "deny"
     assert decide_call([only], line("sudo ls")).decision == "deny"
     assert decide_call([only], line("ls > out")).decision == "deny"
 
 
-WIDE = rules(
-    default="deny",
-    allow=tuple(
-        f"exec({name} *)"
-        for name in ("echo", "ls", "cat", "true", "test", "[", "[[", "printf", "read", "export", "set", "shopt", "exit")
-    ),
-)
-"""With these, only how a line is read can deny it."""
+READ = rules(deny=("exec(./ev*)", "exec(x/ev*)"))
+"""With these, only how a line is read can have it asked about, or denied where `./ev` is found in it."""
+
+WIDE = rules(default="deny", allow=("exec(ls *)", "exec(echo *)"))
 
 
 @pytest.mark.parametrize("shell", ["sh", "dash", "ash", "ksh", "mksh", "bash", "/usr/bin/sh"])
 @pytest.mark.parametrize("text", OF_ONE_SHELL)
 def test_what_shells_read_in_different_ways_is_not_allowed_in_any(shell, text):
-    assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
+    assert decide_call([READ], run(shell, "-c", text)).decision in ("ask", "deny")
     assert decide_call([SOME], run(shell, "-c", text)).decision in ("ask", "deny")
 
 
 @pytest.mark.parametrize("text", OF_BASH)
 def test_the_grammar_of_bash_holds_for_bash_alone(text):
-    assert decide_call([WIDE], run("bash", "-c", text)).decision == "allow"
+    assert decide_call([READ], run("bash", "-c", text)).decision == "allow"
     for shell in ("sh", "dash", "ash", "ksh", "mksh"):
-        assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
+        assert decide_call([READ], run(shell, "-c", text)).decision == "ask"
 
 
 @pytest.mark.parametrize(
@@ -130,9 +126,9 @@ def test_the_grammar_of_bash_holds_for_bash_alone(text):
         "printf '%s\\n' \"$x\"; exit 1",
     ],
 )
-def test_plain_scripts_are_allowed_in_every_shell(text):
+def test_plain_scripts_are_read_in_every_shell(text):
     for shell in ("sh", "dash", "ksh", "bash"):
-        assert decide_call([WIDE], run(shell, "-c", text)).decision == "allow", shell
+        assert decide_call([READ], run(shell, "-c", text)).decision == "allow", shell
 
 
 @pytest.mark.parametrize(
@@ -168,8 +164,8 @@ def test_a_backslash_that_is_escaped_continues_no_line(text):
 )  # fmt: skip
 def test_a_backslash_that_a_locale_reads_as_half_a_character_escapes_nothing(text):
     for shell in ("sh", "bash", "ksh"):
-        assert decide_call([WIDE], run(shell, "-c", text)).decision == "deny"
-        assert decide_call([WIDE], run(shell, "-c", f"echo '{text[5:9]}' \u4e2d")).decision == "allow"
+        assert decide_call([READ], run(shell, "-c", text)).decision == "ask"
+        assert decide_call([READ], run(shell, "-c", f"echo '{text[5:9]}' \u4e2d")).decision == "allow"
 
 
 @pytest.mark.parametrize("shell", ["ksh93", "lksh", "oksh", "pdksh", "posh", "hush", "osh", "xonsh", "bash-static"])

@@ -64,7 +64,9 @@ def test_words_of_other_arguments_are_no_paths(bench: Bench, kit: Toolkit) -> No
 
 
 def test_a_script_of_a_plugins_tool_is_taken_apart_like_that_of_a_shell(bench: Bench, kit: Toolkit) -> None:
-    rules = Permissions(ask=("shell",), allow=("shell(git status*)", "shell(make $(date))"), deny=("shell(rm *)",))
+    rules = Permissions(
+        ask=("shell",), allow=("mine/shell(git status {-s})", "mine/shell(make $(date))"), deny=("shell(rm *)",)
+    )
     lines = ["git status -s", "make $(date)", "git status && rm -rf a", "git status > out"]
     seen, script = Seen(), [*(tool("shell", {"line": line}) for line in lines), text("ok")]
     job = wait_for(hosted(bench, script, with_kit(), rules=rules, plugins=(kit,)).run("a", "q", on_event=seen))
@@ -113,7 +115,7 @@ def test_a_locked_tool_keeps_its_subject() -> None:
 )
 def test_every_text_of_an_argument_that_holds_paths_counts(args: dict, decision: str) -> None:
     subject = Subject(paths=("files",))
-    assert decision_of(subject, args, default="ask", deny=("t(keys/**)",), allow=("t(a)", "t(b)")) == decision
+    assert decision_of(subject, args, default="ask", deny=("t(keys/**)",), allow=("s/t(a)", "s/t(b)")) == decision
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_every_text_of_an_argument_that_holds_paths_counts(args: dict, decision:
 )
 def test_an_address_is_read_as_programs_read_it(url: str, decision: str) -> None:
     denied = ("t(https://good.example/keys*)", "t(*://evil.example/*)", "t(*://127.0.0.1/*)")
-    rules = {"default": "ask", "deny": denied, "allow": ("t(https://good.example/a/*)",)}
+    rules = {"default": "ask", "deny": denied, "allow": ("s/t(https://good.example/a/*)",)}
     for one in (url, [url], [[url]]):
         assert decision_of(Subject(urls=("url",)), {"url": one, "body": "keys"}, **rules) == decision
 
@@ -174,14 +176,14 @@ HOSTS = ["9" * 10_000, "0x" + "f" * 10_000, "1." * 5_000, "ü" * 10_000, "[" + "
 @pytest.mark.parametrize("host", HOSTS, ids=["digits", "hex", "dots", "letters", "colons"])
 def test_a_host_of_any_length_is_read_in_a_moment(host: str) -> None:
     began, args = time.monotonic(), {"url": f"http://{host}/"}
-    assert decision_of(Subject(urls=("url",)), args, default="deny", allow=("t(http://a/*)",)) == "deny"
+    assert decision_of(Subject(urls=("url",)), args, default="deny", allow=("s/t(http://a/*)",)) == "deny"
     assert time.monotonic() - began < 1
 
 
 SERVER = """[permissions]
 deny = ["files/read(secrets/**)", "shell(rm *)"]
 ask = ["shell"]
-allow = ["shell(git status)"]
+allow = ["files/shell(git status)"]
 
 [experts.a]
 instruction = "x"

@@ -16,7 +16,7 @@ deny = [
   "writeTextFile(secrets/**)",
 ]
 ask = ["exec", "delegate/helper"]
-allow = ["exec(git status*)"]
+allow = ["exec(git status *)"]
 
 [experts.lead]
 instruction = "You lead."
@@ -35,7 +35,7 @@ deny = ["deleteDirectory"]
     ("expert", "tool", "args", "said", "line"),
     [
         ("lead", "exec", {"command": "rm", "args": ["a"]}, "deny: the rule exec(rm *)", 3),
-        ("lead", "exec", {"command": "git", "args": ["status"]}, "allow: the rule exec(git status*)", 7),
+        ("lead", "exec", {"command": "git", "args": ["status"]}, "allow: the rule exec(git status *)", 7),
         ("lead", "exec", {"command": "sh", "args": ["-c", "ls; rm a"]}, "deny: the rule exec(rm *)", 3),
         ("lead", "@perstack/base/writeTextFile", {"path": "./secrets/a"}, "deny: the rule writeTextFile(sec", 4),
         ("lead", "writeTextFile", {"path": "a"}, "allow: the default", 1),
@@ -131,8 +131,36 @@ def test_validate_warns_of_rules_that_do_nothing(terminal: Terminal) -> None:
     }
 
 
+def test_validate_warns_of_rules_that_hold_for_less_than_they_seem_to(terminal: Terminal) -> None:
+    rules = {
+        "deny": ["writeTextFile(a/**)", "moveFile(source=b)", "exec(git log {-n})", "write(c)"],
+        "ask": ["deleteFile"],
+        "allow": ["browser_click", "exec(git status*)", "exec(ls --o*)", "exec(ls {-l)", "read(c)", "s/x", "write*"],
+    }
+    lists = "".join(f"{name} = {json.dumps(some)}\n" for name, some in rules.items() if name != "deny")
+    denied = json.dumps(rules["deny"])
+    skill = '[experts.lead.skills.s]\ntype = "mcpStdioSkill"\ncommand = "nosuch"\n'
+    terminal.project(f"[permissions]\ndeny = {denied}\n{lists}{RULES[RULES.index('[experts.lead]') :]}{skill}")
+    problems = json.loads(terminal.call("validate", "--json").out)["problems"]
+    found = {problem["key"]: problem["message"] for problem in problems if problem["key"].startswith("permissions")}
+    others = "other file tools may still change it; for all write"
+    assert found == {
+        "permissions.deny[0]": f"`writeTextFile(a/**)` holds for writeTextFile alone: {others} `write(a/**)`",
+        "permissions.deny[1]": f"`moveFile(source=b)` holds for moveFile alone: {others} `write(b)`",
+        "permissions.deny[2]": "`exec(git log {-n})` never matches: options in braces have a meaning in allow alone",
+        "permissions.allow[0]": "`browser_click` never matches: a rule without a skill allows tools of the base skill"
+        " alone; write `SKILL/browser_click`",
+        "permissions.allow[1]": "`exec(git status*)` allows `status*` as one word and nothing after it: for arguments"
+        " write ` *`",
+        "permissions.allow[2]": "`exec(ls --o*)` never matches: it has an option without a whole name, --o*: a rule"
+        " names its options",
+        "permissions.allow[3]": "`exec(ls {-l)` never matches: it has no `}` after its options",
+    }
+
+
 def _job(terminal: Terminal) -> None:
     mild = RULES.replace('ask = ["exec", "delegate/helper"]', "").replace('default = "ask"', "")
+    mild = mild.replace('allow = ["exec(git status *)"]', 'allow = ["exec"]')
     terminal.project(
         mild,
         lead=[

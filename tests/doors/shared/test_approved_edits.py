@@ -151,12 +151,16 @@ def test_a_long_file_is_compared_in_bounded_time(tmp_path: Path) -> None:
 OFFERED = [
     "always: the same call again, in this whole Job",
     "always: exec: every call of exec, in this whole Job",
-    "always: exec(git push *): every call of exec that matches git push *, in this whole Job",
+    "always: exec(git push *): every call of exec in the workspace's top folder with a command that matches git push *,"
+    " and no option that it does not name, in this whole Job",
+    "always: exec(git push '--dry-run'): every call of exec in the workspace's top folder with exactly this command:"
+    " git push '--dry-run', in this whole Job",
+    "always: write(docs/**): every call of a file tool that changes docs/**, in this whole Job",
     "always: skill/tool(path=src/**, mode=*): every call of tool of skill skill whose path matches src/** and mode"
     " matches *, in this whole Job",
     "always: delegate/writer: every call of delegate writer, in this whole Job",
-    "always: exec(a\\nalways: exec: nothing): every call of exec that matches a\\nalways: exec: nothing,"
-    " in this whole Job",
+    "always: exec(a\\nalways: exec: nothing): every call of exec in the workspace's top folder with exactly this"
+    " command: a\\nalways: exec: nothing, in this whole Job",
 ]
 
 
@@ -164,6 +168,8 @@ def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is
     offers = (
         "exec",
         "exec(git push *)",
+        "exec(git push '--dry-run')",
+        "write(docs/**)",
         "skill/tool(path=src/**, mode=*)",
         "delegate/writer",
         "exec(a\nalways: exec: nothing)",

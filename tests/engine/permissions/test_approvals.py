@@ -86,28 +86,29 @@ def test_always_holds_for_the_same_arguments_and_no_others(bench: Bench) -> None
 
 
 def test_always_with_a_rule_that_is_offered_holds_for_what_it_names(bench: Bench) -> None:
-    script = [exec_("echo", "hi", "you"), exec_("echo", "hi", "me"), exec_("echo", "ho"), text("ok")]
+    script = [exec_("echo", "hi", "-n"), exec_("echo", "hi", "-n"), exec_("echo", "hi", "-n", "you"), text("ok")]
     rules = Permissions(ask=("exec",))
     job = wait_for(hosted(bench, script, rules=rules).run("a", "q"))
     assert job.asking is not None
-    assert job.asking.offers == ("exec(echo hi *)",)
+    assert job.asking.offers == ("exec(echo hi -n)",)
     host, seen = hosted(bench, script, rules=rules), Seen()
     with pytest.raises(
-        UsageError, match=r"say yes, always, always: exec\(echo hi \*\), always in this project: .*, no"
+        UsageError, match=r"say yes, always, always: exec\(echo hi -n\), always in this project: .*, no"
     ):
-        answer(host, job, "always: exec(*)")
-    job = answer(host, job, "always: exec(echo hi *)", on_event=seen)
+        answer(host, job, "always: exec(echo hi *)")
+    job = answer(host, job, "always: exec(echo hi -n)", on_event=seen)
     assert len(results(seen)) == 2
     assert job.asking is not None
-    assert job.asking.args["args"] == ["ho"]
-    assert seen.of("decideApproval")[0].rule == "exec(echo hi *)"
+    assert job.asking.args["args"] == ["hi", "-n", "you"]
+    assert seen.of("decideApproval")[0].rule == "exec(echo hi -n)"
 
 
 def test_no_approval_opens_what_a_rule_denies(bench: Bench) -> None:
-    script = [exec_("echo", "hi", "you"), exec_("echo", "hi", "rm"), text("ok")]
-    rules, seen = Permissions(ask=("exec",), deny=("exec(echo hi rm)",)), Seen()
+    script = [exec_("echo", "hi", "rm"), exec_("echo", "hi", "rm"), text("ok")]
+    rules, seen = Permissions(ask=("exec",)), Seen()
     job = wait_for(hosted(bench, script, rules=rules).run("a", "q"))
-    answer(hosted(bench, script, rules=rules), job, "always: exec(echo hi *)", on_event=seen)
+    denies = Permissions(ask=("exec",), deny=("exec(echo hi rm)",))
+    answer(hosted(bench, script, rules=denies), job, "always: exec(echo hi rm)", on_event=seen)
     assert "denies this call" in results(seen)[-1]
 
 

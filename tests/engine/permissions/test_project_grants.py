@@ -15,9 +15,9 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.errors import StorageError
 from perstack.testing.scripted import text
 
-RULE = "exec(git status *)"
+RULE = "exec(git status --short)"
 STATUS = exec_("git", "status", "--short")
-SCRIPT = [STATUS, exec_("git", "status"), text("ok")]
+SCRIPT = [STATUS, STATUS, text("ok")]
 
 
 @pytest.fixture(autouse=True)

@@ -142,6 +142,11 @@ class Glob:
         return tuple(re.sub(_MARKED, r"\1", piece) for piece in re.split(r"(?<!\0)\*+", _mark_escaped(self.text)))
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The literal texts between the wildcards."""
+        return self._pieces
+
+    @property
     def is_literal(self) -> bool:
         """True if only one text matches."""
         return len(self._pieces) == 1
@@ -204,7 +209,8 @@ class Glob:
         name = _plain(self.text.strip())
         if re.search(r"[*?\[]", name):
             return False
-        return name == path or ("/" not in name and name == path.rpartition("/")[2])
+        is_anywhere = "/" not in self.text.strip()
+        return name == path or (is_anywhere and name == path.rpartition("/")[2])
 
 
 @lru_cache(maxsize=4096)
@@ -227,7 +233,8 @@ def _path_pattern(glob: str, *, is_strict: bool) -> str:
     pattern = _mark_escaped(_plain(glob))
     if pattern.endswith("/"):
         pattern += "**"
-    is_anywhere = "/" not in pattern
+    # `./name` is one file for a rule that allows; one that denies keeps meaning the name in any folder
+    is_anywhere = "/" not in pattern and (is_strict or not glob.startswith("./"))
     body = "".join(_translated(pattern))
     last = pattern.rpartition("/")[2]
     names_folder = is_strict and not re.search(r"(?<!\0)[*?\[]", last)

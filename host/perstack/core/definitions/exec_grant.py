@@ -2,7 +2,8 @@
 
 `exec` runs any program that a model writes, so it is the one tool of the base skill that a definition must name: by a
 rule that allows it or asks about it, by `default` in `[permissions]`, by a `pick`, or by a runtime that is a sandbox.
-For a Run whose definition does not name it, `rules_without_grant` is one more rule set, which asks a person. Where
+A rule that allows some commands, `exec(git log *)`, grants these and no others. For a Run whose definition does not
+name it, `rules_without_grant` is one more rule set, which asks a person about what no such rule allows. Where
 nobody can be asked, the call runs in a sandbox or not at all (`engine.permissions.settling`). The grant is decided when
 a Run starts and recorded with it, so a Job keeps the grant that it began with. Runs in logs of earlier versions have
 none and are not asked about.
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.permissions import Permissions, RuleSet, Widening, read_rule
+from perstack.core.definitions.permissions import PermissionRule, Permissions, RuleSet, Widening, read_rule, wrong_rule
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, is_base_skill, is_picked, with_base
 
@@ -46,12 +47,15 @@ def exec_grant(
 
 
 def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
-    """Return whether a table says how calls of `exec` are decided; a rule that only denies some does not."""
-    rules = map(read_rule, (*table.allow, *table.ask))
-    return table.default is not None or any(
-        not rule.is_delegate and rule.tool.matches(EXEC) and (rule.skill is None or rule.skill.matches(skill))
-        for rule in rules
-    )
+    """Return whether a table says how all calls of `exec` are decided; a rule that denies or allows some does not."""
+    if table.default is not None or any(_is_about_exec(read_rule(text), skill) for text in table.ask):
+        return True
+    allowing = map(read_rule, table.allow)
+    return any(_is_about_exec(rule, skill) and not rule.has_arguments for rule in allowing)
+
+
+def _is_about_exec(rule: PermissionRule, skill: str) -> bool:
+    return not rule.is_delegate and rule.tool.matches(EXEC) and (rule.skill is None or rule.skill.matches(skill))
 
 
 def offers_exec(expert: Expert) -> bool:
@@ -59,12 +63,22 @@ def offers_exec(expert: Expert) -> bool:
     return any(is_picked(EXEC, skill.pick, skill.omit) for skill in with_base(expert.skills) if is_base_skill(skill))
 
 
-def rules_without_grant(expert: Expert) -> RuleSet:
-    """Return the rule set that asks about each program of this Expert."""
+def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> RuleSet:
+    """Return the rule set that asks about each program of this Expert that no rule of its own or the project allows."""
     skill = _base_skill(expert)
+    allow = tuple(
+        dict.fromkeys(
+            text
+            for rule_set in in_force
+            for text in rule_set.permissions.allow
+            if rule_set.expert in ("", expert.key)
+            and wrong_rule(text) is None
+            and _is_about_exec(read_rule(text), skill)
+        )
+    )
     # a name that has no form in a rule: ask about every tool of that name rather than about none
     rule = f"{skill}/{EXEC}" if re.fullmatch(r"[@\w./-]+", skill) else EXEC
-    return RuleSet(source=UNGRANTED, expert=expert.key, permissions=Permissions(ask=(rule,)))
+    return RuleSet(source=UNGRANTED, expert=expert.key, permissions=Permissions(ask=(rule,), allow=allow))
 
 
 def is_exec(call: DecidedCall, expert: Expert) -> bool:

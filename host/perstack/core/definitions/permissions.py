@@ -20,6 +20,7 @@ from perstack.core.base.patterns import Glob
 from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, canonical_json, falsy, fields_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.keys import Key, Rule
+from perstack.core.definitions.skills import PathUse
 from perstack.dataclass import dataclass
 
 # Approval of one call: its digest, its scope, and what the model is shown.
@@ -98,10 +99,13 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 # Syntax of a rule: `TOOL`, `SKILL/TOOL` or `delegate/EXPERT`, optionally with arguments in parentheses.
 # `exec(git push *)` has a bare glob; `deleteDirectory(path=src/**, recursive=true)` names arguments: all must match.
+# `read(PATH)` and `write(PATH)` stand for all file tools. What a rule about a program means in `allow` is
+# `perstack.core.permissions.command_patterns`.
 
 DELEGATE = "delegate"
 PROVIDER = "provider"  # skill, in rules, of the tools that a model's provider runs itself: `provider/webSearch`
 
+_GROUPS: dict[str, PathUse] = {"read": "read", "write": "write"}
 _MAX_RULE_CHARS = 4_000
 _ARGUMENT_NAME = r"\s*(?P<name>[A-Za-z_][\w.-]*)\s*="
 _ARGUMENT_SEPARATOR = r",\s*(?=[A-Za-z_][\w.-]*\s*=)"
@@ -115,6 +119,7 @@ class PermissionRule:
     tool: Glob  # glob of the tool's name, or of an Expert's key for a delegate
     skill: Glob | None = None
     is_delegate: bool = False
+    group: PathUse | None = None
     bare: Glob | None = None
     named: tuple[tuple[str, Glob], ...] = ()
 
@@ -126,8 +131,14 @@ class PermissionRule:
     @property
     def weight(self) -> tuple[bool, int, int, int]:
         """Weight of the rule: of two matching rules the one with the higher weight wins."""
-        arguments = self.bare.weight if self.bare is not None else sum(glob.weight for _, glob in self.named)
+        arguments = _weight_of(self.bare) if self.bare is not None else sum(glob.weight for _, glob in self.named)
         return self.has_arguments, arguments, self.tool.weight, 0 if self.skill is None else self.skill.weight
+
+
+def _weight_of(bare: Glob) -> int:
+    """Return the length before the first wildcard; options in braces are one, as a call may have them or not."""
+    options = re.search(r"\{\s*[-+]", bare.literal)
+    return bare.weight if options is None else options.start()
 
 
 @lru_cache(maxsize=4096)
@@ -146,7 +157,8 @@ def read_rule(text: str) -> PermissionRule:
         raise ValueError(f"`{text}` has no `(`: write `TOOL(…)`")
     is_delegate, skill, tool = _head(head.strip(), text)
     bare, named = _arguments(rest[:-1], text) if parenthesis else (None, ())
-    return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, bare, named)
+    group = None if skill is not None or is_delegate or named else _GROUPS.get(tool)
+    return PermissionRule(text, Glob(tool), None if skill is None else Glob(skill), is_delegate, group, bare, named)
 
 
 def wrong_rule(text: str) -> str | None:
@@ -248,6 +260,9 @@ class RuleSet(Fact):
     source: str  # file and table for display: `perstack.toml [permissions]`
     expert: str = Field(default="", exclude_if=falsy)  # empty for the project's, which alone opens protected paths
     permissions: Permissions
+    approved: Annotated[
+        tuple[str, ...], EMPTIED, Field(exclude_if=falsy)
+    ] = ()  # by a person, over the same rule in ask
 
 
 def _asking(rule_sets: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
@@ -299,17 +314,11 @@ def apply_widening_to_all(chain: Sequence[RuleSet], widening: Widening) -> tuple
 
 
 def with_approved(chain: Sequence[RuleSet], rule: str) -> tuple[RuleSet, ...]:
-    """Return the rule sets after a person has approved all calls that a rule names. No `deny` is removed."""
-    return tuple(_approved(rule_set, rule) for rule_set in chain)
+    """Return the rule sets after a person has approved all calls that a rule allows. No `deny` is removed.
 
-
-def _approved(rule_set: RuleSet, rule: str) -> RuleSet:
-    permissions = rule_set.permissions
-    update = {
-        "ask": tuple(asked for asked in permissions.ask if asked != rule),
-        "allow": _union(permissions.allow, (rule,)),
-    }
-    return rule_set.model_copy(update={"permissions": permissions.model_copy(update=update)})
+    The same rule in `ask` is not removed either: it matches more calls than a rule that allows.
+    """
+    return tuple(rule_set.model_copy(update={"approved": _union(rule_set.approved, (rule,))}) for rule_set in chain)
 
 
 def apply_widenings(rule_set: RuleSet, widenings: Iterable[Widening]) -> RuleSet:

@@ -51,11 +51,29 @@ class Subject(Fact):
 
     any_case: Annotated[bool, Field(exclude_if=falsy)] = False  # True if names of arguments may be in camelCase as well
 
+    reads: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # those of `paths` whose files the tool reads
+    writes: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # those that it changes, creates or removes
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all arguments that have a meaning."""
         one_each = (self.script, self.program, self.arguments, self.folder, self.variables)
         return (*self.paths, *self.urls, *filter(None, one_each))
+
+
+PathUse = Literal["read", "write"]  # what a tool does with a path; also the rules `read(PATH)` and `write(PATH)`
+
+
+def path_uses(subject: Subject, argument: str, effect: Effect) -> tuple[PathUse, ...]:
+    """Return what a tool does with the paths in an argument. Without a word on it, one that has effects does both."""
+    uses: list[PathUse] = []
+    if argument in subject.reads:
+        uses.append("read")
+    if argument in subject.writes:
+        uses.append("write")
+    if uses:
+        return tuple(uses)
+    return ("read",) if effect == "readOnly" else ("read", "write")
 
 
 def named_arguments(subject: Subject | None, args: JsonObject) -> JsonObject:

@@ -16,9 +16,11 @@ from perstack.core.definitions.permissions import (
     call_digest,
     read_rule,
     with_approved,
+    wrong_rule,
 )
 from perstack.core.definitions.skills import DecidedCall, legal_tool_name
 from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.command_patterns import literal_word
 from perstack.core.permissions.decisions import Ruling, decide_call
 from perstack.dataclass import dataclass
 
@@ -51,11 +53,13 @@ def resolved_paths(call: PolicyCall) -> tuple[str, ...]:
 
 
 def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
-    """Return rules that a person may approve instead of this single call; each of them is enough to allow it."""
+    """Return rules that a person may approve instead of this single call; each of them is enough to allow it.
+
+    For a program it is the very line, options included: a pattern would cover calls that nobody was shown.
+    """
     ruling = decide_call(chain, call)
-    is_wide = bool(call.command) and "(" not in ruling.rule  # it would cover every program
-    asking_rule = ruling.rule if ruling.list == "ask" and not is_wide else ""
-    candidates = dict.fromkeys((asking_rule, _suggest_rule(call)))
+    asking_rule = ruling.rule if ruling.list == "ask" and not call.command else ""
+    candidates = dict.fromkeys((asking_rule, _exact_rule(call)))
     return tuple(rule for rule in candidates if rule and len(rule) <= _MAX_RULE_CHARS and is_enough(chain, call, rule))
 
 
@@ -82,12 +86,14 @@ def is_enough(chain: Sequence[RuleSet], call: PolicyCall, rule: str) -> bool:
     return decide_call(with_approved(chain, rule), call).decision == "allow"
 
 
-def _suggest_rule(call: PolicyCall) -> str:
-    """Return a rule for a program and its subcommand, such as `exec(git push *)`; empty if there is none."""
-    words = call.command
-    if len(words) < 2 or not all(word.replace("-", "").replace("_", "").isalnum() for word in words[:2]):
+def _exact_rule(call: PolicyCall) -> str:
+    """Return the rule for exactly this command, such as `exec(git push --dry-run)`; empty without one."""
+    if not call.command or call.script is not None or not all(word.isprintable() for word in call.command):
         return ""
-    return "" if words[1].startswith("-") else f"{call.shown or call.tool}({words[0]} {words[1]} *)"
+    skill = "" if call.is_host else f"{call.skill}/"
+    rule = f"{skill}{call.tool}({' '.join(map(literal_word, call.command))})"
+    is_bare = wrong_rule(rule) is None and read_rule(rule).bare is not None
+    return rule if is_bare else ""
 
 
 def _rule_name(ruling: Ruling) -> str:

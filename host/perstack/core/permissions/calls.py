@@ -11,7 +11,16 @@ from posixpath import join, normpath
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject, texts_in
-from perstack.core.definitions.skills import Effect, Subject, ToolKind, ToolSpec, named_arguments
+from perstack.core.definitions.skills import (
+    BASE_SKILL,
+    Effect,
+    PathUse,
+    Subject,
+    ToolKind,
+    ToolSpec,
+    named_arguments,
+    path_uses,
+)
 from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]
@@ -59,6 +68,9 @@ class PolicyCall:
     shown: str = ""  # tool's name as the model sees it, if that differs
     resolve: Resolve = as_written
     root: str = ""  # absolute path of the workspace, for rules with absolute paths
+    is_host: bool = (
+        False  # True for a tool of the base skill or the host: `allow` rules without a skill are about these
+    )
 
     @property
     def is_exempt(self) -> bool:
@@ -110,6 +122,38 @@ class PolicyCall:
             if texts
         }
 
+    def path_uses(self) -> Mapping[tuple[str, PathUse], None]:
+        """Return each resolved name of a path with what the tool does with it, in order."""
+        subject = self.subject
+        if subject is None:
+            return {}
+        return dict.fromkeys(
+            (name, use)
+            for argument, names in self.paths().items()
+            for name in names
+            for use in path_uses(subject, argument, self.effect)
+        )
+
+    def may_use_paths(self, use: PathUse) -> bool:
+        """Return whether the tool reads or changes files that its arguments name."""
+        subject = self.subject
+        return subject is not None and any(use in path_uses(subject, name, self.effect) for name in subject.paths)
+
+    @cached_property
+    def folder_names(self) -> Sequence[str]:
+        """The resolved names of the folder in which its program runs."""
+        return (".",) if self.folder == "." else tuple(self.resolve(self.folder, "."))
+
+    def is_within(self, path: str) -> bool:
+        """Return whether a path that its program is given leads to a place in the workspace.
+
+        A link to a hidden file, such as `.env`, leads to none unless the path itself is hidden.
+        """
+        names = self.resolve(path, self.folder)
+        if any(name.startswith("/") or name.split("/")[0] == ".." for name in names):
+            return False
+        return all(_hidden_parts(name) <= _hidden_parts(path) for name in names)
+
     def urls(self) -> Mapping[str, Sequence[str]]:
         """Return the addresses in each address argument."""
         names = self.subject.urls if self.subject is not None else ()
@@ -120,10 +164,23 @@ class PolicyCall:
         return self.args.get(name) if name else None
 
 
+def _hidden_parts(path: str) -> set[str]:
+    return {part for part in path.split("/") if part.startswith(".") and part.strip(".")}
+
+
 def policy_call(
-    spec: ToolSpec, own_name: str, args: JsonObject, resolve: Resolve = as_written, root: str = ""
+    spec: ToolSpec,
+    own_name: str,
+    args: JsonObject,
+    resolve: Resolve = as_written,
+    root: str = "",
+    *,
+    is_host: bool | None = None,
 ) -> PolicyCall:
-    """Return the call of an offered tool; `own_name` is the tool's name in its skill (of a delegate: its target)."""
+    """Return the call of an offered tool; `own_name` is the tool's name in its skill (of a delegate: its target).
+
+    `is_host`: whether it is a tool of the base skill or the host; None: judge by the base skill's own name.
+    """
     is_delegate = spec.kind == "delegate"
     return PolicyCall(
         tool=(spec.target or spec.name) if is_delegate else own_name or spec.name,
@@ -135,6 +192,7 @@ def policy_call(
         shown=spec.name,
         resolve=resolve,
         root=root,
+        is_host=spec.skill_name == BASE_SKILL if is_host is None else is_host,
     )
 
 

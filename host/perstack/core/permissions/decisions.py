@@ -23,7 +23,7 @@ from typing import Literal, assert_never
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Decision, PermissionRule, RuleSet, read_rule
-from perstack.core.definitions.skills import Subject
+from perstack.core.definitions.skills import PathUse, Subject
 from perstack.core.permissions.calls import PolicyCall, line_of
 from perstack.core.permissions.matching import RuleTarget, could_match, is_about, is_exact, matches
 from perstack.core.permissions.programs import SETS_VARIABLES, parts_of, redirects_of
@@ -67,6 +67,7 @@ class ParsedRules:
     deny: tuple[PermissionRule, ...]
     ask: tuple[PermissionRule, ...]
     allow: tuple[PermissionRule, ...]
+    approved: tuple[PermissionRule, ...] = ()  # allowed by a person, also against the same rule in `ask`
 
     def concern(self, call: PolicyCall) -> bool:
         """Return whether anything may ask about the tool or deny it."""
@@ -85,8 +86,10 @@ class ParsedRules:
         if possible is not None:
             reason = f"what it comes to is known when it runs, and may be {possible.text}"
             return replace(self.ruling("ask", possible, "deny", target), reason=reason)
-        asked = _heaviest(self.ask, lambda rule: matches(rule, target, is_strict=True) or could_match(rule, target))
-        allowed = _heaviest(self.allow, lambda rule: matches(rule, target, is_strict=False))
+        approved = [rule for rule in self.approved if matches(rule, target, is_strict=False)]
+        ask = [rule for rule in self.ask if all(rule.text != other.text for other in approved)]
+        asked = _heaviest(ask, lambda rule: matches(rule, target, is_strict=True) or could_match(rule, target))
+        allowed = _heaviest((*self.allow, *approved), lambda rule: matches(rule, target, is_strict=False))
         if allowed is not None and (asked is None or allowed.weight > asked.weight):
             return self.ruling("allow", allowed, "allow", target)
         if asked is not None:
@@ -100,8 +103,9 @@ class ParsedRules:
 
     def exactly(self, target: RuleTarget) -> Ruling | None:
         """Return the decision of an allow rule that equals the line; None without one, or if an equal rule asks."""
-        allowed = next((rule for rule in self.allow if is_exact(rule, target)), None)
-        if allowed is None or any(is_exact(rule, target) for rule in self.ask):
+        approved = next((rule for rule in self.approved if is_exact(rule, target)), None)
+        allowed = approved or next((rule for rule in self.allow if is_exact(rule, target)), None)
+        if allowed is None or (approved is None and any(is_exact(rule, target) for rule in self.ask)):
             return None
         return self.ruling("allow", allowed, "allow", target)
 
@@ -115,15 +119,28 @@ def rules_of(rule_set: RuleSet) -> ParsedRules:
     """Parse a rule set. Raises ValueError for a rule that cannot be parsed."""
     permissions = rule_set.permissions
     return _read(
-        rule_set.source, rule_set.expert, permissions.otherwise, permissions.deny, permissions.ask, permissions.allow
+        rule_set.source,
+        rule_set.expert,
+        permissions.otherwise,
+        permissions.deny,
+        permissions.ask,
+        permissions.allow,
+        rule_set.approved,
     )
 
 
 @lru_cache(maxsize=256)
 def _read(
-    source: str, expert: str, default: Decision, deny: tuple[str, ...], ask: tuple[str, ...], allow: tuple[str, ...]
+    source: str,
+    expert: str,
+    default: Decision,
+    deny: tuple[str, ...],
+    ask: tuple[str, ...],
+    allow: tuple[str, ...],
+    approved: tuple[str, ...],
 ) -> ParsedRules:
-    return ParsedRules(source, expert, default, *(tuple(map(read_rule, texts)) for texts in (deny, ask, allow)))
+    lists = (tuple(map(read_rule, texts)) for texts in (deny, ask, allow, approved))
+    return ParsedRules(source, expert, default, *lists)
 
 
 def _heaviest(rules: Sequence[PermissionRule], is_it: Callable[[PermissionRule], bool]) -> PermissionRule | None:
@@ -132,7 +149,10 @@ def _heaviest(rules: Sequence[PermissionRule], is_it: Callable[[PermissionRule],
 
 _WRITE = "writeTextFile"
 _READ = "readTextFile"
-_FILE = Subject(paths=("path",))
+_FILES = {
+    _READ: Subject(paths=("path",), reads=("path",)),
+    _WRITE: Subject(paths=("path",), writes=("path",)),
+}
 
 
 def decide_command(rules: ParsedRules, call: PolicyCall) -> Ruling:
@@ -172,7 +192,8 @@ def _rulings_on_command(rules: ParsedRules, target: RuleTarget, command: ShellCo
             yield ruling
         return
     reason = command.reason or (SETS_VARIABLES if command.assignments else "")
-    if not reason:
+    is_named = command.is_by_option and not command.assignments  # an allow rule that matches names these options
+    if not reason or (is_named and ruling.list == "allow" and rules.names_line(ruling.rule)):
         yield ruling
         return
     denied = ruling.decision == "deny" and ruling.rule
@@ -217,13 +238,13 @@ def redirected_file_calls(call: PolicyCall) -> Iterator[PolicyCall]:
 
 
 def _as_file(call: PolicyCall, path: str, tool: str) -> PolicyCall:
-    return replace(call, tool=tool, shown="", args={"path": path}, subject=_FILE)
+    return replace(call, tool=tool, shown="", args={"path": path}, subject=_FILES[tool])
 
 
 def _file(rules: ParsedRules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
     file = _as_file(call, path, tool)
     for name in call.resolve(path, call.folder):
-        yield rules.ruling_on(RuleTarget(file, name, path=name))
+        yield rules.ruling_on(RuleTarget(file, name, path=name, use="read" if tool == _READ else "write"))
 
 
 def _target(call: PolicyCall, command: ShellCommand) -> RuleTarget:
@@ -239,7 +260,7 @@ def _target(call: PolicyCall, command: ShellCommand) -> RuleTarget:
         readings = tuple(f"{reading} \ue000" for reading in readings)
         line = f"{start}\ue000"
     command_call = replace(call, args={**call.args, **_arguments(call.subject, command)})
-    return RuleTarget(command_call, shown, lines=tuple(dict.fromkeys((line, *readings))), start=start)
+    return RuleTarget(command_call, shown, lines=tuple(dict.fromkeys((line, *readings))), start=start, command=command)
 
 
 def _arguments(subject: Subject | None, command: ShellCommand) -> JsonObject:
@@ -284,7 +305,7 @@ def _offer_in(rules: ParsedRules, tool: PolicyCall) -> Ruling:
     if denied is not None:
         return rules.ruling("deny", denied, "deny", target)
     asked = _heaviest(rules.ask, lambda rule: is_about(rule, tool))
-    allowed = _heaviest(rules.allow, lambda rule: is_about(rule, tool) and not rule.has_arguments)
+    allowed = _heaviest(rules.allow, lambda rule: is_about(rule, tool, is_strict=False) and not rule.has_arguments)
     if allowed is not None and (asked is None or allowed.weight > asked.weight):
         return rules.ruling("allow", allowed, "allow", target)
     if asked is not None:
@@ -303,32 +324,44 @@ def _ruling_by(rules: ParsedRules, call: PolicyCall) -> Ruling:
 
 
 def _targets(call: PolicyCall) -> Iterator[RuleTarget]:
-    names = dict.fromkeys(name for names in call.paths().values() for name in names)
+    uses = call.path_uses()
     urls = dict.fromkeys(url for addresses in call.urls().values() for url in addresses)
-    if not names and not urls:
+    if not uses and not urls:
         yield RuleTarget(call, call.tool)
-    for name in names:
-        yield RuleTarget(call, name, path=name)
+    for name, use in uses:
+        yield RuleTarget(call, name, path=name, use=use)
     for url in urls:
         yield RuleTarget(call, url, url=url)
 
 
 def _opened_paths(projects: Sequence[ParsedRules], call: PolicyCall) -> tuple[str, ...]:
-    """Return the call's paths that a rule of every project rule set names, to allow them or to ask."""
-    paths = dict.fromkeys(name for names in call.paths().values() for name in names)
-    return tuple(path for path in paths if projects and all(_names(rules, call, path) for rules in projects))
+    """Return the call's paths that rules of every project rule set name, to allow them or to ask.
+
+    For a path that the tool both reads and changes, both must be named: `read(.env)` opens no move of it.
+    """
+    uses: dict[str, list[PathUse]] = {}
+    for path, use in call.path_uses():
+        uses.setdefault(path, []).append(use)
+    return tuple(
+        path
+        for path, needed in uses.items()
+        if projects and all(_names(rules, RuleTarget(call, path, path, use)) for rules in projects for use in needed)
+    )
 
 
-def _names(rules: ParsedRules, call: PolicyCall, path: str) -> bool:
-    return any(_names_path(rule, call, path) for rule in (*rules.allow, *rules.ask))
+def _names(rules: ParsedRules, target: RuleTarget) -> bool:
+    return any(_names_path(rule, target, is_strict=False) for rule in rules.allow) or any(
+        _names_path(rule, target, is_strict=True) for rule in rules.ask
+    )
 
 
-def _names_path(rule: PermissionRule, call: PolicyCall, path: str) -> bool:
-    if not is_about(rule, call):
+def _names_path(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
+    call, path = target.call, target.path or ""
+    if not is_about(rule, call, is_strict=is_strict) or rule.group not in (None, target.use):
         return False
     if rule.bare is not None:
         return rule.bare.names_path(path)
     arguments = {name: names for name, names in call.paths().items() if path in names}
     return any(name in arguments and glob.names_path(path) for name, glob in rule.named) and matches(
-        rule, RuleTarget(call, path, path=path), is_strict=False
+        rule, target, is_strict=False
     )

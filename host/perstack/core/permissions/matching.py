@@ -1,4 +1,7 @@
-"""Match rules with calls: rules that deny or ask match any reading of a target, rules that allow all readings."""
+"""Match rules with calls: rules that deny or ask match any reading of a target, rules that allow all readings.
+
+An allow rule without a skill is about tools of the base skill and the host, one about a program is a command pattern.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from pydantic import JsonValue
 
 from perstack.core.base.patterns import Glob
 from perstack.core.definitions.permissions import PermissionRule
+from perstack.core.definitions.skills import PathUse
 from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.command_patterns import WordPattern, matches_arguments, read_command
+from perstack.core.permissions.shell_syntax import ShellCommand
 from perstack.dataclass import dataclass
 
 # Readings of an address: as written, and as programs understand it. A strict rule matches any of them, so that
@@ -115,25 +121,42 @@ class RuleTarget:
     call: PolicyCall
     shown: str
     path: str | None = None
+    use: PathUse | None = None  # what the tool does with the path
     url: str | None = None
     lines: tuple[str, ...] = ()  # command line as written, then equivalent forms, which count for strict rules only
     start: str | None = None  # beginning of a line whose rest is known only at run time; None for a fully known one
+    command: ShellCommand | None = None
 
 
-def is_about(rule: PermissionRule, call: PolicyCall) -> bool:
-    """Return whether the rule names the tool, with any arguments."""
+def is_about(rule: PermissionRule, call: PolicyCall, *, is_strict: bool = True) -> bool:
+    """Return whether the rule names the tool, with any arguments. Not `is_strict`: as a rule that allows."""
     if rule.is_delegate:
         return call.kind == "delegate" and rule.tool.matches(call.tool)
+    if rule.skill is None and not is_strict and not call.is_host:
+        return False
+    if rule.group is not None and call.may_use_paths(rule.group):
+        return True
+    return (rule.group is None or is_strict) and _names_tool(rule, call)
+
+
+def _names_tool(rule: PermissionRule, call: PolicyCall) -> bool:
     if rule.skill is not None and not (call.skill and rule.skill.matches(call.skill)):
         return False
     return rule.tool.matches(call.tool) or (call.shown != "" and rule.tool.matches(call.shown))
 
 
+def _has_use(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
+    """Return whether the target is read or changed as the rule says. A strict one is also about a tool of its name."""
+    return rule.group in (None, target.use) or (is_strict and _names_tool(rule, target.call))
+
+
 def matches(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
     """Return whether the rule matches the target."""
     call = target.call
-    if not is_about(rule, call):
+    if not is_about(rule, call, is_strict=is_strict) or not _has_use(rule, target, is_strict=is_strict):
         return False
+    if target.lines and rule.has_arguments and not is_strict:
+        return _allows_command(rule, target)
     if rule.bare is not None:
         return _matches_bare(rule.bare, target, is_strict=is_strict)
     return all(_matches_named(name, glob, call, is_strict=is_strict) for name, glob in rule.named)
@@ -147,10 +170,75 @@ def could_match(rule: PermissionRule, target: RuleTarget) -> bool:
 
 
 def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
-    """Return whether the rule is literally this line."""
-    if rule.bare is None or not rule.bare.is_literal or target.start is not None or not target.lines:
+    """Return whether the rule is literally this line, run in the top folder."""
+    if rule.bare is None or target.start is not None or not target.lines or not _is_at_top(target):
         return False
-    return is_about(rule, target.call) and rule.bare.literal == target.lines[0]
+    if not is_about(rule, target.call, is_strict=False):
+        return False
+    if rule.bare.is_literal and rule.bare.literal == target.lines[0]:
+        return True
+    words = _words(rule.bare)
+    return words is not None and words == _words_of(target)
+
+
+def _words(glob: Glob) -> tuple[str, ...] | None:
+    try:
+        return read_command(glob.text).words
+    except ValueError:
+        return None
+
+
+def _words_of(target: RuleTarget) -> tuple[str, ...] | None:
+    command = target.command
+    if command is None or target.call.script is not None:
+        return None
+    return (*command.assignments, *command.known)
+
+
+def _is_at_top(target: RuleTarget) -> bool:
+    is_moved = target.command is not None and target.command.is_elsewhere
+    return not is_moved and all(name == "." for name in target.call.folder_names)
+
+
+def _allows_command(rule: PermissionRule, target: RuleTarget) -> bool:
+    """Return whether an allow rule holds for a command: in the top folder, with every word known."""
+    command, call = target.command, target.call
+    if command is None or not command.is_known or command.assignments or command.is_elsewhere:
+        return False
+    subject, arguments = call.subject, dict(rule.named)
+    pattern = rule.bare
+    if subject is not None and subject.script:
+        pattern = pattern or arguments.pop(subject.script, None)
+    folder = arguments.pop(subject.folder, None) if subject is not None else None
+    if not _runs_in(folder, target):
+        return False
+    if pattern is not None and not _matches_words(pattern, command, call):
+        return False
+    if pattern is None and subject is not None:
+        program, argument = (_take_word(arguments, name) for name in (subject.program, subject.arguments))
+        if not matches_arguments(program, argument, command.known, call.is_within):
+            return False
+    return all(_matches_named(name, glob, call, is_strict=False) for name, glob in arguments.items())
+
+
+def _matches_words(glob: Glob, command: ShellCommand, call: PolicyCall) -> bool:
+    try:
+        return read_command(glob.text).matches(command.known, call.is_within)
+    except ValueError:
+        return False
+
+
+def _take_word(arguments: dict[str, Glob], name: str) -> WordPattern | None:
+    glob = arguments.pop(name, None)
+    return None if glob is None else WordPattern(glob.texts)
+
+
+def _runs_in(folder: Glob | None, target: RuleTarget) -> bool:
+    if folder is None:
+        return _is_at_top(target)
+    return target.call.is_within(".") and all(
+        folder.matches_path(name, is_strict=False) for name in target.call.folder_names
+    )
 
 
 def _matches_bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
@@ -159,8 +247,7 @@ def _matches_bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
     if target.url is not None:
         return _url(glob, target.url, is_strict=is_strict)
     if target.lines:
-        lines = target.lines if is_strict else target.lines[:1]
-        return any(glob.matches_line(line) for line in lines)
+        return any(glob.matches_line(line) for line in target.lines)
     values = list(target.call.args.values())
     return bool(values) and _any_or_all(
         [_value(glob, value, target.call, is_strict=is_strict) for value in values], is_strict=is_strict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perstack.core.permissions.shell_grammar import SETS_VARIABLE, UNREAD, NotUnderstood, parse_script, redirect_parts
@@ -78,7 +79,7 @@ def parts_of_script(script: str, *, is_bash: bool = False) -> list[Part]:
             parts.append(Unparsed(_short(script), "the script can be read in more than one way"))
     if not any(isinstance(part, ShellCommand) and _FOLDER_COMMANDS.intersection(part.known[:2]) for part in parts):
         return parts
-    return [_without_place(part) for part in parts]
+    return [without_place(part) for part in parts]
 
 
 def _is_same(first: list[Part], second: list[Part]) -> bool:
@@ -111,7 +112,10 @@ def _is_odd(character: str) -> bool:
     return not character.isascii() and unicodedata.category(character) in ("Zs", "Zl", "Zp", "Cf", "Cc", "Cs", "Co")
 
 
-def _without_place(part: Part) -> Part:
+def without_place(part: Part) -> Part:
+    """Return a part as one that runs in a folder that is not known."""
+    if isinstance(part, ShellCommand):
+        return replace(part, is_elsewhere=True)
     if isinstance(part, Redirect) and part.path is not None and not part.path.startswith("/"):
         return Redirect(part.shown, None, part.is_read, text=part.path)
     return part

@@ -22,6 +22,8 @@ class ShellCommand:
     assignments: tuple[str, ...] = ()  # assignments `NAME=value` for the command that can change what it does
     reason: str = ""  # reason why a person is asked: the command runs more than its name says
     is_around: bool = False  # True for a wrapper whose inner commands are parsed too: only rules that name it apply
+    is_by_option: bool = False  # True if `reason` comes from options alone, which an `allow` rule may name
+    is_elsewhere: bool = False  # True if its script changes the folder, so that it may run in any
 
     @cached_property
     def known(self) -> tuple[str, ...]:

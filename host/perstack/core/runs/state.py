@@ -233,7 +233,9 @@ class Run:
     @property
     def rules(self) -> tuple[RuleSet, ...]:
         """The rule sets that decide its calls, in which `exec` is asked about unless it is granted."""
-        return (*self.permissions, rules_without_grant(self.start.expert)) if self.asks_exec else self.permissions
+        if not self.asks_exec:
+            return self.permissions
+        return (*self.permissions, rules_without_grant(self.start.expert, self.permissions))
 
     def rules_for(self, calls: Iterable[DecidedCall]) -> tuple[RuleSet, ...]:
         """Return the rule sets that may decide these calls: few replies call `exec`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -11,6 +12,7 @@ from pydantic import JsonValue
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
+from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.permissions import read_rule
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.answers import (
@@ -68,12 +70,27 @@ def _describe_rule(text: str) -> str:
         rule = read_rule(text)
     except ValueError:
         return "every call that this rule matches"
+    if rule.group is not None:
+        work = "reads" if rule.group == "read" else "changes"
+        return f"every call of a file tool that {work} {'a file' if rule.bare is None else rule.bare.text}"
     skill = "" if rule.skill is None else f" of skill {rule.skill.text}"
     calls = f"every call of {'delegate ' if rule.is_delegate else ''}{rule.tool.text}{skill}"
+    if rule.bare is not None and rule.tool.text == EXEC:
+        return f"{calls} in the workspace's top folder with {_describe_command(rule.bare.text)}"
     if rule.bare is not None:
         return f"{calls} that matches {rule.bare.text}"
     conditions = " and ".join(f"{name} matches {glob.text}" for name, glob in rule.named)
     return f"{calls} whose {conditions}" if conditions else calls
+
+
+def _describe_command(text: str) -> str:
+    """Describe what a command pattern allows; only a rule of an earlier version has anything but one command."""
+    from perstack.core.permissions.command_patterns import read_command  # imported only for calls of programs
+
+    with suppress(ValueError):
+        if read_command(text).words is not None:
+            return f"exactly this command: {text}"
+    return f"a command that matches {text}, and no option that it does not name"
 
 
 def _on_one_line(text: str) -> str:

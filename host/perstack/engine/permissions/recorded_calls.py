@@ -29,6 +29,7 @@ from perstack.core.definitions.skills import (
     ToolKind,
     ToolSpec,
     agent_skills,
+    is_base_skill,
     is_picked,
     legal_tool_name,
     named_arguments,
@@ -73,6 +74,16 @@ def known_tools(
         specs_by_skill[PROVIDER] = tuple(ToolSpec(name=name, skill_name=PROVIDER) for name in names)
     folders = agent_skills(expert.skills)
     return {**specs_by_skill, SKILL_NAME: (load_spec(folders),)} if folders else specs_by_skill
+
+
+def host_skills(expert: Expert) -> frozenset[str]:
+    """Return the names under which an Expert's calls of the base skill and of `loadSkill` are recorded.
+
+    An `allow` rule without a skill is about their tools only.
+    """
+    skills = with_base(expert.skills)
+    others = {skill.name for skill in skills if not is_base_skill(skill)}
+    return frozenset({SKILL_NAME, *(skill.name for skill in skills if is_base_skill(skill))} - others)
 
 
 def names_and_subjects(
@@ -222,6 +233,7 @@ class RulingReplay:
             subject=subject,
             shown=decided.tool_name,
             root=self._root,
+            is_host=decided.skill_name in host_skills(run.start.expert),
         )
         delegate = _as_delegation(call, decided.target)
         if delegate is not None:
@@ -325,6 +337,7 @@ class RecordedCalls:
     def of(self, run: PastRun) -> Callable[[PastCall, JsonObject], PolicyCall]:
         """Return a function that converts a call of the Run, with its arguments, to what rules see."""
         tools = self._tools_of(key_of(run), run.expert)
+        own_skills = host_skills(_expert(run.expert))
 
         def policy_call(call: PastCall, args: JsonObject) -> PolicyCall:
             own_name, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
@@ -338,6 +351,7 @@ class RecordedCalls:
                 shown=call.tool,
                 resolve=self._resolve,
                 root=self._root,
+                is_host=call.skill in own_skills,
             )
             return _as_delegation(recorded, call.target) or recorded
 

@@ -25,7 +25,7 @@ from perstack.core.permissions.decisions import Ruling, decide_call, decide_offe
 from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import run_ids
-from perstack.engine.permissions.recorded_calls import RecordedCalls, key_of, known_tools
+from perstack.engine.permissions.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
 from perstack.engine.permissions.rulings import path_resolver
 from perstack.engine.plugins.tool_catalogue import delegate_tools
 from perstack.errors import StorageError, UsageError
@@ -222,7 +222,8 @@ def make_call(
         spec = by_name.get(tool)
     if spec is None:
         raise UsageError(f"{expert.key} has no tool `{tool}`{suggestion(tool, _names(factories, expert))}")
-    return policy_call(spec, spec.name, args, resolve, str(workspace))
+    is_host = spec.skill_name in host_skills(expert)
+    return policy_call(spec, spec.name, args, resolve, str(workspace), is_host=is_host)
 
 
 def _expert(project: Project, key: str) -> Expert:
