@@ -12,20 +12,21 @@ from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand
 # Tables: programs that run others, and the arguments that make them do so.
 
 
-def _words(text: str) -> frozenset[str]:
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
-SHELLS = _words("sh bash dash ash ksh mksh")
+SHELLS = words_of("sh bash dash ash ksh mksh")
 
-OTHER_SHELLS = _words(
+OTHER_SHELLS = words_of(
     """
     zsh yash fish csh tcsh rbash rsh elvish nu pwsh powershell busybox toybox ksh93 rksh rksh93 lksh oksh pdksh posh
     hush sash osh ysh xonsh es rc bash-static zsh-static mksh-static ksh2020
     """
 )
 
-RUNNERS = _words(  # programs that run what their arguments name or what a person types
+RUNNERS = words_of(  # programs that run what their arguments name or what a person types
     """
     env xargs sudo doas su runuser pkexec nohup nice ionice timeout gtimeout time setsid stdbuf unbuffer chroot unshare
     nsenter flock watch entr parallel strace ltrace gdb lldb valgrind perf script expect ssh sshpass mosh chrt taskset
@@ -67,7 +68,9 @@ INTERPRETERS: Mapping[str, str] = {  # patterns of interpreters' arguments that 
     "psql": r".*\\!.*",
 }
 
-INPUT_INTERPRETERS = _words("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
+AWKS = words_of("awk gawk mawk nawk")
+
+INPUT_INTERPRETERS = words_of("python pypy ipython perl ruby node nodejs php lua luajit julia groovy deno bun sqlite3")
 """Interpreters that run their standard input if no argument names a file."""
 
 # patterns of arguments that make a program run another one, or change which one it runs
@@ -118,7 +121,7 @@ RISKY_ARGUMENTS: Mapping[str, str] = {
     "local": r".*=.*",
 }
 
-WRAPPERS = _words(
+WRAPPERS = words_of(
     """
     npx bunx pnpx uvx uv poetry pipx pdm hatch rye npm pnpm yarn bun docker podman kubectl nix direnv mise asdf bundle
     rake cargo go dotenv op aws-vault conda mamba
@@ -149,7 +152,7 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
     if not words:
         yield replace(command, reason="which program it runs is known when it runs")
         return
-    name = _name(words[0])
+    name = program_name(words[0])
     if depth > _MAX_DEPTH:
         yield replace(command, reason=f"{name} runs other programs")
         return
@@ -172,7 +175,7 @@ def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
     if depth > _MAX_DEPTH:
         return
     for index in range(min(len(words), _MAX_WORDS)):
-        name = _name(words[index])
+        name = program_name(words[index])
         script = _script(name, ShellCommand(tuple(words[index:]))) if name in SHELLS else None
         for part in parts_of_script(script, is_bash=name == "bash") if script is not None else ():
             if isinstance(part, Redirect):
@@ -181,7 +184,8 @@ def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
                 yield from redirects_of(part.known, depth + 1)
 
 
-def _name(word: str) -> str:
+def program_name(word: str) -> str:
+    """Return the name of a program without its folder and without a version such as that of `python3.12`."""
     name = word.rpartition("/")[2]
     if _VERSION.fullmatch(name):
         return re.sub(r"[\d.-]+$", "", name) or name
@@ -264,7 +268,7 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
     for index in range(1, min(len(words), _MAX_WORDS)):
         rest = tuple(words[index:])
         yield ShellCommand(rest, is_around=True)
-        if _name(rest[0]) in SHELLS:
+        if program_name(rest[0]) in SHELLS:
             yield from _mark_around(parts_of(ShellCommand(rest), depth + 1))
         if re.search(r"[\s;&|]", words[index]):
             yield from _mark_around(
