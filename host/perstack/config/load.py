@@ -26,6 +26,7 @@ from perstack.config.experts import (
     Draft,
     check_models,
     check_named,
+    commands_of,
     read_expert,
     resolve_compaction,
     resolve_delegates,
@@ -135,6 +136,7 @@ class DefinitionFile:
         update["files"] = tuple(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
         update["unguarded"] = _experts_with_errors(self.drafts, of_new_jobs)
         update["includes"] = tuple(self.includes)
+        update["test_commands"] = tuple(command for draft in self.drafts.values() for command in commands_of(draft))
         warnings = tuple(problem for problem in problems if problem.severity != "error")
         project = self.project.model_copy(update=update)
         return LoadedProject(project, warnings, tuple(self.files), tuple(self.patterns))

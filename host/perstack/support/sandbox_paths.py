@@ -83,6 +83,8 @@ def _check_ours(setting: str, path: str, name: str, surroundings: Surroundings, 
     for reserved in _names(surroundings.hidden):
         if is_below(str(surroundings.workspace), (reserved,)) or not is_below(name, (reserved,)):
             continue
+        if not writable and is_below(name, tuple(_names(surroundings.shown))):
+            continue
         if writable or name != reserved or Path(reserved).is_dir():
             raise UsageError(f"{setting} is {path}, which the host keeps for itself: name another folder")
     if not writable:
