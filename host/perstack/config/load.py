@@ -35,7 +35,16 @@ from perstack.config.experts import (
     warn_of_runtime,
 )
 from perstack.config.project import check_owner, owner_of
-from perstack.config.source import MAX_DEFINITION_BYTES, NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml
+from perstack.config.source import (
+    MAX_DEFINITION_BYTES,
+    NotRead,
+    Reporter,
+    SearchBudget,
+    Source,
+    TomlTable,
+    TomlValue,
+    parse_toml,
+)
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
@@ -100,6 +109,7 @@ class DefinitionFile:
         self._text = text
         self.problems: list[Problem] = []
         self.drafts: dict[str, Draft] = {}
+        self._search = SearchBudget()
         self.files: dict[Path, str] = {}  # names of the files as problems show them, by resolved path
         self.patterns: list[tuple[Path, str]] = []
         self.includes: list[str] = []
@@ -148,7 +158,7 @@ class DefinitionFile:
         if opened is None:
             return Project()
         source, raw = opened
-        report = Reporter(source, self.problems)
+        report = Reporter(source, self.problems, self._search)
         if chain:
             raw = _without_settings(raw, chain[0], report)
         else:
@@ -212,7 +222,7 @@ class DefinitionFile:
         self.includes.append(normpath(folder.absolute() / pattern))
         is_pattern = has_magic(pattern)
         try:
-            names = matches(pattern, folder) if is_pattern else [pattern]
+            names = matches(pattern, folder, report.search) if is_pattern else [pattern]
         except TooMuch as error:
             report.error(at, f"`{pattern}` {error}")
             return

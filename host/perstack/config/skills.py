@@ -80,7 +80,7 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
         yield _resolve_from(folder, pattern)
         return
     try:
-        names = matches(_expand_pattern(pattern), folder)
+        names = matches(_expand_pattern(pattern), folder, report.search)
     except TooMuch as error:
         report.error(at, f"`{pattern}` {error}")
         return

@@ -85,6 +85,8 @@ class HostContext:
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
     declared: Project | None = None
     """Today's definition, if `project` is a recorded one: what it runs is protected too."""
+    task_commands: tuple[tuple[str, ...], ...] = ()
+    """Commands that tasks wait with: what they run is protected too."""
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
     """Secrets that tools have shown, by the Job and the block of their numbers."""
 
@@ -218,6 +220,7 @@ class HostContext:
             self.env,
             state=(*self.storage.places, *self.audit.anchor_places),
             secret=(path.absolute() for path in keys),
+            commands=self.task_commands,
             rules=(*(() if widening is None else widening.allow), *self.grants.rules()),
         )
 

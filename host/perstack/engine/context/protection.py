@@ -26,7 +26,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.definitions.skills import McpStdioSkill, is_base_skill
 from perstack.dataclass import dataclass
-from perstack.system.user import user_directory
+from perstack.system.user import USER_DIRECTORIES, user_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,7 @@ def protection_of(
 def user_folders(env: Mapping[str, str]) -> Iterator[Path]:
     """Yield the user's folders of perstack, as this process and as its `.env` files name them."""
     for variables in (os.environ, env):
-        yield user_directory("config", variables)
-        yield user_directory("state", variables)
-        yield user_directory("cache", variables)
+        yield from (user_directory(kind, variables) for kind in USER_DIRECTORIES)
 
 
 def _definitions(project: Project) -> Iterator[str | Path]:
