@@ -395,8 +395,8 @@ class OpenWorkspace:
     def program_refusal(self, shown: str) -> SkillError:
         """Return the error for changing a program that the host or a permission rule runs."""
         return SkillError(
-            f"{shown} is, or holds, a file that a command in perstack.toml or a permission rule runs: it is off limits"
-            " to changes by tools; use another path"
+            f"{shown} is, or holds, what a command in perstack.toml or a permission rule runs: tools may only read it;"
+            " use another path, or ask a person for a rule that names this one"
         )
 
     def _identities(self, names: Iterable[str]) -> frozenset[Identity]:

@@ -2,7 +2,8 @@
 
 A command is read for every way in which it could run a file of the workspace: each word, the value of an option or a
 variable, the words of a shell line, the module after `-m`, and all of these in each folder that a line enters by `cd`.
-Nothing depends on which program is an interpreter. A target of a redirection is data.
+Nothing depends on which program is an interpreter. Data are the targets of redirections, and what a program names that
+is known to run nothing, such as `grep`.
 
 A path is certain if its word has a folder or the end of a file's name, as in `./check` and `check.py`. Any other word
 may be a file too, and is one if the file exists. Not found are files that a program reads without being told: Makefile,
@@ -16,7 +17,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import all_suffixes
 from importlib.util import cache_from_source
+from itertools import chain
 from posixpath import join, normpath
+
+from perstack.core.permissions.programs import words_of
 
 _WORD = re.compile(r"[^\0\n]{1,4096}")
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -24,6 +28,11 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _OPERATOR = re.compile(r"[<>&|;()]+")
 _REDIRECT = re.compile(r"[<>&]*[<>][<>&]*")
 _HERE = re.compile(r"\$(?:PWD\b|\{PWD\})")
+_KEYWORDS = frozenset(("!", "if", "then", "elif", "else", "while", "until", "do", "time", "{"))
+_READERS = words_of(
+    "[ [[ cat cmp comm cut diff echo egrep expr fgrep grep head jq ls md5sum printf sha256sum stat tail test wc"
+)
+"""Programs that run none of their arguments: what these name is data, such as a result that is measured."""
 _MAX_DEPTH = 4
 
 Found = Iterator[tuple[str, bool]]  # paths, each with whether it is certain
@@ -78,18 +87,30 @@ def _of_line(line: str, depth: int) -> Found:
     except ValueError:
         words = re.split(r"[\s;&|()\"'`]+", line)
     folders = [words[index + 1] for index, word in enumerate(words[:-1]) if word in ("cd", "pushd")]
-    operands = [
-        word
-        for word, previous in zip(words, ("", *words[:-1]), strict=True)
-        if not _OPERATOR.fullmatch(word) and not _REDIRECT.fullmatch(previous)
-    ]
-    for path, is_certain in _of_words(operands, depth):
+    for path, is_certain in chain.from_iterable(_of_words(words, depth) for words in _simple_commands(words)):
         yield path, is_certain
         for folder in folders if is_certain else ():
             yield from _found(join(folder, path))
 
 
+def _simple_commands(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the words of each command of a line, without keywords before it and targets of redirections."""
+    command: list[str] = []
+    for word, previous in zip(words, ("", *words[:-1]), strict=True):
+        if _REDIRECT.fullmatch(word) or _REDIRECT.fullmatch(previous) or (not command and word in _KEYWORDS):
+            continue
+        if _OPERATOR.fullmatch(word):
+            yield command
+            command = []
+        else:
+            command.append(word)
+    yield command
+
+
 def _of_words(words: Sequence[str], depth: int) -> Found:
+    program = words[0] if words else ""
+    if program in _READERS or (program.startswith("/") and program.rpartition("/")[2] in _READERS):
+        return
     for index, word in enumerate(words):
         if index and words[index - 1] == "-m" and _MODULE.fullmatch(word):
             yield from ((f"{word.replace('.', '/')}{end}", True) for end in (".py", "/__init__.py", "/__main__.py"))
