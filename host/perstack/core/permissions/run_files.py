@@ -96,7 +96,7 @@ def _of_line(line: str, depth: int) -> Found:
 def _simple_commands(words: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yield the words of each command of a line, without keywords before it and targets of redirections."""
     command: list[str] = []
-    for word, previous in zip(words, ("", *words[:-1]), strict=True):
+    for word, previous in zip(words, ("", *words), strict=False):
         if _REDIRECT.fullmatch(word) or _REDIRECT.fullmatch(previous) or (not command and word in _KEYWORDS):
             continue
         if _OPERATOR.fullmatch(word):
@@ -120,7 +120,7 @@ def _of_words(words: Sequence[str], depth: int) -> Found:
         yield from _found(word.partition("=")[2])
         if not word.startswith("-"):
             yield from _found(word)
-        elif _is_certain(word[2:]):
+        elif not word.startswith("--") and _is_certain(word[2:]):
             yield from _found(word[2:])
 
 
