@@ -37,6 +37,8 @@ def has_definition(folder: int | str) -> bool:
 
 def states_of(folder: int, path: str) -> tuple[str, ...]:
     """Return the absolute paths of the state that a perstack.toml in an open folder, at `path`, names; often none."""
+    if not os.access(DEFINITION, os.F_OK, dir_fd=folder):  # an exception would cost more than the rest of a look
+        return ()
     try:
         status = os.stat(DEFINITION, dir_fd=folder)
     except OSError:
