@@ -78,7 +78,8 @@ def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
         for _, name in names[: MAX_ENTRIES + 1]:
             status = status_at(name, handle)
             way = (*place.parts, name)
-            if status is not None and identity(status) not in hidden and not home.is_state(way):
+            is_hidden = home.is_state(way) or home.is_project_state(handle, name)
+            if status is not None and identity(status) not in hidden and not is_hidden:
                 items.append(_item(name, home.display_path(way), status))
     result: JsonObject = {"path": place.shown, "items": items[:MAX_ENTRIES]}
     if len(names) > MAX_ENTRIES + 1:

@@ -21,6 +21,7 @@ from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program
 from perstack.ports.skill import SkillContext, ToolCall, ToolResult
 from perstack.system.process_groups import end_group, signal_group
 from perstack.system.processes import await_start, end_with_block
+from perstack.system.project_states import is_state_of_project
 from perstack_base.files import printable
 from perstack_base.tools import answer, boolean, integer, string_map, strings, text
 from perstack_base.workspace import OpenWorkspace
@@ -148,7 +149,9 @@ def _refuse_path(workspace: OpenWorkspace, path: str, *, change: bool) -> None:
     real_parts = workspace.relative_parts(os.path.realpath(full_path))
     if real_parts is None or not workspace.is_opened(real_parts):
         with suppress(OSError, ValueError):
-            workspace.check_identity(os.stat(full_path), shown, workspace.protected_identities())  # noqa: PTH116
+            workspace.check_identity(os.stat(full_path), shown, change=change)  # noqa: PTH116
+        if is_state_of_project(os.path.realpath(full_path)):
+            raise workspace.project_state_refusal(shown)
 
 
 def _refuse_name(text: str, *, change: bool) -> None:

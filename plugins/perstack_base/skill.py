@@ -165,6 +165,7 @@ class WorkspaceSet:
             (*context.protected, *self._protected_in(*(place.real for place in self._sandbox_paths))),
             context.protected_patterns,
             self._rules,
+            read_only=context.read_only,
             env=context.env,
         )
         try:
@@ -205,6 +206,7 @@ class WorkspaceSet:
             self._rules,
             is_added=True,
             only="" if path.is_dir() else path.name,
+            read_only=context.read_only,
             env=context.env,
         )
 

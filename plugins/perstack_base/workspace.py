@@ -9,6 +9,8 @@ leads outside: what was checked is held open.
 - Directories that `[sandbox]` adds are workspaces of their own, each with a handle (`WorkspaceSet`).
 - The state directory is recognised by name in any case, and by identity under any name. So are files that hold keys or
   determine what is executed.
+- The state of any other project is recognised on the way: by what is next to it, at the time of the call.
+- A program that the host or a permission rule runs can be read, and not changed.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from perstack.core.base.file_names import (
     fold_case,
     is_git_content,
     is_git_link,
+    is_state_folder,
     matches_pattern,
     protected_by_name,
 )
@@ -34,6 +37,8 @@ from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.system.git_targets import git_targets, repositories_around
+from perstack.system.project_states import has_definition, holds_one, states_of
+from perstack.system.project_states import is_at_or_below as is_at_or_below_path
 from perstack_base.files import (
     Identity,
     explain,
@@ -69,6 +74,7 @@ class ResolvedPath:
     parts: Parts  # path from the workspace, without links
     workspace: OpenWorkspace
     checked_status: os.stat_result | None = None  # found by the walk, which has checked that it is not protected
+    change: bool = False  # True if it will be changed or removed
 
     @property
     def shown(self) -> str:
@@ -102,7 +108,7 @@ class ResolvedPath:
         """Raise SkillError if the opened file is protected, even if it was another one when the walk checked it."""
         is_same = self.checked_status is not None and identity(status) == identity(self.checked_status)
         if not is_same and not self.workspace.is_opened(self.parts):
-            self.workspace.check_identity(status, self.shown, self.workspace.protected_identities())
+            self.workspace.check_identity(status, self.shown, change=self.change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +142,14 @@ class OpenWorkspace:
         *,
         is_added: bool = False,
         only: str = "",
+        read_only: Iterable[Path] = (),
         env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Open the directory. Raises SkillError if it cannot be opened.
 
-        `off_limits` is the state. `protected` and `patterns` name files that may be listed and nothing else. `is_added`
-        if `[sandbox]` names the directory. `only` is the one usable name. git's settings are where `env` says.
+        `off_limits` is the state. `protected` and `patterns` name files that may be listed and nothing else, and
+        `read_only` those that may be read. `is_added` if `[sandbox]` names the directory. `only` is the one usable
+        name. git's settings are where `env` says.
         """
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -157,10 +165,14 @@ class OpenWorkspace:
         off_limits, protected = tuple(off_limits), tuple(protected)
         self._states: tuple[Parts, ...] = tuple(dict.fromkeys((*state_parts, *self._paths_within(off_limits))))
         self._protected: tuple[Parts, ...] = tuple(dict.fromkeys(self._paths_within(protected)))
+        read_only = tuple(read_only)
+        self._read_only: tuple[Parts, ...] = tuple(dict.fromkeys(self._paths_within(read_only)))
         self._outside_paths = tuple(path for path in (*off_limits, *protected) if not self._holds_workspace(path))
         self._patterns = tuple(Path(pattern).parts for pattern in patterns)
         self._folded_states = tuple(map(fold_case, self._states))
         self._folded_protected = tuple(map(fold_case, self._protected))
+        self._folded_read_only = tuple(map(fold_case, self._read_only))
+        self._read_only_names = tuple(str(path.absolute()) for path in read_only)
         self._state_names = tuple("/".join(parts) for parts in self._states)
         inner_names = (*self._state_names, *("/".join(parts) for parts in (*self._protected, *PROTECTED_WAYS)))
         outer_names = (str(path.absolute()) for path in self._outside_paths if not self.relative_parts(str(path)))
@@ -237,6 +249,8 @@ class OpenWorkspace:
         way = fold_case(parts)
         if any(fold_case(state)[: len(way)] == way for state in self._state_ways()):
             raise self.state_refusal(self.display_path(parts))
+        if not self.is_opened(parts) and any(program[: len(way)] == way for program in self._folded_read_only):
+            raise self.program_refusal(self.display_path(parts))
         if not self._rules.may_remove(self._real_path(parts)):
             shown = self.display_path(parts)
             raise SkillError(f"{shown} is or holds a place that [sandbox] names: it can be neither moved nor deleted")
@@ -287,6 +301,23 @@ class OpenWorkspace:
         reason = protected_by_name((*self._outer_names, *way), change=change) or self._protection_problem(parts, way)
         if reason is not None:
             raise SkillError(f"{shown} is {reason}, which is off limits to tools; ask a person to see to it")
+        if change and is_at_or_below(way, self._folded_read_only):
+            raise self.program_refusal(shown)
+
+    def is_project_state(self, directory: int, name: str) -> bool:
+        """Return whether an entry of an open directory is the state of the project that is defined there."""
+        return is_state_folder(name) and has_definition(directory)
+
+    def project_states(self, directory: int, parts: Parts) -> tuple[str, ...]:
+        """Return the real paths of the state that a definition in an open directory names."""
+        return states_of(directory, self._real_path(parts).rstrip("/") or "/")
+
+    def is_in(self, states: tuple[str, ...], parts: Parts, *, whole: bool = False) -> bool:
+        """Return whether a path is in one of these states of projects, or with `whole` contains one."""
+        if not states:
+            return False
+        path = self._real_path(parts)
+        return is_at_or_below_path(path, states) or (whole and holds_one(path, states))
 
     def is_opened(self, parts: Parts, *, is_on_the_way: bool = False) -> bool:
         """Return whether a call may use a path although it is protected, or whether the path leads to such a one."""
@@ -316,10 +347,14 @@ class OpenWorkspace:
             f"{shown} is outside the workspace; use a path relative to the workspace{self._rules.named()}"
         )
 
-    def check_identity(self, status: os.stat_result, shown: str, protected: frozenset[Identity]) -> None:
-        """Raise SkillError for a file or directory that is off limits under another name."""
-        if identity(status) in protected:
+    def check_identity(
+        self, status: os.stat_result, shown: str, protected: frozenset[Identity] | None = None, *, change: bool
+    ) -> None:
+        """Raise SkillError for a file or directory that is off limits under another name, or not to be changed."""
+        if identity(status) in (self.protected_identities() if protected is None else protected):
             raise SkillError(f"{shown} is a name of something that is off limits to tools; use another path")
+        if change and stat.S_ISREG(status.st_mode) and identity(status) in self._identities(self._read_only_names):
+            raise self.program_refusal(shown)
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and self._is_kept_elsewhere(identity(status)):
             raise SkillError(f"{shown} is a link to a file that is off limits to tools; use another path")
 
@@ -352,6 +387,17 @@ class OpenWorkspace:
         """Return the error for the state."""
         name = "/".join(self._states[0])
         return SkillError(f"{shown}: the state directory {name}/ is off limits to tools; use another path")
+
+    def project_state_refusal(self, shown: str) -> SkillError:
+        """Return the error for the state of another project."""
+        return SkillError(f"{shown} is the state of a perstack project, which is off limits to tools; use another path")
+
+    def program_refusal(self, shown: str) -> SkillError:
+        """Return the error for changing a program that the host or a permission rule runs."""
+        return SkillError(
+            f"{shown} is, or holds, what a command in perstack.toml or a permission rule runs: tools may only read it;"
+            " use another path, or ask a person for a rule that names this one"
+        )
 
     def _identities(self, names: Iterable[str]) -> frozenset[Identity]:
         root, identities = self._root, set[Identity]()
@@ -429,6 +475,8 @@ class _PathWalk:
         self._protected_ids: frozenset[Identity] | None = None
         self._checked: Parts = ()
         self._handles = [workspace.open_root()]
+        self._states = workspace.project_states(self._handles[0], ())
+        """Real paths of the state of the projects whose folders the walk has entered."""
         self._parts: list[str] = []
         self._links = 0
 
@@ -453,13 +501,15 @@ class _PathWalk:
                 return self._arrive(name)
             target = self._link(name)
             if target is not None:
+                self._check_project(name, (*self._parts, name))
                 remaining += reversed(self._redirect(target))
             elif is_last:
                 return self._arrive(name)
             else:
                 self._enter(name)
         if not self._parts:
-            return ResolvedPath(self._handles[-1], ".", (), self._workspace, os.fstat(self._handles[-1]))
+            status = os.fstat(self._handles[-1])
+            return ResolvedPath(self._handles[-1], ".", (), self._workspace, status, self.change)
         last = self._parts[-1]
         self._back()
         return self._arrive(last)
@@ -471,15 +521,22 @@ class _PathWalk:
             home.check_way(parts, self._shown, change=self.change)
         if self.change:
             home.check_repository(self._handles[-1], parts)
+        self._check_project(name, parts, whole=self.change and not self._follow)  # it is moved or deleted
         status = status_at(name, self._handles[-1])
         if status is not None and not home.is_opened(parts) and (self.change or not home.is_shown(parts)):
             self._check(status)
-        return ResolvedPath(self._handles[-1], name, parts, self._workspace, status)
+        return ResolvedPath(self._handles[-1], name, parts, self._workspace, status, self.change)
+
+    def _check_project(self, name: str, parts: Parts, *, whole: bool = False) -> None:
+        home = self._workspace
+        is_state = home.is_project_state(self._handles[-1], name) or home.is_in(self._states, parts, whole=whole)
+        if is_state and not home.is_opened(parts):
+            raise home.project_state_refusal(self._shown)
 
     def _check(self, status: os.stat_result) -> None:
         if self._protected_ids is None:
             self._protected_ids = self._workspace.protected_identities()
-        self._workspace.check_identity(status, self._shown, self._protected_ids)
+        self._workspace.check_identity(status, self._shown, self._protected_ids, change=self.change)
 
     def _back(self) -> None:
         os.close(self._handles.pop())
@@ -515,6 +572,7 @@ class _PathWalk:
         handle = self._workspace.open_root()
         self.close()
         self._handles = [handle]
+        self._states += self._workspace.project_states(handle, ())
         return parts
 
     def _enter(self, name: str) -> None:
@@ -524,9 +582,11 @@ class _PathWalk:
             self._workspace.check_way(way, self._shown, change=self.change)
             if self.change:
                 self._workspace.check_repository(self._handles[-1], way)
+            self._check_project(name, way)
         handle = self._open(name)
         self._handles.append(handle)
         self._parts.append(name)
+        self._states += self._workspace.project_states(handle, way)
         if not is_opened:
             self._check(os.fstat(handle))
 

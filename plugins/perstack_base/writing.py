@@ -11,6 +11,7 @@ import secrets
 import stat
 from contextlib import suppress
 
+from perstack.core.base.file_names import is_state_folder
 from perstack.core.base.records import JsonObject
 from perstack.core.files.text_edit import replacement
 from perstack.errors import SkillError
@@ -64,6 +65,7 @@ def move_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
                 check_tree(source, destination)
             else:
                 refuse_git_head(destination)
+                _refuse_link_to_state(status, destination)
             _move(source, destination, is_directory=stat.S_ISDIR(status.st_mode))
         return {"source": source.shown, "destination": destination.shown}
 
@@ -135,6 +137,12 @@ def _move(source: ResolvedPath, destination: ResolvedPath, *, is_directory: bool
     except OSError:
         _remove_placeholder(destination, is_directory=is_directory)
         raise
+
+
+def _refuse_link_to_state(status: os.stat_result, destination: ResolvedPath) -> None:
+    """Refuse to give a link the name that makes what it leads to the state of a project. Raises SkillError."""
+    if stat.S_ISLNK(status.st_mode) and is_state_folder(destination.name):
+        raise SkillError(f"{destination.shown} would be a link to the state of a project; use another name")
 
 
 def _remove_placeholder(path: ResolvedPath, *, is_directory: bool) -> None:

@@ -144,14 +144,13 @@ def _person(system: System, view: FolderView, handles: Mapping[str, int]) -> Ite
         mounts[path] = ("--bind", path, path)
     for option, paths in (("--bind-fd", inner.changeable), ("--ro-bind-fd", inner.fixed)):
         mounts |= {path: (option, str(handles[path]), path) for path in paths if path in handles}
-    for path in view.hidden:
-        if is_below(path, visible):
-            mounts[path] = ("--ro-bind", system.hidden, path)
-    for path in view.emptied:
-        if is_below(path, visible):
-            mounts[path] = ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
+    mounts |= {path: ("--ro-bind", system.hidden, path) for path in view.hidden if is_below(path, visible)}
+    emptied = [path for path in view.emptied if is_below(path, visible)]
+    mounts |= {path: ("--size", "4096", "--tmpfs", path) for path in emptied}
     for path in sorted(mounts, key=lambda path: path.count("/") if path != "/" else 0):
         yield from mounts[path]
+    for path in emptied:  # at the end, because a readable folder may be in an emptied one
+        yield from ("--remount-ro", path)
 
 
 def _proc(system: System) -> Iterable[str]:

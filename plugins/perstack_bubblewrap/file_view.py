@@ -18,13 +18,14 @@ from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 
-from perstack.core.base.file_names import is_definition, is_git_link, is_variables
+from perstack.core.base.file_names import is_definition, is_git_link, is_state_content, is_state_folder, is_variables
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.runtime import Surroundings
 from perstack.support.sandbox_paths import places
 from perstack.system.git_targets import TargetKind, git_targets, repositories_around
+from perstack.system.project_states import DEFINITION
 from perstack_bubblewrap.bwrap_arguments import FolderView, open_below
 
 # Protected files in the directories of a sandbox, as they are now.
@@ -46,6 +47,7 @@ class ProtectedFiles:
 
     hidden: tuple[str, ...] = ()  # files that must not be readable
     fixed: tuple[str, ...] = ()  # files and directories that must be read-only
+    states: tuple[str, ...] = ()  # directories with the state of projects, which must be absent
     linked: frozenset[tuple[int, int]] = frozenset()  # device and inode numbers of hidden files with several hard links
     gits: tuple[str, ...] = ()  # paths whose name is `.git`
     executed: tuple[str, ...] = ()
@@ -62,6 +64,7 @@ class _Folder:
     folders: list[str] = field(default_factory=list[str])
     hidden: list[str] = field(default_factory=list[str])
     fixed: list[str] = field(default_factory=list[str])
+    states: list[str] = field(default_factory=list[str])
     gits: list[str] = field(default_factory=list[str])
     executed: list[str] = field(default_factory=list[str])
     linked: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -92,6 +95,7 @@ class ProtectedFileScanner:
         return ProtectedFiles(
             tuple(dict.fromkeys(path for folder in folders.values() for path in folder.hidden)),
             tuple(path for folder in folders.values() for path in folder.fixed),
+            tuple(path for folder in folders.values() for path in folder.states),
             frozenset(identity for folder in folders.values() for identity in folder.linked),
             tuple(path for folder in folders.values() for path in folder.gits),
             tuple(path for folder in folders.values() for path in folder.executed),
@@ -120,8 +124,13 @@ class ProtectedFileScanner:
         folder = _Folder(ctime_ns, is_settled=ctime_ns < now - _TIMESTAMP_GRAIN_NS)
         with os.scandir(path) as entries:
             names = {entry.name: entry for entry in entries}
+        is_in_state = is_state_folder(os.path.basename(path))  # noqa: PTH119 - for each folder of a workspace
         for entry in names.values():
-            _note(entry, folder)
+            is_state = is_state_content(entry.name) if is_in_state else False
+            if (is_state or (DEFINITION in names and is_state_folder(entry.name))) and entry.is_dir():
+                folder.states.append(os.path.realpath(entry.path) if entry.is_symlink() else entry.path)
+            else:
+                _note(entry, folder)
         if _is_repository(names):
             folder.folders.clear()
             folder.fixed.append(path)
@@ -278,10 +287,12 @@ class FileViewBuilder:
 
     def _scan(self, *, may_be_partial: bool = False) -> _Scan:
         roots = self._roots
-        emptied, covered = _existing_paths(map(str, self.around.hidden), roots.writable)
+        hidden, covered = _existing_paths(map(str, self.around.hidden), roots.writable)
         folders = [root for root in (*roots.writable, *roots.readable) if Path(root).is_dir()]
-        finders = [self._scanner(root, frozenset(emptied)) for root in folders]
+        finders = [self._scanner(root, frozenset(hidden)) for root in folders]
         files = tuple(finder.scan(may_be_partial=may_be_partial) for finder in finders)
+        states = (path for part in files for path in part.states)
+        emptied = dict.fromkeys((*hidden, *(path for path in states if not _holds_root(path, roots))))
         targets = tuple(_targets(files, roots.writable, self.around.env))
         return _Scan(tuple(emptied), tuple(covered), files, targets)
 
@@ -378,6 +389,11 @@ def _linked_inodes(paths: Iterable[Path]) -> Iterator[tuple[int, int]]:
             status = path.stat()
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                 yield status.st_dev, status.st_ino
+
+
+def _holds_root(path: str, roots: _Roots) -> bool:
+    """Return whether a directory contains one that the policy names: such a one cannot be absent."""
+    return any(is_below(root, (path,)) for root in (*roots.named, *roots.readable))
 
 
 def _existing_paths(paths: Iterable[str], writable: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -20,8 +20,11 @@ from perstack.core.definitions.agent_skills import (
     read_head,
 )
 from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, SkippedFile, assemble_agents_md
+from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, open_for_reading, read_below
+from perstack.system.project_states import is_state_of_project
+from perstack.system.user import USER_DIRECTORIES, user_directory
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 
@@ -44,7 +47,7 @@ def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
     target = Path(os.path.realpath(file))
     if not os.path.lexists(file):
         return None
-    if not target.is_relative_to(top) or protected_by_name(fold_case(target.relative_to(top).parts)) is not None:
+    if not target.is_relative_to(top) or _is_off_limits(target, top):
         return SkippedFile(path=name, problem="is a link that leads out of the project, or to what is off limits")
     try:
         return name, read_below(top, target.relative_to(top).as_posix(), _MAX_FILE_BYTES)
@@ -54,6 +57,12 @@ def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
         return SkippedFile(path=name, problem="is no ordinary file")
     except OSError as error:
         return SkippedFile(path=name, problem=f"cannot be read ({error.strerror or type(error).__name__})")
+
+
+def _is_off_limits(target: Path, top: Path) -> bool:
+    of_user = tuple(os.path.realpath(user_directory(kind, os.environ)) for kind in USER_DIRECTORIES)
+    is_state = is_state_of_project(str(target)) or is_below(str(target), of_user)
+    return is_state or protected_by_name(fold_case(target.relative_to(top).parts)) is not None
 
 
 MAX_FILES = 2_000

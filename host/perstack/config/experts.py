@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -87,6 +87,17 @@ class Draft:
         source = self.report.source
         message = f"delegates to `{delegate}`, which has errors"
         return Problem(message, str(source.path), source.lines.of(at), spell(at), expert=self.expert.key)
+
+
+def commands_of(draft: Draft) -> Iterator[str | tuple[str, ...]]:
+    """Yield the commands of an Expert's tests, as written: what they run is protected before they are read."""
+    for test in draft.tests if isinstance(draft.tests, list) else ():
+        expect = test.get("expect") if isinstance(test, dict) else None
+        command = expect.get("command") if isinstance(expect, dict) else None
+        if isinstance(command, str):
+            yield command
+        elif isinstance(command, list):
+            yield tuple(word for word in command if isinstance(word, str))
 
 
 def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:

@@ -26,6 +26,7 @@ from perstack.config.experts import (
     Draft,
     check_models,
     check_named,
+    commands_of,
     read_expert,
     resolve_compaction,
     resolve_delegates,
@@ -34,7 +35,16 @@ from perstack.config.experts import (
     warn_of_runtime,
 )
 from perstack.config.project import check_owner, owner_of
-from perstack.config.source import MAX_DEFINITION_BYTES, NotRead, Reporter, Source, TomlTable, TomlValue, parse_toml
+from perstack.config.source import (
+    MAX_DEFINITION_BYTES,
+    NotRead,
+    Reporter,
+    SearchBudget,
+    Source,
+    TomlTable,
+    TomlValue,
+    parse_toml,
+)
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
@@ -127,6 +137,7 @@ class DefinitionFile:
         self._text = text
         self.problems: list[Problem] = []
         self.drafts: dict[str, Draft] = {}
+        self._search = SearchBudget()
         self.files: dict[Path, str] = {}  # names of the files as problems show them, by resolved path
         self.patterns: list[tuple[Path, str]] = []
         self.includes: list[str] = []
@@ -163,6 +174,7 @@ class DefinitionFile:
         update["files"] = tuple(dict.fromkeys(str(Path(name).absolute()) for name in self.files.values()))
         update["unguarded"] = _experts_with_errors(self.drafts, of_new_jobs)
         update["includes"] = tuple(self.includes)
+        update["test_commands"] = tuple(command for draft in self.drafts.values() for command in commands_of(draft))
         warnings = tuple(problem for problem in problems if problem.severity != "error")
         project = self.project.model_copy(update=update)
         return LoadedProject(project, warnings, tuple(self.files), tuple(self.patterns))
@@ -174,7 +186,7 @@ class DefinitionFile:
         if opened is None:
             return Project()
         source, raw = opened
-        report = Reporter(source, self.problems)
+        report = Reporter(source, self.problems, self._search)
         if chain:
             raw = _without_settings(raw, chain[0], report)
         else:
@@ -253,7 +265,7 @@ class DefinitionFile:
             return
         is_pattern = has_magic(pattern)
         try:
-            names = matches(pattern, folder) if is_pattern else [pattern]
+            names = matches(pattern, folder, report.search) if is_pattern else [pattern]
         except TooMuch as error:
             report.error(at, f"`{pattern}` {error}")
             return

@@ -85,7 +85,7 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
         report.error(at, f"`{pattern}` is a pattern that leads out of {folder}: name each folder")
         return
     try:
-        names = matches(_expand_pattern(pattern), folder)
+        names = matches(_expand_pattern(pattern), folder, report.search)
     except TooMuch as error:
         report.error(at, f"`{pattern}` {error}")
         return

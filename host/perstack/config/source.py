@@ -90,9 +90,10 @@ class Source:
 class Reporter:
     """Collector of one file's problems, in a list that all files share."""
 
-    def __init__(self, source: Source, problems: list[Problem]) -> None:
-        """Append to `problems`."""
+    def __init__(self, source: Source, problems: list[Problem], search: SearchBudget | None = None) -> None:
+        """Append to `problems`. `search`: what the patterns of all files may look at together."""
         self.source = source
+        self.search = SearchBudget() if search is None else search
         self._problems = problems
 
     def error(self, path: KeyPath, message: str) -> None:
@@ -182,7 +183,8 @@ def _has_endless_key(line: str) -> bool:
 
 # Patterns of `include` and of Agent Skills, expanded without scanning a whole disk.
 
-MAX_EXAMINED_NAMES = 500_000  # maximum number of names of files and folders
+MAX_EXAMINED_NAMES = 500_000  # maximum names of files and folders, for all patterns of a definition together
+MAX_EXAMINED_OUTSIDE = 10_000  # maximum names for a pattern that leads out of the folder of its definition
 MAX_FOLDER_DEPTH = 100  # maximum nesting of folders for `**`: a program may have created a thousand levels
 
 _START_FOLDER = ""
@@ -193,17 +195,35 @@ class TooMuch(ValueError):
     """Pattern that matches or examines more than any project has."""
 
 
-def matches(pattern: str, folder: Path) -> list[str]:
+class SearchBudget:
+    """Number of names of files and folders that searches may still look at."""
+
+    def __init__(self) -> None:
+        """Begin with MAX_EXAMINED_NAMES."""
+        self.remaining = MAX_EXAMINED_NAMES
+
+    def limit_of(self, parts: tuple[str, ...]) -> int:
+        """Return the number for a pattern: few for one that leads out of its folder, as to a whole disk."""
+        is_outside = parts[:1] == ("/",) or ".." in parts
+        return min(self.remaining, MAX_EXAMINED_OUTSIDE) if is_outside else self.remaining
+
+
+def matches(pattern: str, folder: Path, budget: SearchBudget | None = None) -> list[str]:
     """Return the files that a pattern matches as in `glob`, relative to `folder`, sorted. Raises TooMuch."""
-    search = _PatternSearch(folder)
-    names = set(search.matches_below(_START_FOLDER, PurePath(pattern).parts))
+    budget, parts = budget or SearchBudget(), PurePath(pattern).parts
+    search = _PatternSearch(folder, budget.limit_of(parts))
+    try:
+        names = set(search.matches_below(_START_FOLDER, parts))
+    finally:
+        budget.remaining -= search.examined
     return sorted(name for name in names if (folder / name).is_file())
 
 
 class _PatternSearch:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
-        self._remaining = MAX_EXAMINED_NAMES
+        self._limit = limit
+        self.examined = 0
 
     def matches_below(self, subfolder: str, parts: tuple[str, ...]) -> Generator[str]:
         """Yield the matches of the remaining parts of a pattern in a folder."""
@@ -236,11 +256,9 @@ class _PatternSearch:
         try:
             with os.scandir(self._folder / subfolder) as entries:
                 for entry in entries:
-                    self._remaining -= 1
-                    if self._remaining < 0:
-                        raise TooMuch(
-                            f"looks at more than {MAX_EXAMINED_NAMES} files and folders: name a smaller folder"
-                        )
+                    if self.examined == self._limit:
+                        raise TooMuch(f"looks at more than {self._limit} files and folders: name a smaller folder")
+                    self.examined += 1
                     names.append((entry.name, entry.is_dir(follow_symlinks=False) or self._is_inner_link(entry)))
         except OSError:
             return names

@@ -22,7 +22,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.source import describe_problems
 from perstack.config.trust import Agreement
-from perstack.core.base.file_names import is_variables
+from perstack.core.base.file_names import STATE_FOLDER, is_variables
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.settings import Overrides
@@ -32,7 +32,6 @@ from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
 from perstack.doors.shared.job_status import spending_line
 from perstack.doors.shared.text import count
-from perstack.engine.context.host_context import STATE_DIR
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
 from perstack.host import Host
@@ -150,7 +149,7 @@ def copy_project(folder: Path, target: Path, leaves_out: Callable[[str], bool] =
         excluded = set[str]()
         for name in names:
             status = Path(base, name).lstat()
-            is_state = name == STATE_DIR and Path(base) == folder
+            is_state = name == STATE_FOLDER and Path(base) == folder
             if name in _EXCLUDED or is_state or leaves_out(name) or S_IFMT(status.st_mode) not in _FILE_TYPES:
                 excluded.add(name)
             elif not S_ISDIR(status.st_mode):

@@ -32,7 +32,10 @@ class Surroundings:
     hidden: tuple[Path, ...] = ()
     """Files and folders that no program may reach: state, keys and files of variables. Some may not exist yet.
     Excludes a file of variables that `readable` names."""
-    protected: tuple[Path, ...] = ()  # files that no program may change: the definitions of Experts
+    protected: tuple[Path, ...] = ()
+    """Files that no program may change or create: the definitions of Experts, and what the host or a permission rule
+    runs."""
+    shown: tuple[Path, ...] = ()  # folders in hidden ones that a program may read all the same: unpacked Agent Skills
     included: Callable[[], Iterable[Path]] = tuple  # list the files of `include` now; no program may add any
     on_notice: Callable[[str], None] = lambda line: None  # show a line to the user immediately
 

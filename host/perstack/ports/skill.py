@@ -109,6 +109,9 @@ class SkillContext:
     protected: tuple[Path, ...] = ()
     """Absolute paths of files that the host itself reads. Tools must neither read nor write them, but may show their
     names."""
+    read_only: tuple[Path, ...] = ()
+    """Absolute paths of programs that the host or a permission rule runs. Tools may read them, and must neither change
+    nor create them."""
     protected_patterns: tuple[str, ...] = ()  # absolute, of `include`: files that would be protected too
     writable: tuple[str, ...] = ()  # absolute, outside of the workspace: `writable` of `[sandbox]`
     readable: tuple[str, ...] = ()  # absolute, outside of the workspace, and files of variables

@@ -12,6 +12,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings
+from perstack.system.project_states import is_state_of_project
 
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev", "/run")
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/boot", "/var")
@@ -83,8 +84,12 @@ def _check_ours(setting: str, path: str, name: str, surroundings: Surroundings, 
     for reserved in _names(surroundings.hidden):
         if is_below(str(surroundings.workspace), (reserved,)) or not is_below(name, (reserved,)):
             continue
+        if not writable and is_below(name, tuple(_names(surroundings.shown))):
+            continue
         if writable or name != reserved or Path(reserved).is_dir():
             raise UsageError(f"{setting} is {path}, which the host keeps for itself: name another folder")
+    if is_state_of_project(os.path.abspath(name)):  # noqa: PTH100 - resolve() would follow links
+        raise UsageError(f"{setting} is {path}, the state of a perstack project: name another folder")
     if not writable:
         return
     reason = protected_by_name(fold_case(Path(name).parts[1:]), change=True)

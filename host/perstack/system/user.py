@@ -38,7 +38,11 @@ _DIRECTORIES = {
 }
 
 
-def user_directory(kind: Literal["config", "cache", "state"], env: Mapping[str, str]) -> Path:
+UserDirectory = Literal["config", "cache", "state"]
+USER_DIRECTORIES: tuple[UserDirectory, ...] = ("config", "cache", "state")
+
+
+def user_directory(kind: UserDirectory, env: Mapping[str, str]) -> Path:
     """Return perstack's directory for the user's settings, caches or state, which may not exist.
 
     Source: XDG Base Directory Specification. A relative path in a variable is ignored, as it requires: it would name

@@ -281,6 +281,24 @@ def test_what_is_never_recorded_is_not_even_under_another_name(folder: Path, sto
     wait_for(work())
 
 
+@pytest.mark.parametrize("name", ["sub/perstack", "a/b/perstack", "plain/perstack/jobs"])
+def test_the_state_of_another_project_is_not_recorded(folder: Path, storage: Storage, name: str) -> None:
+    state = folder / name
+    state.mkdir(parents=True)
+    (state / "job.json").write_text("of the host")
+
+    async def work() -> None:
+        take = partial(WorkspaceSnapshots(storage, "job", folder, ()).take, SnapshotPolicy())
+        before = await snapshot_entries(Trees(storage, "job"), (await take()).tree)
+        assert (os.fsencode(f"{name}/job.json") in before) == (not name.startswith("plain"))
+        (state.parent / "perstack.toml").touch()
+        after = await snapshot_entries(Trees(storage, "job"), (await take()).tree)
+        assert os.fsencode(f"{name}/job.json") not in after
+        assert os.fsencode(f"{state.parent.relative_to(folder)}/perstack.toml") in after
+
+    wait_for(work())
+
+
 def test_a_workspace_that_is_gone_cannot_be_taken_and_a_run_goes_on_without(bench: Bench, tmp_path: Path) -> None:
     storage = bench.host([], expert("a")).storage
 

@@ -80,6 +80,7 @@ class Tools:
     state_dir: str | None = "perstack"
     protected: tuple[Path, ...] = ()
     patterns: tuple[str, ...] = ()
+    read_only: tuple[Path, ...] = ()
     opens: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
@@ -95,6 +96,7 @@ class Tools:
             state_dir=self.state_dir,
             protected=self.protected,
             protected_patterns=self.patterns,
+            read_only=self.read_only,
             writable=self.writable,
             readable=self.readable,
         )

@@ -171,6 +171,33 @@ def test_a_program_makes_no_definition(box: Box, name: str) -> None:
     assert not (box.workspace / name).exists()
 
 
+@pytest.mark.parametrize("name", ["check.py", "tools/check.py"])
+def test_a_program_of_the_host_can_be_read_and_is_neither_changed_nor_made(box: Box, name: str) -> None:
+    path = box.workspace / name
+    named = replace(box, around=replace(box.around, protected=(*box.around.protected, path)))
+    assert named.run(f"mkdir -p $(dirname {name}) && echo evil > {name}").ending.refused
+    assert not path.exists()
+    path.write_text("exit 0")
+    ran = named.run(f"cat {name}; echo evil > {name}; rm -f {name}; mv {name} x; mv tools moved; true")
+    assert ran.output.startswith("exit 0")
+    assert path.read_text() == "exit 0"
+
+
+@pytest.mark.parametrize("name", ["sub/perstack", "a/b/perstack", "plain/perstack/jobs"])
+def test_the_state_of_another_project_is_absent(box: Box, name: str) -> None:
+    state = box.workspace / name
+    state.mkdir(parents=True)
+    (state / "job.json").write_text("SECRET")
+    if not name.startswith("plain"):
+        (state.parent / "perstack.toml").touch()
+    ran = box.run(
+        f"cat {name}/job.json; echo evil > {name}/job.json; mkdir {name}/x; mv {name} moved; cat moved/*; true"
+    )
+    assert "SECRET" not in ran.output
+    assert (state / "job.json").read_text() == "SECRET"
+    assert [path.name for path in state.iterdir()] == ["job.json"]
+
+
 def evil(name: str) -> str:
     return f"mkdir -p $(dirname {name}); printf '[experts.worker]\\nruntime = \"local\"\\n' > {name}"
 

@@ -19,6 +19,15 @@ _GIT_LINKS = frozenset({".git", "git~1"})  # `.git`, and its short name on Windo
 GIT_CONTENT = frozenset({"objects", "refs", "commondir"})
 """Names next to a file `HEAD`: with the first two, or the last, git treats the folder as a repository and executes what
 its `config` says."""
+STATE_FOLDER = "perstack"
+"""Name of the folder with a project's state, next to its perstack.toml."""
+STATE_CONTENT = frozenset(
+    {
+        *("jobs", "stops", "delegates", "delegatestops", "identity", "tasks", "iterations", "schedules"),
+        *("heads", "headsoftasks", "headsofseries", "headsofschedules", ".blobs", ".programs", ".rewinds"),
+    }
+)
+"""Names in a state folder of what a host acts on: a folder for each kind of log, and its own records."""
 _SAMPLE_SUFFIXES = frozenset({"example", "sample", "template", "dist"})
 """Suffixes of sample files of variables, which are there to be copied and contain no keys."""
 
@@ -36,9 +45,24 @@ def protected_by_name(parts: Parts, *, change: bool = False) -> str | None:
             return "the definition of Experts"
         if name in _GIT_LINKS and not _GIT_CONFIG_NAMES.isdisjoint(parts[index + 1 :]):
             return "what git executes"
+        if name == STATE_FOLDER and is_state_content(*parts[index + 1 : index + 2]):
+            return "the state of a perstack project"
         if change and name in _GIT_LINKS:
             return "git's own"
     return None
+
+
+def is_state_content(name: str = "") -> bool:
+    """Return True if a folder `perstack` with an entry of this folded name is a project's state.
+
+    Other folders of that name, such as a package's sources, are ordinary unless a definition is next to them.
+    """
+    return name in STATE_CONTENT
+
+
+def is_state_folder(name: str) -> bool:
+    """Return True if a folder of this name, next to a definition, is a project's state."""
+    return folded_name(name) == STATE_FOLDER
 
 
 def is_variables(name: str) -> bool:

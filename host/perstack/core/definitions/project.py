@@ -236,6 +236,7 @@ class Project(SharedKeys):
     recorded_permissions: Permissions | None = None  # of the start of iterations; they hold in addition to today's
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
+    test_commands: tuple[str | tuple[str, ...], ...] = ()  # of the Experts' tests, which are no part of an Expert
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
     # Experts that begin no Job, because a rule or limit may be misspelt, with the problems
     unguarded: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.grants import ProjectGrants
-from perstack.config.keys import KeyStore
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
-from perstack.config.trust import Agreement, TrustStore, folder_of
+from perstack.config.trust import Agreement, folder_of
+from perstack.core.base.file_names import STATE_FOLDER
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
@@ -32,6 +32,7 @@ from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.dataclass import dataclass
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
+from perstack.engine.context.protection import Protection, protection_of
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
 from perstack.engine.plugins.providers import ProviderPool
@@ -61,9 +62,6 @@ def not_attended() -> bool:
     return False
 
 
-STATE_DIR = "perstack"  # the directory of a workspace that tools must not touch
-
-
 @dataclass(frozen=True, slots=True)
 class HostContext:
     """A definition, and the services that its Experts run with."""
@@ -85,6 +83,10 @@ class HostContext:
     """Return the problem of a Coordinator's result that fits its schema, or None; for a caller with a check."""
     laid_out: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
+    declared: Project | None = None
+    """Today's definition, if `project` is a recorded one: what it runs is protected too."""
+    task_commands: tuple[tuple[str, ...], ...] = ()
+    """Commands that tasks wait with: what they run is protected too."""
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
     """Secrets that tools have shown, by the Job and the block of their numbers."""
 
@@ -93,7 +95,7 @@ class HostContext:
         from perstack.core.definitions.recorded_definition import restore_project
 
         project, overrides = restore_project(definition, self.project), self.overrides.or_else(definition.chosen)
-        return replace(self, project=project, overrides=overrides)
+        return replace(self, project=project, overrides=overrides, declared=self.declared or self.project)
 
     def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostContext:
         """Return this context with a budget for a Job of the Expert that is at most what is left of a series' budget.
@@ -177,17 +179,14 @@ class HostContext:
 
     def surroundings(self, job_id: str) -> Surroundings:
         """Return what sandboxes need to know of this machine: the workspace, and hidden and protected files."""
+        protection = self.protection
         return Surroundings(
             self.workspace,
             job_id,
             self.env.without_stored,
-            hidden=(
-                self.workspace / STATE_DIR,
-                *self.storage.places,
-                *self.audit.anchor_places,
-                *self._secret_files,
-            ),
-            protected=self._definitions,
+            hidden=protection.hidden,
+            protected=(*protection.definitions, *protection.programs),
+            shown=tuple(skill.folder for skill in self.laid_out or ()),
             included=self._included,
             on_notice=notice,
         )
@@ -210,9 +209,19 @@ class HostContext:
         return JobSnapshots(self.storage, job_id, self.workspace, self.surroundings(job_id).hidden)
 
     @property
-    def _definitions(self) -> tuple[Path, ...]:
-        lock = () if self.project.path is None else (lock_path(self.project.path),)
-        return tuple(Path(name).absolute() for name in (*self.project.files, *lock))
+    def protection(self) -> Protection:
+        """The files that Experts and their programs must keep off. Raises StorageError for unreadable grants."""
+        widening = self.overrides.widening
+        keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
+        return protection_of(
+            (self.project,) if self.declared is None else (self.project, self.declared),
+            self.workspace,
+            self.env,
+            state=(*self.storage.places, *self.audit.anchor_places),
+            secret=(path.absolute() for path in keys),
+            commands=self.task_commands,
+            rules=(*(() if widening is None else widening.allow), *self.grants.rules()),
+        )
 
     def _included(self) -> list[Path]:
         """Return the files that patterns of `include` match now; none, with a notice, for too many matches."""
@@ -228,12 +237,6 @@ class HostContext:
             except TooMuch as error:
                 notice(f"`{pattern}` of `include` {error}; look at what programs have made there")
         return paths
-
-    @property
-    def _secret_files(self) -> tuple[Path, ...]:
-        configured = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        of_user = (TrustStore.of_user().folder, KeyStore.of_user().path, ProjectGrants.place_of_user())
-        return (*(path.absolute() for path in configured), *of_user)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
         """Return the definition to record for an Expert that begins now. Raises as `check_ready`."""
@@ -259,15 +262,17 @@ class HostContext:
 
     def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
         """Return the context that skills are opened with."""
+        protection = self.protection
         return SkillContext(
             self.workspace,
             job_id,
             self.env.without_stored,
-            STATE_DIR,
+            STATE_FOLDER,
             tasks=tasks,
-            off_limits=(*self.storage.places, *self.audit.anchor_places),
+            off_limits=protection.state,
             programs=self.storage.programs,
-            protected=(*self._definitions, *self._secret_files),
+            protected=(*protection.definitions, *protection.secret),
+            read_only=protection.programs,
             protected_patterns=self.project.includes,
         )
 

@@ -13,7 +13,17 @@ import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from perstack.core.base.file_names import MAX_FOLDER_DEPTH, MAX_PATH_BYTES, is_name, is_never_recorded, spell
+from perstack.core.base.file_names import (
+    MAX_FOLDER_DEPTH,
+    MAX_PATH_BYTES,
+    STATE_FOLDER,
+    folded_name,
+    is_name,
+    is_never_recorded,
+    is_state_content,
+    is_state_folder,
+    spell,
+)
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
 from perstack.core.files.trees import (
@@ -33,6 +43,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
 from perstack.system.files import REAL_FOLDER
+from perstack.system.project_states import has_definition
 
 # Reading of files that may change at any time.
 #
@@ -307,7 +318,7 @@ class _WalkState:
                 names.append(name)
                 if self._entries + len(names) > MAX_ENTRIES:
                     raise _too_many_files()
-        return names
+        return _without_states(names, handle, path)
 
     def _examine(
         self, name: bytes, handle: int, path: bytes, previous: _KnownEntry | None, rules: IgnoreRules, depth: int
@@ -399,6 +410,14 @@ class _WalkState:
         latest = max(stamp[0], stamp[1])
         tick = _TICK_NS if stamp[0] % _SECOND_NS or stamp[1] % _SECOND_NS else _COARSE_TICK_NS
         return latest + tick >= self._began
+
+
+def _without_states(names: list[bytes], handle: int, path: bytes) -> list[bytes]:
+    """Return the names in a folder without the state of a project that is defined in it, or that it is itself."""
+    if is_state_folder(os.fsdecode(path.rstrip(b"/").rpartition(b"/")[2])):
+        names = [name for name in names if not is_state_content(folded_name(os.fsdecode(name)))]
+    states = [name for name in names if len(name) >= len(STATE_FOLDER) and is_state_folder(os.fsdecode(name))]
+    return [name for name in names if name not in states] if states and has_definition(handle) else names
 
 
 def _same_if_equal(previous: _KnownEntry | None, current: _KnownEntry) -> _KnownEntry:

@@ -18,6 +18,7 @@ from perstack.engine.log.storage import JobBlobs
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
 from perstack.system.files import read_below, read_regular
+from perstack.system.project_states import is_state_of_project
 from perstack.toolkit.context import Blob
 
 Attachable: TypeAlias = "str | Path | bytes | Blob"
@@ -125,15 +126,16 @@ def _path_of(location: str) -> str:
 
 
 def _is_off_limits(host: HostContext, real: Path, parts: tuple[str, ...]) -> bool:
-    context = host.skill_context("")
+    protection = host.protection
     if protected_by_name(fold_case(parts)) is not None or any(map(is_variables, parts)):
         return True
-    state = (host.workspace / context.state_dir,) if context.state_dir else ()
-    protected_paths = [os.path.realpath(path) for path in (*state, *context.off_limits, *context.protected)]
+    protected_paths = [os.path.realpath(path) for path in (*protection.hidden, *protection.definitions)]
     top = os.path.realpath(host.workspace)
     if is_below(str(real), [path for path in protected_paths if not is_below(top, (path,))]):
         return True
-    if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in context.protected_patterns):
+    if is_state_of_project(str(real)):
+        return True
+    if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in host.project.includes):
         return True
     hidden_paths = (*protected_paths, *(os.path.join(host.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
     return any(_is_same(real, path) for path in hidden_paths)

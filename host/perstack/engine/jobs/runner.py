@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,11 @@ from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
+from perstack.engine.log.storage import space_of
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
+from perstack.ports.storage import Storage
 from perstack.system.clock import new_ids
 from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
@@ -61,7 +64,19 @@ class RunnableContext:
         """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates. Raises NotAgreed."""
         host.agreement.check_definition()
         lock = host.lock() if lock is None else lock
+        host = replace(host, task_commands=await _task_commands(host.storage))
         return cls(host, lock, await host.knowledge(expert_key, lock))
+
+
+async def _task_commands(storage: Storage) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that tasks wait with: what they run is protected. Reads no log without such a task."""
+    entries = await space_of(storage, "task").entries()
+    task_ids = [task_id for task_id, entry in entries.items() if not entry or b'"polls"' in entry]
+    if not task_ids:
+        return ()
+    from perstack.engine.tasks.task_log import commands_of_tasks  # few Jobs run while a task waits with a command
+
+    return await commands_of_tasks(storage, task_ids)
 
 
 class JobRunner:

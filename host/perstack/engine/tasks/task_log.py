@@ -181,6 +181,17 @@ def _row_of(summary: TaskSummary) -> Row:
     return summary.model_dump(mode="json", by_alias=True)
 
 
+async def commands_of_tasks(storage: Storage, task_ids: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that these tasks wait with. Tasks that are gone or damaged run none."""
+    log = TaskLog(storage, AuditTrail.off(storage))
+    commands: list[tuple[str, ...]] = []
+    for task_id in task_ids:
+        with suppress(NotFound, Damaged):
+            waiting_for = (await log.load(task_id)).state.waiting_for
+            commands += [] if waiting_for is None or not waiting_for.command else [waiting_for.command]
+    return tuple(commands)
+
+
 # Dependencies between tasks.
 
 

@@ -1,0 +1,137 @@
+"""Find the files that the host runs by the commands of a definition, so that no Expert may change them.
+
+A command is read for every way in which it could run a file of the workspace: each word, the value of an option or a
+variable, the words of a shell line, the module after `-m`, and all of these in each folder that a line enters by `cd`.
+Nothing depends on which program is an interpreter. Data are the targets of redirections, and what a program names that
+is known to run nothing, such as `grep`.
+
+A path is certain if its word has a folder or the end of a file's name, as in `./check` and `check.py`. Any other word
+may be a file too, and is one if the file exists. Not found are files that a program reads without being told: Makefile,
+package.json, and modules that a script imports.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import all_suffixes
+from importlib.util import cache_from_source
+from itertools import chain
+from posixpath import join, normpath
+
+from perstack.core.permissions.programs import words_of
+
+_WORD = re.compile(r"[^\0\n]{1,4096}")
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_OPERATOR = re.compile(r"[<>&|;()]+")
+_REDIRECT = re.compile(r"[<>&]*[<>][<>&]*")
+_HERE = re.compile(r"\$(?:PWD\b|\{PWD\})")
+_KEYWORDS = frozenset(("!", "if", "then", "elif", "else", "while", "until", "do", "time", "{"))
+_READERS = words_of(
+    "[ [[ cat cmp comm cut diff echo egrep expr fgrep grep head jq ls md5sum printf sha256sum stat tail test wc"
+)
+"""Programs that run none of their arguments: what these name is data, such as a result that is measured."""
+_MAX_DEPTH = 4
+
+Found = Iterator[tuple[str, bool]]  # paths, each with whether it is certain
+
+
+def files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
+    """Return the paths of files that a shell line, or a program with its arguments, may run; True for certain ones.
+
+    Relative paths are seen from the folder that the command starts in. The files need not exist.
+
+    >>> dict(files_of_command("cd tools && python3 check.py < draft.md"))
+    {'cd': False, 'tools': False, 'python3': False, 'check.py': True, 'tools/check.py': True}
+    """
+    found = _of_line(command, 0) if isinstance(command, str) else _of_words(command, 0)
+    files: dict[str, bool] = {}
+    for path, is_certain in found:
+        files[path] = is_certain or files.get(path, False)
+    return files
+
+
+def files_of_server(command: str, args: Sequence[str]) -> Mapping[str, bool]:
+    """Return the paths of files that start a server: words after its own script are data, such as a database."""
+    words = [command]
+    for word in args:
+        words.append(word)
+        if not words[-2].startswith("-") and _is_certain(word):
+            break
+    return files_of_command(words)
+
+
+def files_of_entry(entry: str) -> tuple[str, ...]:
+    """Return the paths, seen from a folder of Python modules, of the files that importing `package.module:f` runs."""
+    parts = entry.partition(":")[0].strip().split(".")
+    tops = ("/".join(parts[: count + 1]) for count in range(len(parts)))
+    sources = tuple(f"{top}{ending}" for top in tops for ending in _module_endings())
+    return (*sources, *(cache_from_source(source) for source in sources if source.endswith(".py")))
+
+
+def _module_endings() -> Iterator[str]:
+    for suffix in all_suffixes():
+        yield from (suffix, f"/__init__{suffix}")
+
+
+def _of_line(line: str, depth: int) -> Found:
+    """Yield the files of a shell line. A line without valid quotes is split at everything that separates words."""
+    plain = _HERE.sub(".", line).replace("$(", " ( ").replace("`", " ; ")
+    lexer = shlex.shlex(plain, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        words = list(lexer)
+    except ValueError:
+        words = re.split(r"[\s;&|()\"'`]+", line)
+    folders = [words[index + 1] for index, word in enumerate(words[:-1]) if word in ("cd", "pushd")]
+    for path, is_certain in chain.from_iterable(_of_words(words, depth) for words in _simple_commands(words)):
+        yield path, is_certain
+        for folder in folders if is_certain else ():
+            yield from _found(join(folder, path))
+
+
+def _simple_commands(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the words of each command of a line, without keywords before it and targets of redirections."""
+    command: list[str] = []
+    for word, previous in zip(words, ("", *words), strict=False):
+        if _REDIRECT.fullmatch(word) or _REDIRECT.fullmatch(previous) or (not command and word in _KEYWORDS):
+            continue
+        if _OPERATOR.fullmatch(word):
+            yield command
+            command = []
+        else:
+            command.append(word)
+    yield command
+
+
+def _of_words(words: Sequence[str], depth: int) -> Found:
+    program = words[0] if words else ""
+    if program in _READERS or (program.startswith("/") and program.rpartition("/")[2] in _READERS):
+        return
+    for index, word in enumerate(words):
+        if index and words[index - 1] == "-m" and _MODULE.fullmatch(word):
+            yield from ((f"{word.replace('.', '/')}{end}", True) for end in (".py", "/__init__.py", "/__main__.py"))
+            continue
+        if depth < _MAX_DEPTH and re.search(r"[\s;&|]", word):
+            yield from _of_line(word, depth + 1)
+        yield from _found(word.partition("=")[2])
+        if not word.startswith("-"):
+            yield from _found(word)
+        elif not word.startswith("--") and _is_certain(word[2:]):
+            yield from _found(word[2:])
+
+
+def _found(word: str) -> Found:
+    """Yield a word as a normalized path, unless it is an option, an address, or certainly a folder."""
+    if _WORD.fullmatch(word) is None or word.startswith("-") or word.endswith("/") or "://" in word:
+        return
+    path = normpath(word)
+    if path not in (".", "..") and not path.endswith("/.."):
+        yield path, _is_certain(word)
+
+
+def _is_certain(word: str) -> bool:
+    return "/" in word or _ENDING.search(word) is not None

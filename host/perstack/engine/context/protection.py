@@ -1,0 +1,158 @@
+"""Which files of this machine Experts and their programs must keep off, and how: the one answer of the host.
+
+File tools, the views of sandboxes, snapshots, attachments and rewinds follow a `Protection`. In addition, some names
+are protected wherever they are (`core.base.file_names`): files of variables, definitions, git's own, and the state of
+any project.
+
+| kind | file tools | programs in a sandbox |
+| --- | --- | --- |
+| state: storage, anchors, and the user's folders of perstack | neither listed nor used | absent |
+| secret: files of variables and keys | listed | absent |
+| definitions, and what `include` matches | listed | read |
+| programs: what the host or an `allow` rule runs | read | read |
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from perstack.config.lock import lock_path
+from perstack.core.base.file_names import STATE_FOLDER
+from perstack.core.definitions.experts import FunctionEvaluator
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.sandbox import is_below
+from perstack.core.definitions.skills import McpStdioSkill, is_base_skill
+from perstack.dataclass import dataclass
+from perstack.system.user import USER_DIRECTORIES, user_directory
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Protected files and folders, as absolute paths. Some may not exist yet, and must not be created."""
+
+    state: tuple[Path, ...]
+    secret: tuple[Path, ...]
+    definitions: tuple[Path, ...]
+    programs: tuple[Path, ...]
+
+    @property
+    def hidden(self) -> tuple[Path, ...]:
+        """Files and folders that no program may reach, and no snapshot may contain."""
+        return (*self.state, *self.secret)
+
+
+def protection_of(
+    projects: Iterable[Project],
+    workspace: Path,
+    env: Mapping[str, str],
+    state: Iterable[Path],
+    secret: Iterable[Path],
+    commands: Iterable[str | tuple[str, ...]] = (),
+    rules: Iterable[str] = (),
+) -> Protection:
+    """Return what is protected in a workspace. Reads no content of files.
+
+    `projects`: the definition in force, and today's. `commands` and `rules` are those of the user and of tasks, which
+    no definition has.
+    """
+    projects = tuple(projects)
+    definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
+    return Protection(
+        tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_folders(env)))),
+        tuple(dict.fromkeys(secret)),
+        tuple(dict.fromkeys(definitions)),
+        tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
+    )
+
+
+def user_folders(env: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the user's folders of perstack, as this process and as its `.env` files name them."""
+    for variables in (os.environ, env):
+        yield from (user_directory(kind, variables) for kind in USER_DIRECTORIES)
+
+
+def _definitions(project: Project) -> Iterator[str | Path]:
+    yield from project.files
+    if project.path is not None:
+        yield lock_path(project.path)
+
+
+def _programs(
+    projects: Sequence[Project], workspace: Path, commands: Iterable[str | tuple[str, ...]], rules: Iterable[str]
+) -> Iterator[Path]:
+    """Yield the files that are run, under each folder that a command may start in. Reads no content."""
+    from perstack.core.permissions.rule_programs import programs_named_by
+    from perstack.core.permissions.run_files import files_of_command
+
+    files: dict[str, bool] = {}
+    for command in commands:
+        files |= files_of_command(command)
+    named = (*rules, *(rule for project in projects for rule in _allowed(project)))
+    files |= dict.fromkeys(programs_named_by(named), True)
+    folders, writable = [workspace], list[str]()
+    for project in projects:
+        for found in _files_of(project):
+            files |= found
+        folders += [] if project.path is None else [Path(project.path).absolute().parent]
+        writable += () if project.sandbox is None else project.sandbox.writable
+    folders = [*dict.fromkeys(folders)]
+    roots = (*map(str, folders), os.path.realpath(workspace))
+    for name, is_certain in files.items():
+        for folder in folders:
+            plain = os.path.normpath(os.path.expanduser(name) if name.startswith("~/") else folder / name)  # noqa: PTH111
+            if is_below(plain, roots) and not is_below(plain, writable):
+                yield from _program_at(Path(plain), is_certain=is_certain)
+    for entry in _entries(projects):
+        yield from _modules(entry, roots)
+
+
+def _program_at(path: Path, *, is_certain: bool) -> Iterator[Path]:
+    """Yield the program that a word names: a file, or what Python runs of a folder. Other folders are data."""
+    if path.is_dir():
+        main = path / "__main__.py"
+        if main.exists():
+            yield main
+    elif is_certain or path.is_file():
+        yield path
+
+
+def _allowed(project: Project) -> Iterator[str]:
+    of_experts = (expert.permissions for expert in project.experts.values())
+    for permissions in (project.permissions, project.recorded_permissions, *of_experts):
+        yield from () if permissions is None else permissions.allow
+
+
+def _files_of(project: Project) -> Iterator[Mapping[str, bool]]:
+    from perstack.core.permissions.run_files import files_of_command, files_of_server
+
+    for command in project.test_commands:
+        yield files_of_command(command)
+    if project.audit is not None and isinstance(project.audit.anchor, tuple):
+        yield files_of_command(project.audit.anchor)
+    for expert in project.experts.values():
+        evaluator = None if expert.iterate is None else expert.iterate.evaluator
+        if isinstance(evaluator, str | tuple):
+            yield files_of_command(evaluator)
+        for skill in expert.skills:
+            if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
+                yield files_of_server(skill.command, skill.args)
+
+
+def _entries(projects: Iterable[Project]) -> Iterator[str]:
+    for project in projects:
+        for expert in project.experts.values():
+            evaluator = None if expert.iterate is None else expert.iterate.evaluator
+            if isinstance(evaluator, FunctionEvaluator):
+                yield evaluator.entry
+
+
+def _modules(entry: str, roots: Iterable[str]) -> Iterator[Path]:
+    """Yield the modules of an evaluator function, in each folder of this process's modules that a Job may change."""
+    from perstack.core.permissions.run_files import files_of_entry
+
+    for place in dict.fromkeys(map(os.path.abspath, sys.path)):
+        if is_below(place, roots):
+            yield from (Path(place, name) for name in files_of_entry(entry))
