@@ -21,7 +21,9 @@ from unittest import mock
 
 import warm
 
+from perstack.config.state_marks import StateMark
 from perstack.doors.cli.main import entry
+from perstack.ports.storage import LocalState
 
 SECONDS = 60
 """Maximum seconds of a command."""
@@ -80,6 +82,7 @@ class Terminal:
             "PERSTACK_PLUGINS": "perstack.testing.plugin",
             "PERSTACK_SCRIPT": str(workspace / "script.json"),
             "TZ": "UTC",
+            "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
         }
 
     def project(self, toml: str, **turns: list[dict[str, Any]]) -> Terminal:
@@ -92,6 +95,13 @@ class Terminal:
     def trusted(self) -> Terminal:
         """Trust perstack.toml, as its own user would."""
         self.env["PERSTACK_TRUST"] = str(self.workspace / "perstack.toml")
+        return self
+
+    def agreed(self) -> Terminal:
+        """Agree to the state in the folder, as its user does after copying it here."""
+        state = LocalState((self.workspace / "perstack").absolute())
+        with mock.patch.dict(os.environ, self.env, clear=True):
+            StateMark(state).agree()
         return self
 
     def script(self, **turns: list[dict[str, Any]]) -> Terminal:

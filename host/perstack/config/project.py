@@ -14,7 +14,9 @@ from perstack.errors import UsageError
 from perstack.next_steps import Option, SetOption, WriteDefinition
 
 CONFIG_NAME = "perstack.toml"
-TRUST_VARIABLE = "PERSTACK_TRUST"  # absolute paths of trusted definition files, separated as in PATH
+TRUST_VARIABLE = "PERSTACK_TRUST"
+"""Environment variable with absolute paths, separated as in PATH: of definition files that are trusted, and of projects
+or state folders whose state is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,22 @@ def _nearest_config(start: Path) -> Path | None:
 
 def is_named(config: Path) -> bool:
     """Return whether the process's own PERSTACK_TRUST names this definition file, which is then trusted as a whole."""
-    trusted = map(Path, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep))
-    return any(path.is_absolute() and path.resolve() == config.resolve() for path in trusted)
+    return config.resolve() in _named_paths()
+
+
+def is_state_named(state: Path, project: Path) -> bool:
+    """Return whether PERSTACK_TRUST names this state, or the project whose folder contains it.
+
+    A project is named by its folder or by the perstack.toml in it.
+    """
+    state, project = state.resolve(), project.resolve()
+    of_project = {project, project / CONFIG_NAME} if state.is_relative_to(project) else set[Path]()
+    return not of_project.union((state,)).isdisjoint(_named_paths())
+
+
+def _named_paths() -> set[Path]:
+    named = map(Path, filter(None, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep)))
+    return {path.resolve() for path in named if path.is_absolute()}
 
 
 def check_owner(path: Path, option: Option | None = None, owners: Collection[int] = ()) -> None:

@@ -16,8 +16,12 @@ from perstack.next_steps import Note, SetOption, Trust
 _ADDRESS_SUFFIXES = ("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")
 
 
+STATE_KEY = "PERSTACK_STATE_KEY"
+"""Variable with the key of the marks of state: the host reads it from its own process's environment alone."""
+
+
 class Environment(dict[str, str]):
-    """Variables by name. Must not be changed after construction."""
+    """Variables by name, without the key of the user's state. Must not be changed after construction."""
 
     def __init__(
         self,
@@ -30,7 +34,7 @@ class Environment(dict[str, str]):
         stored: Iterable[str] = (),
     ) -> None:
         """Copy the variables and their origins."""
-        super().__init__(variables)
+        super().__init__((name, value) for name, value in variables.items() if name != STATE_KEY)
         self.unconfirmed: Mapping[str, str] = dict(unconfirmed or {})  # set by a workspace file only: that file
         self.files = tuple(files)  # all files that were searched, as absolute paths
         self.sources: Mapping[str, str] = dict(sources or {})  # of variables that a file names: where the value is set

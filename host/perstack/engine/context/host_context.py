@@ -18,7 +18,7 @@ from perstack.config.grants import ProjectGrants
 from perstack.config.keys import KeyStore
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
-from perstack.config.trust import Agreement, TrustStore, folder_of, skill_items
+from perstack.config.trust import Agreement, folder_of, skill_items
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
@@ -43,7 +43,7 @@ from perstack.ports.runtime import Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
 from perstack.system.clock import Clock
-from perstack.system.user import notice
+from perstack.system.user import notice, user_directory
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
@@ -233,7 +233,7 @@ class HostContext:
     @property
     def _secret_files(self) -> tuple[Path, ...]:
         configured = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        of_user = (TrustStore.of_user().folder, KeyStore.of_user().path, ProjectGrants.place_of_user())
+        of_user = (user_directory("state", os.environ), KeyStore.of_user().path)
         return (*(path.absolute() for path in configured), *of_user)
 
     def definition(self, expert_key: str) -> SeriesDefinition:
