@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from perstack.config.state_marks import StateKey, StateMark
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project, Workspace
@@ -97,6 +98,13 @@ class Seen:
 def open_storage(storage: str, workspace: Path) -> Storage:
     """Open a storage by its address."""
     return load_plugins((), {}).open_storage(storage, workspace)
+
+
+def agree_to_state(folder: Path, storage: str = "file:perstack", env: Mapping[str, str] = os.environ) -> None:
+    """Agree to state that the test has put there, as its user does by `perstack trust --state`."""
+    state = open_storage(storage, folder).local_state
+    if state is not None:
+        StateMark(state, StateKey.of_user(env)).agree()
 
 
 STORAGES = [

@@ -20,10 +20,9 @@ from typing import Any
 from unittest import mock
 
 import warm
+from hosts import agree_to_state
 
-from perstack.config.state_marks import StateMark
 from perstack.doors.cli.main import entry
-from perstack.ports.storage import LocalState
 
 SECONDS = 60
 """Maximum seconds of a command."""
@@ -99,9 +98,7 @@ class Terminal:
 
     def agreed(self) -> Terminal:
         """Agree to the state in the folder, as its user does after copying it here."""
-        state = LocalState((self.workspace / "perstack").absolute())
-        with mock.patch.dict(os.environ, self.env, clear=True):
-            StateMark(state).agree()
+        agree_to_state(self.workspace, env=self.env)
         return self
 
     def script(self, **turns: list[dict[str, Any]]) -> Terminal:

@@ -18,7 +18,7 @@ overridden here: a test compares the two.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 from typing_extensions import override
@@ -26,7 +26,7 @@ from typing_extensions import override
 from perstack.config.project import ProjectPlace, is_state_named
 from perstack.config.state_marks import StateMark
 from perstack.core.base.chain import Head
-from perstack.errors import NotAgreed
+from perstack.errors import NotAgreed, StorageError
 from perstack.next_steps import Trust
 from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
 
@@ -39,10 +39,11 @@ def guard_state(storage: Storage, place: ProjectPlace, named: str | None = None)
     state = storage.local_state
     if state is None or isinstance(storage, UnmarkedStorage):
         return storage
-    if is_state_named(state.path, place.state_root) or is_state_named(state.path, place.folder):
-        return storage
     mark = StateMark(state)
-    return storage if mark.is_valid() else UnmarkedStorage(storage, StateGate(storage, mark, named))
+    is_agreed = is_state_named(state.path, place.state_root) or is_state_named(state.path, place.folder)
+    if (is_agreed and not mark.is_absent()) or mark.is_valid():
+        return storage
+    return UnmarkedStorage(storage, StateGate(storage, mark, named, is_agreed=is_agreed))
 
 
 async def require_own_state(storage: Storage) -> None:
@@ -54,16 +55,23 @@ async def require_own_state(storage: Storage) -> None:
 class StateGate:
     """Decides whether a storage's state may be acted upon: opened once, for all its spaces."""
 
-    def __init__(self, storage: Storage, mark: StateMark, named: str | None = None) -> None:
-        """Start closed."""
+    def __init__(
+        self, storage: Storage, mark: StateMark, named: str | None = None, *, is_agreed: bool = False
+    ) -> None:
+        """Start closed. `is_agreed`: PERSTACK_TRUST names the state, so a key that cannot be kept is no obstacle."""
         self.is_open = False
         self.mark = mark
+        self._is_agreed = is_agreed
         self._storage = storage
         self._named = named
 
     async def require(self) -> None:
         """Mark state that does not exist yet. Raises NotAgreed for any other without a valid mark, and StorageError."""
-        self.is_open = self.is_open or self.mark.claim()
+        if self.is_open:
+            return
+        with suppress(StorageError) if self._is_agreed else nullcontext():
+            self.is_open = self.mark.claim()
+        self.is_open = self.is_open or self._is_agreed
         if not self.is_open:
             from perstack.engine.context.waiting_work import waiting_work  # only refusals and `perstack trust` need it
 
