@@ -72,7 +72,8 @@ class StateKey:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StorageError(f"{self.path}: {_reason(error)}: the key of your state cannot be read") from error
+            words = f"{self.path}: {_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
+            raise StorageError(words) from error
         if len(key) < _MIN_KEY_CHARACTERS:
             raise StorageError(f"{self.path}: this is no key: remove it, and agree to your state again")
         return key

@@ -32,17 +32,17 @@ from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef,
 
 
 def guard_state(storage: Storage, place: ProjectPlace, named: str | None = None) -> Storage:
-    """Return the storage, wrapped unless the state is this user's or on a server. `named`: its address, if given.
-
-    Raises StorageError if the user's key cannot be used.
-    """
+    """Return the storage, wrapped unless the state is this user's or on a server. `named`: its address, if given."""
     state = storage.local_state
     if state is None or isinstance(storage, UnmarkedStorage):
         return storage
     mark = StateMark(state)
     is_agreed = is_state_named(state.path, place.state_root) or is_state_named(state.path, place.folder)
-    if (is_agreed and not mark.is_absent()) or mark.is_valid():
+    if is_agreed and not mark.is_absent():
         return storage
+    with suppress(StorageError):  # of a key that cannot be used: the state can be read, and what acts reports it
+        if mark.is_valid():
+            return storage
     return UnmarkedStorage(storage, StateGate(storage, mark, named, is_agreed=is_agreed))
 
 
@@ -55,9 +55,7 @@ async def require_own_state(storage: Storage) -> None:
 class StateGate:
     """Decides whether a storage's state may be acted upon: opened once, for all its spaces."""
 
-    def __init__(
-        self, storage: Storage, mark: StateMark, named: str | None = None, *, is_agreed: bool = False
-    ) -> None:
+    def __init__(self, storage: Storage, mark: StateMark, named: str | None = None, *, is_agreed: bool = False) -> None:
         """Start closed. `is_agreed`: PERSTACK_TRUST names the state, so a key that cannot be kept is no obstacle."""
         self.is_open = False
         self.mark = mark
