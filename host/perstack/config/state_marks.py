@@ -38,6 +38,7 @@ from perstack.system.files import (
     read_rest,
     sync,
 )
+from perstack.system.git_index import tracked_digest
 from perstack.system.user import user_directory
 
 _MIN_KEY_CHARACTERS = 32
@@ -226,12 +227,14 @@ def _identity(state: LocalState) -> str:
     """Return what identifies a folder or file on its file system. Raises OSError.
 
     An inode number is used again after its folder was removed; the time of its creation, which no program can set,
-    then differs. The device is left out: its number may change when the machine starts.
+    then differs. The device is left out: its number may change when the machine starts. What git tracks there counts:
+    a pull puts files of others into a folder that stays the same.
     """
     status = state.path.stat()
     if state.is_file != stat.S_ISREG(status.st_mode):
         raise NotADirectoryError(state.path)
-    return f"{status.st_ino} {_created_at(state.path)}"
+    tracked = "".join(map(tracked_digest, (state.path, *state.companions)))
+    return f"{status.st_ino} {_created_at(state.path)} {tracked}"
 
 
 if sys.platform == "linux":

@@ -233,6 +233,41 @@ def test_a_mark_from_elsewhere_is_none(terminal: Terminal) -> None:
         assert terminal.call("delete", "j", "--yes").code == 2
 
 
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_a_pull_does_not_bring_state_into_a_marked_folder(
+    terminal: Terminal, stranger: Terminal, tmp_path_factory: pytest.TempPathFactory, version: str
+) -> None:
+    ours = Terminal(tmp_path_factory.mktemp("ours") / "clone")
+    git(stranger.workspace, "init", "-q", ".")
+    git(stranger.workspace, "add", "-f", "perstack.toml")
+    git(stranger.workspace, "commit", "-qm", "clean")
+    git(stranger.workspace, "clone", "-q", ".", str(ours.workspace))
+    git(ours.workspace, "update-index", "--index-version", version)
+    ours.env = terminal.env | {"PERSTACK_SCRIPT": str(ours.workspace / "script.json")}
+    ours.script(solo=[reply("done")])
+    assert ours.call("run", "solo", "go", "--job-id", "mine").code == 0
+    assert ours.call("delete", "mine", "--yes").code == 0
+
+    git(stranger.workspace, "add", "-Af", "perstack")
+    git(stranger.workspace, "commit", "-qm", "planted")
+    git(ours.workspace, "pull", "-q")
+    for command in (("resume", "limited", "--max-steps", "9"), ("task", "run-due"), ("cancel", "limited", "--final")):
+        assert ours.call(*command).code == 2
+    assert ours.call("trust", "--state", "--yes").code == 0
+    assert ours.call("cancel", "limited", "--final").code == 0
+
+    with stranger.log_of("done-1").open("ab") as log:
+        log.write(b"more\n")
+    git(stranger.workspace, "commit", "-qam", "changed")
+    git(ours.workspace, "pull", "-q")
+    assert ours.call("delete", "done", "--yes").code == 2
+    assert not Path(stranger.env["OWNED"]).exists()
+
+
 @pytest.mark.parametrize(
     "forge",
     [
