@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import tomllib
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,11 +101,17 @@ def open_storage(storage: str, workspace: Path) -> Storage:
     return load_plugins((), {}).open_storage(storage, workspace)
 
 
-def agree_to_state(folder: Path, storage: str = "file:perstack", env: Mapping[str, str] = os.environ) -> None:
-    """Agree to state that the test has put there, as its user does by `perstack trust --state`."""
-    state = open_storage(storage, folder).local_state
-    if state is not None:
-        StateMark(state, StateKey.of_user(env)).agree()
+def agree_to_state(folder: Path, storage: str | None = None, env: Mapping[str, str] = os.environ) -> None:
+    """Agree to state that the test has put there, if there is any, as its user does by `perstack trust --state`.
+
+    `storage` None: that of perstack.toml, or the default.
+    """
+    if storage is None:
+        definition = folder / "perstack.toml"
+        storage = tomllib.loads(definition.read_text()).get("storage") if definition.exists() else None
+    state = open_storage(storage or "file:perstack", folder).local_state
+    if state is not None and not (mark := StateMark(state, StateKey.of_user(env))).is_absent():
+        mark.agree()
 
 
 STORAGES = [

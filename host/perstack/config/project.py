@@ -70,7 +70,7 @@ def _nearest_config(start: Path) -> Path | None:
 
 def is_named(config: Path) -> bool:
     """Return whether the process's own PERSTACK_TRUST names this definition file, which is then trusted as a whole."""
-    return config.resolve() in _named_paths()
+    return _real(config) in _named_paths()
 
 
 def is_state_named(state: Path, project: Path) -> bool:
@@ -78,14 +78,18 @@ def is_state_named(state: Path, project: Path) -> bool:
 
     A project is named by its folder or by the perstack.toml in it.
     """
-    state, project = state.resolve(), project.resolve()
+    state, project = _real(state), _real(project)
     of_project = {project, project / CONFIG_NAME} if state.is_relative_to(project) else set[Path]()
     return not of_project.union((state,)).isdisjoint(_named_paths())
 
 
 def _named_paths() -> set[Path]:
     named = map(Path, filter(None, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep)))
-    return {path.resolve() for path in named if path.is_absolute()}
+    return {_real(path) for path in named if path.is_absolute()}
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # `Path.resolve` raises for a loop of links
 
 
 def check_owner(path: Path, option: Option | None = None, owners: Collection[int] = ()) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from terminal import Terminal, reply
 
 from perstack.errors import NotAgreed
 from perstack.host import Host
+from perstack.system.process_groups import boot_identity, process_start_time
 
 NOBODY = "perstack trust --state"
 PROJECT = """
@@ -231,6 +233,69 @@ def test_a_mark_from_elsewhere_is_none(terminal: Terminal) -> None:
         shutil.rmtree(terminal.workspace / "perstack")
         shutil.copytree(kept, terminal.workspace / "perstack")
         assert terminal.call("delete", "j", "--yes").code == 2
+
+
+@pytest.mark.parametrize(
+    "place", ["perstack/.rewinds", "perstack/rewinds", ".rewinds", ".perstack-rewind-0123456789ab"]
+)
+@pytest.mark.parametrize("phase", ["clearing", "forward", "back"])
+@pytest.mark.parametrize("staging", ["../Documents", "{outside}", ".s", "link"])
+def test_a_planted_journal_is_read_by_nobody(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory, place: str, phase: str, staging: str
+) -> None:
+    outside = tmp_path_factory.mktemp("Documents")
+    (outside / "thesis.txt").write_text("thesis")
+    workspace = terminal.project(HARMLESS, solo=[reply("done")]).workspace
+    (workspace / ".s").mkdir()
+    (workspace / ".s" / "new-0").write_text("echo")
+    (workspace / "link").symlink_to(outside)
+    steps = [{"act": "put", "path": path, "number": 0} for path in ("../.bash_profile", ".git/hooks/post-commit")]
+    journal = {"workspace": str(workspace), "storage": str(workspace / "perstack"), "phase": phase, "steps": steps}
+    name = sha256(os.path.realpath(workspace).encode()).hexdigest()[:32]
+    (workspace / place).mkdir(parents=True)
+    text = json.dumps({**journal, "staging": staging.format(outside=outside)})
+    (workspace / place / f"{name}.json").write_text(text)
+    (workspace / place / f"{name}.lock").touch()
+    for command in (("jobs",), ("run", "solo", "go"), ("rewind", "x", "x-1-1", "--yes")):
+        assert "Traceback" not in terminal.call(*command).err
+    assert (outside / "thesis.txt").read_text() == "thesis"
+    assert [path.name for path in outside.iterdir()] == ["thesis.txt"]
+    assert not (workspace.parent / ".bash_profile").exists()
+    assert (workspace / ".s" / "new-0").exists()
+
+
+def test_no_process_of_the_user_is_ended_for_a_planted_record(cloned: Terminal) -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        try:
+            lines = f"{boot_identity()} 1 1\n{process.pid} {process_start_time(process.pid)}\n"
+            for folder in ("perstack/.programs", "perstack/programs"):
+                (cloned.workspace / folder).mkdir(parents=True, exist_ok=True)
+                (cloned.workspace / folder / "0123456789abcdef.1").write_text(lines)
+            for command in (*ACTS, *READS):
+                cloned.call(*command)
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+def test_no_head_of_it_is_sent_to_an_anchor(cloned: Terminal) -> None:
+    """Records wait in the state until an anchor has accepted them."""
+    outbox = open_storage("file:perstack", cloned.workspace).space("headsoftasks")
+    wait_for(outbox.create_job("t"))
+    sent = cloned.workspace / "anchor.jsonl"
+    (cloned.workspace / "perstack.toml").write_text(f'[audit]\nanchor = "file:{sent}"\n{HARMLESS}')
+    for command in (*ACTS, ("verify", "--all")):
+        cloned.call(*command)
+    assert not sent.exists()
+    assert "records of the heads of 1 tasks" in cloned.call("trust", "--state", "--show").out
+
+
+def test_an_event_from_outside_and_a_watcher_are_refused_too(cloned: Terminal) -> None:
+    event = {"specversion": "1.0", "id": "7", "source": "/ci", "type": "done", "data": "green"}
+    assert cloned.run("signal", "t", stdin=json.dumps(event)).code == 2
+    assert cloned.run("signal", "limited", stdin=json.dumps(event)).code == 2
+    assert cloned.run("task", "run-due", "--watch").code == 2
+    assert not owned(cloned)
 
 
 def git(folder: Path, *words: str) -> None:
