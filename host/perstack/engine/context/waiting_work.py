@@ -20,8 +20,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.skills import AgentSkill, is_base_skill
 from perstack.core.iterations.evolve import evolve_series
 from perstack.core.iterations.state import SeriesState, parse_series_event
-from perstack.core.runs.messages import ExpertMessage
-from perstack.core.runs.state import Phase, Run
+from perstack.core.runs.state import Phase, Run, latest_reply
 from perstack.core.schedules.schedule import evolve_schedule, parse_schedule_event
 from perstack.core.tasks.events import parse_task_event
 from perstack.core.tasks.evolve import evolve_task
@@ -95,8 +94,8 @@ def _grants(run: Run) -> bool:
 def _of_run(run: Run) -> Iterator[str]:
     start = run.start
     yield f"Run {run.id} ({run.status}): Expert {_ascii(start.expert_key)} on {_ascii(run.on)}"
-    if run.phase is Phase.REPLIED and isinstance(run.messages[-1], ExpertMessage):
-        for part in run.messages[-1].tool_calls:
+    if run.phase is Phase.REPLIED:
+        for part in latest_reply(run).tool_calls:
             yield f"  calls: {_ascii(part.tool_name)} {_json(part.args)}"
     for call in run.open_calls:
         approved = " (approved)" if call.approval is not None else ""
