@@ -13,10 +13,11 @@ from terminal import Terminal, reply
 
 from perstack.config.state_marks import StateKey, StateMark
 from perstack.core.base.file_names import checked_path
+from perstack.engine.context.unmarked_state import UnmarkedStorage
 from perstack.engine.files.rewind_journal import Journal
 from perstack.errors import StorageError
 from perstack.ports.environment import STATE_KEY, Environment
-from perstack.ports.storage import LocalState
+from perstack.ports.storage import LocalState, Storage
 
 ALONE = '[experts.solo]\ninstruction = "You work alone."\n'
 CREATE = """
@@ -213,3 +214,8 @@ def test_a_path_that_no_writer_records_is_refused(path: str) -> None:
 def test_a_staging_folder_that_no_rewind_makes_is_refused(staging: str) -> None:
     with pytest.raises(ValueError, match="no name that a rewind gives"):
         Journal.model_validate({"workspace": "/w", "storage": "s", "staging": staging, "phase": "clearing"})
+
+
+def test_the_wrapper_of_unmarked_state_decides_about_every_method_of_the_port() -> None:
+    methods = {name for name in vars(Storage) if not name.startswith("_")} - {"keeps_copies"}
+    assert methods <= vars(UnmarkedStorage).keys()
