@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -32,6 +33,11 @@ _SANDBOX = Path(__file__).parent / "plugins" / "bubblewrap"
 
 _SEEN: dict[tuple[int, str], str] = {}
 """Processes that existed before the test: those of longer-lived fixtures, or left by a test that failed for them."""
+
+_STATE_HOME = tempfile.TemporaryDirectory(prefix="perstack-state-home-")
+"""The user's state directory in tests, of this process: no test writes to the developer's own, and the key of marks is
+created once."""
+os.environ["XDG_STATE_HOME"] = _STATE_HOME.name
 
 _OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev |/atomic_moto.py ")
 

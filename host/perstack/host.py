@@ -31,8 +31,8 @@ from perstack.core.definitions.settings import Overrides
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import dispatching_of, open_state
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
+from perstack.engine.context.unmarked_state import guard_state
 from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
-from perstack.engine.files.rewind_lock import repair_on_open
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
@@ -154,6 +154,7 @@ class Host:
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
             storage = open_state(registry, project, place, storage, public, agreement)
+        storage = guard_state(storage, place)
         adopted = agreement.adopt(project)
         agreement.take_choices(adopted, overrides or Overrides())
         folder = place.workspace(adopted, workspace)
@@ -260,8 +261,7 @@ class Host:
         )
 
     async def __aenter__(self) -> Host:
-        """Finish or undo an interrupted rewind of the workspace."""
-        await repair_on_open(self.storage, self.workspace, self.files.settle_rewind)
+        """Return the Host, which `close` closes."""
         return self
 
     async def __aexit__(

@@ -125,9 +125,11 @@ class LogIn:
 
 @dataclass(frozen=True)
 class Trust:
-    """Trust what the files of a project execute or reach, which only a person can do."""
+    """Trust what the files of a project execute or reach, or its state, which only a person can do."""
 
     folder: str | None = None  # the project's folder; None for the door's own project
+    is_state: bool = False  # True for what is waiting to run in its state
+    storage: str | None = None  # address of that state, if it was named; None for the project's
 
 
 NextStep: TypeAlias = (
@@ -211,6 +213,7 @@ IN_WORDS: Mapping[str, str] = {
     "Install": "install the skills again",
     "LogIn": "a person has to log in for skill {skill_name}",
     "Trust": "a person has to trust the project",
+    "Trust is_state": "a person has to trust the state",
 }
 
 

@@ -62,11 +62,11 @@ def _add(fd: int, job_id: str, seq: int, entry: bytes, *, synced: bool) -> None:
         sync_data(fd)
 
 
-def read_entries(space: OpenDirectory, jobs: Iterable[str]) -> dict[str, bytes]:
+def read_entries(space: OpenDirectory, jobs: Iterable[str], *, may_rewrite: bool) -> dict[str, bytes]:
     """Return the entry of each of these Jobs; empty bytes for a Job without one."""
     data = space.read(_FILE) or b""
     entries = _parse(data)
-    if data.count(b"\n\n") > 2 * len(entries) + _MAX_OUTDATED_LINES:
+    if may_rewrite and data.count(b"\n\n") > 2 * len(entries) + _MAX_OUTDATED_LINES:
         with suppress(StorageError):  # the file is readable even if the rewrite fails
             _compact(space)
     return {job_id: entries[job_id][1] if job_id in entries else b"" for job_id in jobs}

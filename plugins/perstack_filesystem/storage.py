@@ -9,6 +9,7 @@
 {root}/.blobs/{ab}/{sha256}                        blobs that Jobs share, as hard links
 {root}/jobs/entries.jsonl                          index entry of each Job (cache); created when needed
 {root}/.programs/{mark}                            running program and its owner
+{root}/origin.json                                 the host's proof of whose state this is
 
 Another namespace has its own directory in place of `jobs`.
 
@@ -40,7 +41,7 @@ from perstack.core.base.chain import EMPTY_LOG, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import NotFound, StorageError
 from perstack.ports.formats import JobFormat
-from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage
 from perstack.support.storage import (
     check_redaction,
     check_space,
@@ -153,13 +154,19 @@ class FilesystemStorage(BlobFolders, Storage):
         space: str = "jobs",
         formats: Sequence[JobFormat] = (),
         folders: OpenFolders | None = None,
+        *,
+        is_evidence: bool = False,
     ) -> None:
-        """Open nothing yet; `folders` is the directory cache of another namespace of this root."""
+        """Open nothing yet; `folders` is the directory cache of another namespace of this root.
+
+        `is_evidence`: reading does not rewrite an index.
+        """
         super().__init__(root, space, folders)
         self._spaces: dict[str, FilesystemStorage] = {}
         self._logs: OrderedDict[RunRef, LogFile] = OrderedDict()
         self._foreign = ForeignJobs(formats)
         self._entries = EntryIndex()
+        self._is_evidence = is_evidence
         self._turn = Lock()
         self._pace = LatencyMonitor()
 
@@ -175,13 +182,24 @@ class FilesystemStorage(BlobFolders, Storage):
 
     @property
     @override
+    def local_state(self) -> LocalState:
+        return LocalState(self._root.absolute())
+
+    @override
+    def as_evidence(self) -> Storage:
+        return FilesystemStorage(self._root, self._space, self._foreign.formats, is_evidence=True)
+
+    @property
+    @override
     def programs(self) -> Path:
         return self._root / ".programs"
 
     @override
     def space(self, name: str) -> Storage:
         if name not in self._spaces:
-            self._spaces[name] = FilesystemStorage(self._root, check_space(name), self._foreign.formats, self._folders)
+            self._spaces[name] = FilesystemStorage(
+                self._root, check_space(name), self._foreign.formats, self._folders, is_evidence=self._is_evidence
+            )
         return self._spaces[name]
 
     @override
@@ -364,7 +382,7 @@ class FilesystemStorage(BlobFolders, Storage):
     async def entries(self) -> Mapping[str, bytes]:
         with ExitStack() as opened:
             jobs = self._jobs(opened)
-            return {} if jobs is None else read_entries(jobs, job_names(jobs))
+            return {} if jobs is None else read_entries(jobs, job_names(jobs), may_rewrite=not self._is_evidence)
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:

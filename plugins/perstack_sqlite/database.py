@@ -10,15 +10,18 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from perstack.errors import StorageError
 from perstack.system.concurrency import LatencyMonitor, shield_until_done
-from perstack.system.files import FILE_MODE, make_state_folder, sync_directory
+from perstack.system.files import FILE_MODE, make_state_folder, open_for_reading, sync_directory
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 T = TypeVar("T")
 
@@ -132,6 +135,14 @@ _RETRY_INTERVAL_S = 0.01  # seconds between two attempts while another process o
 _CREATION_LOCK = Lock()
 """Held while a file is created: closing its descriptor would release the locks that this process has on it."""
 
+_CHUNK_BYTES = 1 << 20
+
+
+def companions(path: Path) -> tuple[Path, ...]:
+    """Return the files with which SQLite may complete or change the content of a database file."""
+    return tuple(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-journal"))
+
+
 SPACE = "substr(job_id, 1, instr(job_id, '/'))"  # SQL expression for a row's namespace, exactly as in the index of Jobs
 
 # A record's key is its Run's number (runs.n) times 2^32 plus its sequence number: one tree in reading order.
@@ -156,9 +167,11 @@ class Database:
     A read never waits for a write that is blocked by another process or a slow disk.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open nothing yet."""
+    def __init__(self, path: Path, *, is_evidence: bool = False) -> None:
+        """Open nothing yet. `is_evidence`: reading creates and changes no file next to this one."""
         self.path = path
+        self._is_evidence = is_evidence
+        self._copy: TemporaryDirectory[str] | None = None  # what is read if the file has a log that SQLite would apply
         self._opening = Lock()
         self._reader = DatabaseConnection(self._open_to_read, "perstack-sqlite-read")
         self._writer = DatabaseConnection(self._open_to_write, "perstack-sqlite-write")
@@ -219,6 +232,9 @@ class Database:
             await self._reader.close()
         finally:
             await self._writer.close()
+            copy, self._copy = self._copy, None
+            if copy is not None:
+                copy.cleanup()
 
     def _open_to_write(self) -> sqlite3.Connection:
         self._syncs = None
@@ -242,14 +258,33 @@ class Database:
 
     def _open_to_read(self) -> sqlite3.Connection:
         """Open the reading connection. On a read-only path create neither tables nor companion files."""
+        if self._is_evidence:
+            return self._open_evidence()
         if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK):
             return self._open()
         self._check_size()
         # A non-empty WAL must be read, and SQLite then needs the -shm file; otherwise `immutable` needs no other file.
         log = self.path.with_name(self.path.name + "-wal")
-        mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
+        return self._open_unchanged(self.path, "mode=ro" if log.exists() and log.stat().st_size else "immutable=1")
+
+    def _open_evidence(self) -> sqlite3.Connection:
+        """Open the file without writing next to it: a copy of it, if SQLite would have to apply a log first."""
+        self._check_size()
+        if not any(os.path.lexists(path) for path in companions(self.path)):
+            return self._open_unchanged(self.path, "immutable=1")
+        from tempfile import TemporaryDirectory  # few states have one of them at rest
+
+        self._copy = TemporaryDirectory(prefix="perstack-")
+        for path in (self.path, *companions(self.path)):
+            copy = Path(self._copy.name, path.name)
+            with suppress(FileNotFoundError), open_for_reading(path) as file, copy.open("wb") as new:
+                while data := os.read(file, _CHUNK_BYTES):
+                    new.write(data)
+        return self._open_unchanged(Path(self._copy.name, self.path.name), "mode=rw")
+
+    def _open_unchanged(self, path: Path, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{quote(str(self.path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
+            f"file:{quote(str(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
         )
         try:
             self._check_identity(connection)

@@ -31,7 +31,7 @@ from typing_extensions import override
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.ids import check_id, check_job_id
 from perstack.errors import NotFound, StorageError
-from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage
+from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage
 from perstack.support.storage import (
     check_redaction,
     check_space,
@@ -51,7 +51,7 @@ from perstack.support.storage import (
 )
 from perstack.system.concurrency import shield_until_done
 from perstack.system.files import FILE_MODE, FOLDER_MODE, hold_file_lock, lock_holder, open_regular
-from perstack_sqlite.database import SPACE, Database
+from perstack_sqlite.database import SPACE, Database, companions
 
 
 def _drop_blobs(db: sqlite3.Connection, job: str, names: Iterable[str]) -> None:
@@ -145,9 +145,19 @@ class SqliteStorage(Storage):
     @property
     @override
     def places(self) -> tuple[Path, ...]:
-        names = (f"{self._path.name}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))
-        files = (self._path.with_name(name).absolute() for name in names)
-        return (*files, self._leases.absolute(), self.programs)
+        state = self.local_state
+        return (state.path, *state.companions, state.mark, self._leases.absolute(), self.programs)
+
+    @property
+    @override
+    def local_state(self) -> LocalState:
+        path = self._path.absolute()
+        return LocalState(path, is_file=True, companions=companions(path))
+
+    @override
+    def as_evidence(self) -> Storage:
+        space = self._prefix.removesuffix("/")
+        return SqliteStorage(self._path, space, Database(self._path, is_evidence=True))
 
     @property
     @override

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import workload
+from hosts import agree_to_state
 from workload import spread
 
 from perstack.core.audit.verification import Report
@@ -66,6 +67,7 @@ class Stage:
         """What a process left that met the fault."""
         folder = self.room / f"{next(self.numbers)}"
         shutil.copytree(self.template, folder)
+        agree_to_state(folder)
         aside = folder.with_name(f"{folder.name}-aside")
         victim = self.victims.run(folder, *self.scene.victim, aside=aside, fault=fault)
         assert "Traceback" not in victim.err, (fault, victim.err)

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import pytest
 import workload
-from hosts import other_address, server_variables
+from hosts import agree_to_state, other_address, server_variables
 
 from perstack.errors import Conflict, NotFound
 from perstack.host import Host
@@ -94,6 +94,7 @@ class Two:
     def copied(self, state: Path, folder: Path) -> None:
         """A state of the workspace once more, with a store of its own."""
         shutil.copytree(state, folder)
+        agree_to_state(folder)
         theirs = other_address(self.storage)
         if theirs != self.storage:
             toml = folder / "perstack.toml"

@@ -14,6 +14,7 @@ import pytest
 import warm
 import workload
 from folder_trees import Tree, tree
+from hosts import agree_to_state
 from terminal import reply
 from workload import spread
 
@@ -46,11 +47,14 @@ class Scene:
     """A workspace whose Job has two checkpoints, with its files as they are after it; put back for each trial."""
 
     def __init__(self, folder: Path, victims: Victims, storage: str) -> None:
-        self.folder = folder / "room"
+        self.world = folder / "world"
+        self.folder = self.world / "room"
         self._aside = folder
         self._copy = folder / "copy"
-        self._victims = victims
-        self.folder.mkdir()
+        self._env = {"XDG_STATE_HOME": str(self.world / "home")}  # faults are met there too: it has the journal
+        self._victims = victims.with_env(self._env)
+        self._storage = storage
+        self.folder.mkdir(parents=True)
         (self.folder / "perstack.toml").write_text(RECORDED.format(storage=storage))
         turns = [reply("", ("exec", {"command": "sh", "args": ["-c", one]}), usage=(9, 1)) for one in (FIRST, SECOND)]
         workload.script(folder, worker=[*turns, reply("done", usage=(9, 1))])
@@ -69,12 +73,29 @@ class Scene:
         """As it was right after the Job."""
         shutil.rmtree(self.folder)
         shutil.copytree(self._copy, self.folder, symlinks=True)
+        agree_to_state(self.folder, self._storage, self._env)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of its commands."""
+        return {**workload.env(self.folder.parent.parent), **self._env}
+
+    def looks(self) -> Victim:
+        """Run a command that only reads: it repairs nothing."""
+        files, of_rewind = self.files, self.rewind_files
+        looked = self.call("jobs")
+        assert (self.files, self.rewind_files) == (files, of_rewind)
+        return looked
+
+    def acts(self, fault: Fault | None = None) -> Victim:
+        """Run a command that acts: it first repairs what is there, even if it then only shows a plan."""
+        return self.call("rewind", "j", self.checkpoint, "--dry-run", fault=fault)
 
     def rewinds(self, fault: Fault | None = None) -> Victim:
         return self.call("rewind", "j", self.checkpoint, "--yes", fault=fault)
 
     def call(self, *argv: str, fault: Fault | None = None) -> Victim:
-        return self._victims.run(self.folder, *argv, aside=self._aside / "aside", fault=fault)
+        return self._victims.run(self.folder, *argv, aside=self._aside / "aside", fault=fault, root=self.world)
 
     @property
     def files(self) -> Tree:
@@ -83,7 +104,7 @@ class Scene:
     @property
     def rewind_files(self) -> list[Path]:
         """What a rewind has while it is under way."""
-        journals = (self.folder / "perstack").glob("*rewinds/*.json")
+        journals = (self.world / "home" / "perstack").glob("rewinds/*.json")
         return [*self.folder.glob(".perstack-rewind*"), *journals]
 
 
@@ -105,7 +126,9 @@ def test_a_rewind_is_made_whole_or_not_at_all_wherever_it_dies_or_fails(
         assert hit.was_killed or not hit.reached or kind not in ("kill", "torn")
         if kind not in ("kill", "torn"):
             assert scene.files in (scene.before, scene.after), f"{kind} at {at}: {hit.err}"
-        looked = scene.call("jobs")
+        looked = scene.looks()
+        assert looked.code == 0, looked.err
+        looked = scene.acts()
         assert looked.code == 0, looked.err
         assert scene.rewind_files == [], f"{kind} at {at}: {looked.err}"
         assert scene.files in (scene.before, scene.after), f"{kind} at {at}"
@@ -135,8 +158,8 @@ def test_whoever_finishes_a_rewind_may_be_killed_over_it_too(scene: Scene, thoro
         scene.begin()
         assert scene.rewinds(Fault("kill", chance.randrange(boundaries // 3, boundaries))).was_killed
         for _ in range(3):
-            scene.call("jobs", fault=Fault("kill", chance.randrange(1, 20)))
-        scene.call("jobs")
+            scene.acts(Fault("kill", chance.randrange(1, 20)))
+        scene.acts()
         assert scene.rewind_files == []
         assert scene.files in (scene.before, scene.after)
         _is_recorded(scene)
@@ -156,7 +179,7 @@ def test_no_job_begins_on_half_of_a_rewind(scene: Scene) -> None:
 
 @pytest.mark.timeout(600)
 def test_of_two_rewinds_at_once_each_is_whole_or_refused(scene: Scene) -> None:
-    env = workload.env(scene.folder.parent)
+    env = scene.env
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     for _ in range(3):
         scene.begin()
@@ -201,5 +224,5 @@ def test_a_hostile_process_beside_a_rewind_has_it_write_nowhere_else(scene: Scen
             over.set()
             attacking.result(30)
         assert tree(outside) == mine
-        scene.call("jobs")
+        scene.acts()
         assert scene.rewind_files == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Generator
+import tomllib
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from perstack.config.state_marks import StateKey, StateMark
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project, Workspace
@@ -97,6 +99,19 @@ class Seen:
 def open_storage(storage: str, workspace: Path) -> Storage:
     """Open a storage by its address."""
     return load_plugins((), {}).open_storage(storage, workspace)
+
+
+def agree_to_state(folder: Path, storage: str | None = None, env: Mapping[str, str] = os.environ) -> None:
+    """Agree to state that the test has put there, if there is any, as its user does by `perstack trust --state`.
+
+    `storage` None: that of perstack.toml, or the default.
+    """
+    if storage is None:
+        definition = folder / "perstack.toml"
+        storage = tomllib.loads(definition.read_text()).get("storage") if definition.exists() else None
+    state = open_storage(storage or "file:perstack", folder).local_state
+    if state is not None and not (mark := StateMark(state, StateKey.of_user(env))).is_absent():
+        mark.agree()
 
 
 STORAGES = [

@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import warm
+from hosts import agree_to_state
 
 from perstack.doors.cli.main import entry
 
@@ -91,6 +92,7 @@ class Terminal:
             "PERSTACK_PLUGINS": "perstack.testing.plugin",
             "PERSTACK_SCRIPT": str(workspace / "script.json"),
             "TZ": "UTC",
+            "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
             "PERSTACK_TRUST": str(workspace),  # the tests' definitions are their user's own; see `as_stranger`
         }
 
@@ -104,6 +106,11 @@ class Terminal:
     def as_stranger(self) -> Terminal:
         """Run commands as a user who has agreed to nothing in this folder."""
         del self.env["PERSTACK_TRUST"]
+        return self
+
+    def agreed(self) -> Terminal:
+        """Agree to the state in the folder, as its user does after copying it here."""
+        agree_to_state(self.workspace, env=self.env)
         return self
 
     def script(self, **turns: list[dict[str, Any]]) -> Terminal:

@@ -75,6 +75,7 @@ def env(aside: Path) -> dict[str, str]:
         "PERSTACK_PLUGINS": "perstack.testing.plugin",
         "PERSTACK_SCRIPT": str(aside / "script.json"),
         "TZ": "UTC",
+        "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
     }
 
 

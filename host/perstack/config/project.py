@@ -14,7 +14,9 @@ from perstack.errors import UsageError
 from perstack.next_steps import Option, SetOption, WriteDefinition
 
 CONFIG_NAME = "perstack.toml"
-TRUST_VARIABLE = "PERSTACK_TRUST"  # absolute paths of trusted folders or definition files, separated as in PATH
+TRUST_VARIABLE = "PERSTACK_TRUST"
+"""Environment variable with absolute paths, separated as in PATH: of definition files that are trusted, or of their
+folders, and of projects or state folders whose state is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,27 @@ def _nearest_config(start: Path) -> Path | None:
 
 def is_named(config: Path) -> bool:
     """Return whether the process's own PERSTACK_TRUST names this definition file, or its folder: it is trusted then."""
-    trusted = map(Path, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep))
-    names = (config.resolve(), config.resolve().parent)
-    return any(path.is_absolute() and path.resolve() in names for path in trusted)
+    config = _real(config)
+    return not {config, config.parent}.isdisjoint(_named_paths())
+
+
+def is_state_named(state: Path, project: Path) -> bool:
+    """Return whether PERSTACK_TRUST names this state, or the project whose folder contains it.
+
+    A project is named by its folder or by the perstack.toml in it.
+    """
+    state, project = _real(state), _real(project)
+    of_project = {project, project / CONFIG_NAME} if state.is_relative_to(project) else set[Path]()
+    return not of_project.union((state,)).isdisjoint(_named_paths())
+
+
+def _named_paths() -> set[Path]:
+    named = map(Path, filter(None, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep)))
+    return {_real(path) for path in named if path.is_absolute()}
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # `Path.resolve` raises for a loop of links
 
 
 def check_owner(path: Path, option: Option | None = None, owners: Collection[int] = ()) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from perstack.next_steps import Note, SetOption, Trust
 
+STATE_KEY = "PERSTACK_STATE_KEY"
+"""Variable with the key of the marks of state: the host reads it from its own process's environment alone."""
+
 
 class Environment(dict[str, str]):
-    """Variables by name. Must not be changed after construction."""
+    """Variables by name, without the key of the user's state. Must not be changed after construction."""
 
     def __init__(
         self,
@@ -21,7 +24,7 @@ class Environment(dict[str, str]):
         stored: Iterable[str] = (),
     ) -> None:
         """Copy the variables and their origins."""
-        super().__init__(variables)
+        super().__init__((name, value) for name, value in variables.items() if name != STATE_KEY)
         self.files = tuple(files)  # all files that were searched, as absolute paths
         self.unread = tuple(unread)  # files that are there, and that nobody has agreed to
         self.sources: Mapping[str, str] = dict(sources or {})  # of variables that a file names: where the value is set

@@ -79,6 +79,23 @@ class JobSize(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class LocalState:
+    """The folder or file on this machine that holds all logs of a storage; it may not exist yet."""
+
+    path: Path
+    is_file: bool = False
+    companions: tuple[Path, ...] = ()  # files that the storage reads together with the file
+
+    @property
+    def mark(self) -> Path:
+        """Path of the host's proof of who made the state: in the folder, or next to the file."""
+        return self.path.with_name(f"{self.path.name}-{MARK_NAME}") if self.is_file else self.path / MARK_NAME
+
+
+MARK_NAME = "origin.json"
+
+
+@dataclass(frozen=True, slots=True)
 class StorageCheck:
     """Result of checking one requirement of a storage."""
 
@@ -329,6 +346,22 @@ class Storage(ABC):
         return ()
 
     # Local files. Tools must not touch them.
+
+    @property
+    def local_state(self) -> LocalState | None:
+        """The folder or file that holds everything; None for a server, whose address its user agrees to.
+
+        The host acts on a folder or file only if it can prove that its user's installation made it.
+        """
+        return None
+
+    def as_evidence(self) -> Storage:
+        """Return this storage, opened such that reading writes nothing to its folder or file, not even a cache.
+
+        The host reads state of unknown origin through it. A storage with a `local_state` overrides it if its reads
+        may write.
+        """
+        return self
 
     @property
     def places(self) -> tuple[Path, ...]:

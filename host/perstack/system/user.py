@@ -12,6 +12,7 @@ from typing import Literal
 
 from perstack.core.base.ids import By
 from perstack.core.base.text import one_line
+from perstack.errors import StorageError
 
 # Notices on stderr.
 
@@ -46,12 +47,16 @@ def user_directory(kind: UserDirectory, env: Mapping[str, str]) -> Path:
     """Return perstack's directory for the user's settings, caches or state, which may not exist.
 
     Source: XDG Base Directory Specification. A relative path in a variable is ignored, as it requires: it would name
-    another directory in each working directory.
+    another directory in each working directory. Raises StorageError without a home directory.
     """
     variable, default = _DIRECTORIES[kind]
     configured = Path(env.get(variable, ""))
-    base = configured if configured.is_absolute() else Path(env.get("HOME") or Path.home()) / default
-    return base / "perstack"
+    if configured.is_absolute():
+        return configured / "perstack"
+    try:
+        return Path(env.get("HOME") or Path.home()) / default / "perstack"
+    except RuntimeError as error:  # neither HOME nor an entry in the user database
+        raise StorageError(f"there is no home directory: set HOME, or {variable} to an absolute path") from error
 
 
 @lru_cache(maxsize=64)

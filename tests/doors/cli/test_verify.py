@@ -251,6 +251,7 @@ def test_what_the_original_wrote_is_not_vouched_for(terminal: Terminal) -> None:
 
 def test_of_a_job_that_went_on_here_only_what_is_sealed_is_vouched_for(terminal: Terminal) -> None:
     copytree(GOLDEN / CASES[0] / "perstack", terminal.workspace / "perstack")
+    terminal.agreed()
     job_id = next(terminal.jobs().iterdir()).name
     key = terminal.call("jobs", "--json").events[0]["expertKey"]
     terminal.project(f'[experts."{key}"]\ninstruction = "You go on."\n', **{key: [{**reply("and on"), "repeat": True}]})

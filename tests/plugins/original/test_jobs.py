@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosts import Bench, Seen, expert, wait_for
+from hosts import Bench, Seen, agree_to_state, expert, wait_for
 
 from golden import CASES, GOLDEN, states
 from perstack.core.base.chain import open_line
@@ -29,6 +29,7 @@ def files(tmp_path: Path) -> Bench:
 
 def golden_job(bench: Bench, case: str) -> str:
     shutil.copytree(GOLDEN / case / "perstack", bench.workspace / "perstack")
+    agree_to_state(bench.workspace)
     return next((bench.workspace / "perstack" / "jobs").iterdir()).name
 
 

@@ -10,6 +10,9 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 Parts = tuple[str, ...]
 
@@ -177,6 +180,38 @@ def is_never_recorded(name: bytes) -> bool:
     if not name.isascii():
         return _is_private(name.decode("utf-8", "replace"))
     return name.startswith(b".") and _is_private(name.decode())
+
+
+def is_path(path: bytes) -> bool:
+    """Return True for a path below a folder that this host could have recorded.
+
+    False for absolute paths, `..`, names that no file can have, and what is never recorded. Links are refused where the
+    path is opened: only the file system knows them.
+    """
+    return len(path) <= MAX_PATH_BYTES and all(
+        is_name(part) and not is_never_recorded(part) for part in path.split(b"/")
+    )
+
+
+def checked_path(text: str) -> str:
+    """Return the spelling of a path. Raises ValueError unless `is_path` accepts it."""
+    if not is_path(parse_spelling(text)):
+        raise ValueError("this is no path of a file below a folder")
+    return text
+
+
+StoredPath = Annotated[str, AfterValidator(checked_path)]
+"""A path in a file of ours (a log, a journal, a list of files), relative to a folder, as `spell` writes it."""
+
+
+def _checked_staging(text: str) -> str:
+    if re.fullmatch(rf"{re.escape(STAGING_PREFIX)}[0-9a-f]{{12}}", text) is None:
+        raise ValueError("this is no name that a rewind gives its folder")
+    return text
+
+
+StagingName = Annotated[str, AfterValidator(_checked_staging)]
+"""Name of the folder in which a rewind prepares files."""
 
 
 def _is_private(name: str) -> bool:

@@ -23,7 +23,7 @@ from typing import Literal, assert_never, get_args
 
 from pydantic import JsonValue
 
-from perstack.core.base.file_names import MAX_PATH_BYTES, is_name, parse_spelling, spell
+from perstack.core.base.file_names import MAX_PATH_BYTES, is_name, is_never_recorded, parse_spelling, spell
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 
@@ -166,8 +166,8 @@ def _is_size(size: int) -> bool:
 
 def _name(text: str) -> bytes:
     name = _parse_path(text)
-    if not is_name(name):
-        raise NotATree("has a name that no file in a folder can have")
+    if not is_name(name) or is_never_recorded(name):
+        raise NotATree("has a name that no file in a folder can have, or that is never recorded")
     return name
 
 

@@ -269,7 +269,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack login --provider openai < key.txt",
     ),
     "logout": ("perstack logout tracker", "perstack logout --provider openai"),
-    "trust": ("perstack trust --show", "perstack trust"),
+    "trust": ("perstack trust --show", "perstack trust", "perstack trust --state --show"),
     "doctor": ("perstack doctor",),
     "plugins": ("perstack plugins", "perstack plugins --json | jq -r '.plugins[].name'"),
     "completion": (

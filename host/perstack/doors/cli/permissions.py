@@ -30,6 +30,7 @@ from perstack.errors import UsageError
 
 if TYPE_CHECKING:
     from perstack.host import Host
+    from perstack.ports.storage import LocalState
 
 _File = tuple[str, Permissions] | None
 
@@ -240,16 +241,24 @@ def _object(text: str) -> JsonObject:
 @click.option("--show", is_flag=True, help="Only show what needs agreement, and what has changed.")
 @click.option("--revoke", is_flag=True, help="Revoke all agreements for this folder.")
 @click.option("--yes", is_flag=True, help="Agree without confirmation.")
-@definition_options
-def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> None:
+@click.option("--state", "of_state", is_flag=True, help="Trust what is waiting to run in the state, in place of that.")
+@place_options
+def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: HostOptions) -> None:
     """Trust what perstack.toml starts, reads, writes, reaches and pays, and its .env files.
 
-    Before that, nothing of it has an effect; a .env file that you did not name is not read.
+    Before that, nothing of it has an effect; a .env file that you did not name is not read. With --state, trust a
+    state folder that somebody else made, or that was copied here: before that, its Jobs are shown, and nothing acts on
+    them.
 
     A running server, `mcp` or `acp`, then uses a changed definition. Exit status 0 if everything is trusted, 1 if not.
     """
     if sum((show, revoke, yes)) > 1:
         raise UsageError("--show, --revoke and --yes exclude each other: choose one")
+    if of_state:
+        _trust_state(options, show=show, revoke=revoke, yes=yes)
+        return
+    if options.storage is not None:
+        raise UsageError("--storage names state: give --state with it")
     if revoke and options.config is None and options.find().config is None:
         raise UsageError("there is no perstack.toml here, so nothing is trusted: go to the folder of one")
     place, store = options.find(), TrustStore.of_user()
@@ -274,6 +283,37 @@ def trust_command(show: bool, revoke: bool, yes: bool, options: HostOptions) -> 
     if not declared.is_whole:
         print_err("files of other folders can be read now: look at what they declare, by this command once more")
         sys.exit(1)
+    print_err("trusted")
+
+
+def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -> None:
+    from perstack.config.state_marks import StateMark
+    from perstack.engine.context.waiting_work import waiting_work
+
+    async def look(host: Host) -> tuple[LocalState | None, list[str]]:
+        state = host.storage.local_state
+        return state, [] if revoke or state is None else await waiting_work(host.storage.as_evidence())
+
+    state, page = options.look(look)
+    if state is None:
+        raise UsageError("a server keeps the state: agree to its address with `perstack trust`")
+    mark = StateMark(state)
+    path = one_line(str(state.path))
+    if revoke:
+        print_err(f"no longer trusted: {path}" if mark.remove() else "this state was not trusted")
+        return
+    for line in page:
+        print_out(one_line(line))
+    if show or mark.is_valid():
+        print_err("this state is trusted already" if mark.is_valid() else "this state is not trusted")
+        return
+    if mark.is_absent():
+        print_err("there is no state yet; what your perstack makes here is trusted")
+        return
+    if not yes and not _confirm():
+        print_err("nothing was changed")
+        sys.exit(1)
+    mark.agree()
     print_err("trusted")
 
 

@@ -15,6 +15,8 @@ _AT_A_TERMINAL: Mapping[str, str] = {
     "LogIn": "log in by `perstack login {skill_name}`",
     "Trust": "agree to it by `perstack trust`",
     "Trust folder": "agree to it by `perstack trust` in {folder}",
+    "Trust is_state": "see what waits there, and agree to it, by `perstack trust --state`",
+    "Trust is_state storage": "see what waits there, and agree to it, by `perstack trust --state --storage {storage}`",
 }
 
 # Next steps as prompts of an ACP session.
@@ -51,6 +53,8 @@ COMMANDS: Mapping[str, str] = {
     "Install": "perstack install",
     "LogIn": "perstack login {skill_name}",
     "Trust": "perstack trust",
+    "Trust is_state": "perstack trust --state",
+    "Trust is_state storage": "perstack trust --state --storage {storage}",
 }
 _LIMITS = {
     name: f"--{name.replace('_', '-')} {value}"
@@ -99,6 +103,7 @@ CLI: Mapping[str, str] = {
     "LogIn": "{command}",
     "Trust": "agree to it with `{command}`",
     "Trust folder": "agree to it with `{command}` in its folder",
+    "Trust is_state": "see what waits there, and agree to it, with `{command}`",
 }
 
 
@@ -134,6 +139,10 @@ MCP: Mapping[str, str] = {
     "LogIn": "a person has to run `perstack login {skill_name}`",
     "Trust": "a person agrees by `perstack trust`",
     "Trust folder": "a person agrees by `perstack trust` in {folder}",
+    "Trust is_state": "a person looks at what waits there, and agrees, by `perstack trust --state`",
+    "Trust is_state storage": (
+        "a person looks at what waits there, and agrees, by `perstack trust --state --storage {storage}`"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from perstack.core.base.chain import is_redaction_of, open_line
 from perstack.core.base.ids import Owner, OwnerKind, number_of_run
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
+from perstack.engine.context.unmarked_state import require_own_state
 from perstack.engine.log.event_log import job_ids, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import checkpoint_ids
@@ -103,7 +104,8 @@ async def copy_storage(
 ) -> AsyncGenerator[CopyResult]:
     """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970), the oldest first.
 
-    Raises NotFound for an unknown id, and UsageError if source and target are one storage.
+    Raises NotFound for an unknown id, UsageError if source and target are one storage, and NotAgreed: a copy would make
+    state of unknown origin the user's own.
     """
     if source.location == target.location:
         raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")
@@ -111,6 +113,8 @@ async def copy_storage(
     missing = sorted(set(ids) - {owner.id for owner in owners})
     if missing:
         raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {source.location}")
+    for storage in (source, target):
+        await require_own_state(storage)
     for owner in owners:
         copying = _OwnerCopy(space_of(source, owner.kind), space_of(target, owner.kind), owner)
         if since is None or await copying.last_event() >= since:
@@ -287,7 +291,7 @@ class StorageAdmin:
     ) -> AsyncGenerator[CopyResult]:
         """Copy Jobs, tasks and series unchanged to another storage, and yield each copy; existing copies are continued.
 
-        Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, and UsageError for one storage.
+        Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, NotAgreed, UsageError for one storage.
         """
         async with aclosing(copy_storage(self._storage, target, ids, since)) as results:
             async for result in results:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from perstack.config.project import ProjectPlace
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.definitions.project import Project
+from perstack.engine.context.unmarked_state import guard_state
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
+from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_address, find_by_address, variables_in
 
@@ -35,19 +37,20 @@ def open_state(
 ) -> Storage:
     """Open the storage of a project, or the one named `named`, which is resolved against the current folder.
 
-    `agreement` None: what was trusted by `perstack trust`. Raises UsageError if the storage is not installed or not
-    trusted, if a variable is not set, or if a link leads to the state and it is not named.
+    State on this machine that its user's installation did not make can only be read. `agreement` None: what was trusted
+    by `perstack trust`. Raises UsageError if the storage is not installed or not trusted, if a variable is not set, or
+    if a link leads to the state and it is not named.
     """
     setting = project.storage_setting
     if named is not None:
         address = storage_address(plugins, named, env)
         is_same_kind = address.partition(":")[0] == project.storage.partition(":")[0]
-        return plugins.open_storage(address, place.folder, setting if is_same_kind else {})
+        return guard_state(plugins.open_storage(address, place.folder, setting if is_same_kind else {}), place, named)
     (agreement or Agreement(project)).check_keys(project, ("storage", "storage_setting"))
     address = storage_address(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root, setting)
     _refuse_link(storage, place.state_root)
-    return storage
+    return guard_state(storage, place)
 
 
 def _refuse_link(storage: Storage, root: Path) -> None:
@@ -70,7 +73,7 @@ def state_environment(project: Project, place: ProjectPlace, named: str | None) 
     workers = () if project.workers is None or project.workers.dispatcher is None else (project.workers.dispatcher,)
     if variables_in([project.storage if named is None else named, *workers]):
         return environment_of(project, place).without_stored
-    return os.environ
+    return Environment(os.environ)
 
 
 def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:

@@ -1,4 +1,8 @@
-"""The journal of a rewind: its steps, on disk before the first one, so that the next process can complete it."""
+"""The journal of a rewind: its steps, on disk before the first one, so that the next process can complete it.
+
+It says what is done to files, so it is in the user's state directory, which no repository and no program of an Expert
+can write. Each path in it is a `StoredPath`, and is opened without following links.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from perstack.core.base.file_names import StagingName, StoredPath
 from perstack.core.base.records import Fact, falsy
 from perstack.errors import StorageError
 from perstack.system.files import (
@@ -20,7 +25,6 @@ from perstack.system.files import (
     FileTooLarge,
     open_for_reading,
     open_regular,
-    read_regular,
     read_rest,
     sync,
     sync_directory,
@@ -99,7 +103,7 @@ class Step(Fact):
     """One change of a path in the workspace."""
 
     act: Literal["remove", "rmdir", "mkdir", "put"]
-    path: str  # path as spelled in trees
+    path: StoredPath  # path as spelled in trees
     number: int  # number of the files in the staging folder: `new-7` will be put in place, `old-7` was there before
     replaces: bool = Field(default=False, exclude_if=falsy)  # True if a file or link was at the path before
     digest: str = Field(default="", exclude_if=falsy)  # digest of the file to put in place; empty for a link
@@ -120,7 +124,8 @@ class Journal(Fact):
     """A rewind of one workspace, and its progress."""
 
     workspace: str
-    staging: str
+    storage: str  # location of the state of the Job that is rewound
+    staging: StagingName
     phase: Literal["clearing", "forward", "back"]
     """`clearing`: only the staging folder is left to remove. `forward`: steps are made. `back`: steps are undone."""
     is_made: bool = Field(default=False, exclude_if=falsy)  # True if the files are restored and that is recorded
@@ -138,14 +143,11 @@ class JournalFile:
         self._new_path = path.with_suffix(".new")
         self.workspace = workspace
 
-    def is_there(self) -> bool:
-        """Return whether a rewind of the workspace is unfinished. Checks the path only."""
-        return self.path.exists()
-
     def read(self) -> Journal | None:
         """Return the journal; None without one. Raises StorageError."""
         try:
-            journal = Journal.model_validate_json(read_regular(self.path, _MAX_JOURNAL_BYTES))
+            with open_for_reading(self.path) as file:
+                journal = Journal.model_validate_json(read_rest(file, _MAX_JOURNAL_BYTES))
         except FileNotFoundError:
             return None
         except FileTooLarge:

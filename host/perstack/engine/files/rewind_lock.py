@@ -15,11 +15,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.config.trust import TrustStore
 from perstack.errors import Conflict, StorageError
-from perstack.ports.storage import Storage
 from perstack.system.files import FILE_MODE, FOLDER_MODE, open_regular, try_lock
-from perstack.system.user import notice
+from perstack.system.user import user_directory
 
 
 class RewindInProgress(Conflict):
@@ -80,44 +78,42 @@ def _take(workspace: Path, lock: Path) -> int:
 # Paths.
 
 
-def journal_path(storage: Storage, workspace: Path) -> Path:
-    """Return the journal's path: next to the storage's local files or in the user's folder, never in the workspace."""
+def journal_path(workspace: Path) -> Path:
+    """Return the journal's path, in the user's state directory, where neither a repository nor a program puts one."""
     name = f"{sha256(os.path.realpath(os.fsencode(workspace))).hexdigest()[:32]}.json"
-    programs = storage.programs
-    if programs is not None:
-        return programs.with_name(programs.name.removesuffix("programs") + "rewinds") / name
-    return TrustStore.of_user().folder.with_name("rewinds") / name
+    return user_directory("state", os.environ) / "rewinds" / name
 
 
-def lock_path(storage: Storage, workspace: Path) -> Path:
+def lock_path(workspace: Path) -> Path:
     """Return the path of the lock for rewinds of a workspace."""
-    return journal_path(storage, workspace).with_suffix(".lock")
+    return journal_path(workspace).with_suffix(".lock")
 
 
-# Repair: a rewind that was killed is completed or undone before a Job is driven.
+# Repair: a rewind that was killed is completed or undone before a Job is driven or files are rewound, and at no other
+# time: a command that only reads repairs nothing.
 
 _REWIND_TIMEOUT_S = 10.0  # seconds to wait for a rewind that is under way
 _RETRY_INTERVAL_S = 0.05
 
-Settle = Callable[[], Awaitable[str | None]]
-"""A function that completes or undoes a rewind of the workspace that was cut short, and returns a notice if it did."""
+Settle = Callable[[], Awaitable[None]]
+"""A function that completes or undoes a rewind of the workspace that was cut short."""
 
 
 @asynccontextmanager
 async def lease_without_rewind(
-    storage: Storage, workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
+    workspace: Path, settle: Settle, lease: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncGenerator[None]:
     """Hold a Job's lease while no rewind is under way; first complete or undo an interrupted one.
 
     Raises Occupied if a rewind takes too long, StorageError, and the errors of `lease`.
     """
-    journal, lock = journal_path(storage, workspace), lock_path(storage, workspace)
+    journal, lock = journal_path(workspace), lock_path(workspace)
     deadline = time.monotonic() + _REWIND_TIMEOUT_S
     async with AsyncExitStack() as stack:
         while True:
             try:
                 if journal.exists():
-                    await _settle(settle)
+                    await settle()
                 await stack.enter_async_context(lease())
                 if not journal.exists() and not is_rewound(lock):
                     break
@@ -129,21 +125,3 @@ async def lease_without_rewind(
                     raise
                 await asyncio.sleep(_RETRY_INTERVAL_S)
         yield
-
-
-async def repair_on_open(storage: Storage, workspace: Path, settle: Settle) -> None:
-    """Repair a rewind that was cut short, for a process that drives no Job. An error becomes a notice."""
-    if not journal_path(storage, workspace).exists():
-        return
-    try:
-        await _settle(settle)
-    except RewindInProgress:
-        pass  # a rewind is under way
-    except StorageError as error:
-        notice(str(error))
-
-
-async def _settle(settle: Settle) -> None:
-    message = await settle()
-    if message is not None:
-        notice(message)

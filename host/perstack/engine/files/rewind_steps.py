@@ -357,9 +357,10 @@ class StagedRewind:
     `finish` or `undo`. `resume` continues a rewind that was killed.
     """
 
-    def __init__(self, journal: JournalFile) -> None:
-        """Open the workspace. Raises OSError."""
+    def __init__(self, journal: JournalFile, storage: str) -> None:
+        """Open the workspace. `storage`: location of the state that records the rewind. Raises OSError."""
         self._file = journal
+        self._storage = storage
         self._journal: Journal | None = None
         self._root = open_root(journal.workspace)
         self._staging: int | None = None
@@ -383,7 +384,8 @@ class StagedRewind:
     def begin(self) -> None:
         """Make the staging folder. Raises OSError."""
         name = STAGING_PREFIX + secrets.token_hex(6)
-        self._write(Journal(workspace=str(self._file.workspace), staging=name, phase="clearing"))
+        workspace = str(self._file.workspace)
+        self._write(Journal(workspace=workspace, storage=self._storage, staging=name, phase="clearing"))
         os.mkdir(name, 0o700, dir_fd=self._root)
         self._staging = os.open(name, REAL_FOLDER, dir_fd=self._root)
 

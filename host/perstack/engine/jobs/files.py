@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,14 @@ from perstack.core.runs.events import RecordSnapshot, StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.unmarked_state import require_own_state
 from perstack.engine.files.rewind_lock import lease_without_rewind
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
 from perstack.support.storage import every_id
-from perstack.system.user import this_user
+from perstack.system.user import notice, this_user
 
 if TYPE_CHECKING:  # driving a Job needs none of these
     from perstack.core.files.text_diff import FileDiff
@@ -73,6 +74,7 @@ class JobFiles:
         if there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
         """
         run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
+        await self.settle_rewind()
         return await self._rewinder().preview(job_id, run, checkpoint_id, only)
 
     async def rewind(
@@ -92,6 +94,7 @@ class JobFiles:
         """
         run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
         author = by or this_user()
+        await self.settle_rewind()
         return await self._rewinder().rewind(job_id, run, checkpoint_id, only, author, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
@@ -153,18 +156,22 @@ class JobFiles:
                 next_steps=(SetOption("workspaces"),),
             )
 
-    async def settle_rewind(self) -> str | None:
-        """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
+    async def settle_rewind(self) -> None:
+        """Finish or undo a killed rewind of this workspace, with a notice.
 
-        Raises Conflict while another process uses the workspace, and StorageError.
+        Raises Conflict while another process uses the workspace, NotAgreed, and StorageError.
         """
-        return await self._rewinder().settle()
+        await require_own_state(self._reader.storage)
+        message = await self._rewinder().settle()
+        if message is not None:
+            notice(message)
 
-    def without_rewind(
-        self, lease: Callable[[], AbstractAsyncContextManager[None]]
-    ) -> AbstractAsyncContextManager[None]:
-        """Hold the lease of what is driven in this workspace, and prevent rewinds of its files."""
-        return lease_without_rewind(self._reader.storage, self._workspace, self.settle_rewind, lease)
+    @asynccontextmanager
+    async def without_rewind(self, lease: Callable[[], AbstractAsyncContextManager[None]]) -> AsyncGenerator[None]:
+        """Hold the lease of what is driven in this workspace, and prevent rewinds of its files. Raises NotAgreed."""
+        await require_own_state(self._reader.storage)
+        async with lease_without_rewind(self._workspace, self.settle_rewind, lease):
+            yield
 
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
         from perstack.engine.jobs.rewind import Rewinder

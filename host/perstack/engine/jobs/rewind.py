@@ -115,8 +115,8 @@ class Rewinder:
         self._emit = emit
         self._snapshots = snapshots
         self._check_not_driven = check_not_driven
-        self._lock = lock_path(storage, self._workspace)
-        self._journal = JournalFile(journal_path(storage, self._workspace), self._workspace)
+        self._lock = lock_path(self._workspace)
+        self._journal = JournalFile(journal_path(self._workspace), self._workspace)
 
     async def preview(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
         """Return what a rewind to a Run's snapshot would change. Raises UsageError, StorageError, Conflict."""
@@ -158,8 +158,13 @@ class Rewinder:
 
         Raises Occupied while another process uses the workspace, and StorageError.
         """
-        if not self._journal.is_there():
+        journal = self._journal.read()
+        if journal is None:
             return None
+        if journal.storage != self._storage.location:
+            raise StorageError(
+                f"{self._workspace}: a rewind by Jobs in {journal.storage} was cut short here: rewind again there first"
+            )
         with self._exclusive():
             return await shield_until_done(self._recover())
 
@@ -216,7 +221,7 @@ class Rewinder:
         record: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         try:
-            restorer = await asyncio.to_thread(StagedRewind, self._journal)
+            restorer = await asyncio.to_thread(StagedRewind, self._journal, self._storage.location)
         except OSError as error:
             raise self._failed(error) from error
         with restorer:
@@ -273,7 +278,7 @@ class Rewinder:
 
     def _steps_for(self, plan: RewindPlan) -> RewindSteps:
         try:
-            with StagedRewind(self._journal) as restorer:
+            with StagedRewind(self._journal, self._storage.location) as restorer:
                 return RewindSteps(restorer.root, plan)
         except OSError as error:
             raise self._failed(error) from error
@@ -308,7 +313,7 @@ class Rewinder:
 
     async def _recover(self) -> str | None:
         try:
-            with await asyncio.to_thread(StagedRewind, self._journal) as restorer:
+            with await asyncio.to_thread(StagedRewind, self._journal, self._storage.location) as restorer:
                 journal = await asyncio.to_thread(restorer.resume)
                 if journal is None:
                     return f"a rewind of {self._workspace} was cut short, and is taken back: its files are as before it"

@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from pydantic import Field, field_validator
 
 from perstack.config.context_files import SkillFolder, read_skill
+from perstack.core.base.file_names import is_path
 from perstack.core.base.records import Fact, falsy
 from perstack.core.definitions.agent_skills import NotASkill, SkillFile, is_part_of_skill
 from perstack.core.definitions.experts import Expert
@@ -44,7 +45,7 @@ class BundledFile(Fact):
     @field_validator("path")
     @classmethod
     def _is_below(cls, value: str) -> str:
-        if not all(part and is_part_of_skill(part) for part in value.split("/")):
+        if not all(map(is_part_of_skill, value.split("/"))) or not is_path(value.encode()):
             raise ValueError("the path leads out of the skill")
         return value
 
@@ -57,6 +58,13 @@ class BundledSkill(Fact):
     files: tuple[BundledFile, ...]
     in_workspace: bool = Field(default=False, exclude_if=falsy)
     """True if it was below the workspace, which all programs may read."""
+
+    @field_validator("path")
+    @classmethod
+    def _has_a_name(cls, value: str) -> str:
+        if not is_path(Path(value).name.encode()):  # `/skills/..` would be unpacked above the folder that is meant
+            raise ValueError("the path does not end with a name")
+        return value
 
     def folder_in(self, cache: Path) -> Path:
         """Return the folder in the cache for this version of the skill."""

@@ -40,6 +40,7 @@ from perstack.core.tasks.summaries import Row, to_look_after
 from perstack.dataclass import dataclass
 from perstack.engine.context.commands import ask_command
 from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.unmarked_state import require_own_state
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
@@ -101,7 +102,11 @@ class Scheduler:
         self._busy: set[DueItem] = set()
 
     async def once(self) -> tuple[DueWorkResult, ...]:
-        """Process everything that is due now; return after the Jobs started here have ended or stopped."""
+        """Process everything that is due now; return after the Jobs started here have ended or stopped.
+
+        Raises NotAgreed: a task's command runs before anything is written.
+        """
+        await require_own_state(self._source.current.storage)
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._process_safely(item)) for item in due]
@@ -111,8 +116,9 @@ class Scheduler:
     async def watch(self, interval: int, on_woken: Callable[[DueWorkResult], None], *, with_jobs: bool = True) -> None:
         """Repeat `once` every `interval` milliseconds until cancelled. A repeated error is reported once.
 
-        Without `with_jobs`, paused Jobs that belong to no task are left to others.
+        Without `with_jobs`, paused Jobs that belong to no task are left to others. Raises NotAgreed.
         """
+        await require_own_state(self._source.current.storage)
         errors: dict[DueItem, str] = {}
 
         async def process_item(item: DueItem) -> None:

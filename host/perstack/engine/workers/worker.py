@@ -30,6 +30,7 @@ from perstack.core.schedules.schedule import LABEL as SCHEDULE_LABEL
 from perstack.core.tasks.due import LABEL as TASK_LABEL
 from perstack.dataclass import dataclass
 from perstack.engine.context.job_limit import job_slots
+from perstack.engine.context.unmarked_state import require_own_state
 from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.schedules.scheduler import Scheduler
@@ -151,7 +152,11 @@ class Worker:
             self._report(WorkerReport(event="draining", text=text, facts={"jobs": len(self._claims)}))
 
     async def run(self) -> None:
-        """Work until `leave` was called and no claim is held. A cancellation leaves at once, and is recorded."""
+        """Work until `leave` was called and no claim is held. A cancellation leaves at once, and is recorded.
+
+        Raises NotAgreed before anything is claimed.
+        """
+        await require_own_state(self._jobs.storage)
         async with AsyncExitStack() as stack:
             seat = await self._unless_leaving(self._connect(stack))
             if seat is None:

@@ -89,10 +89,12 @@ class Victims:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         ahead: float = 0,
+        root: Path | None = None,
     ) -> Victim:
         """Run one command in `folder` and return its result. It meets the fault, or gets signal `by` `after` seconds.
 
-        `aside` is a folder for its input and output. Its clock is `ahead` seconds fast. Raises RuntimeError.
+        `aside` is a folder for its input and output. Its clock is `ahead` seconds fast. Faults are met below `root`, by
+        default the folder. Raises RuntimeError.
         """
         aside.mkdir(exist_ok=True)
         stdin_file, out, err, ledger = (aside / name for name in ("in", "out", "err", "ledger"))
@@ -102,7 +104,7 @@ class Victims:
         order = {
             "argv": argv,
             "cwd": str(folder),
-            "root": str(folder),
+            "root": str(root or folder),
             "env": {**self._env, **(env or {})},
             "fault": None if fault is None else (fault.kind, fault.at),
             "after": after,

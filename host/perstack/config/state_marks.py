@@ -1,0 +1,273 @@
+"""Marks of state: the proof that this user's installation made a folder or file of state.
+
+State decides what a resumed Job runs, so it is acted upon only if its user made it. A mark is a file in the state's
+folder (or next to its file) with a random id and a MAC of the id and of the folder's identity on its file system. The
+key of the MAC is in the user's state directory, where no repository can put one.
+
+- The identity is the inode number with its generation. A mark that was published, in a clone or a copy, does not fit
+  the folder that it arrives in. Moving a folder within a file system keeps both numbers.
+- A mark is only made for state that is created here, under a lock on its folder, or by a person's agreement
+  (`perstack trust --state`). A folder that exists with any content is somebody's.
+- An invalid mark is no mark: nothing about it is reported to whoever forged it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from struct import unpack_from
+
+from pydantic import ValidationError
+
+from perstack.core.base.records import Fact
+from perstack.errors import StorageError
+from perstack.ports.environment import STATE_KEY
+from perstack.ports.storage import LocalState
+from perstack.system.files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    locked_folder,
+    make_state_folder,
+    open_regular,
+    read_rest,
+    sync,
+)
+from perstack.system.git_index import tracked_digest
+from perstack.system.user import user_directory
+
+_MIN_KEY_CHARACTERS = 32
+_MAX_FILE_BYTES = 1000
+_REMEDY = f"make it writable, name the state in PERSTACK_TRUST, or set {STATE_KEY}"
+
+
+class StateKey:
+    """The user's key for marks: 32 random bytes in a file that only its owner may read, or PERSTACK_STATE_KEY."""
+
+    def __init__(self, path: Path, from_environment: str = "") -> None:
+        """Read nothing yet."""
+        self.path = path
+        self._from_environment = from_environment
+
+    @classmethod
+    def of_user(cls, environ: Mapping[str, str] = os.environ) -> StateKey:
+        """Return the key of the user's state directory, or of the environment. Raises StorageError without a home."""
+        given = environ.get(STATE_KEY, "")
+        return cls(Path() if given else user_directory("state", environ) / "state.key", given)
+
+    def read(self) -> bytes | None:
+        """Return the key; None if there is none yet. Raises StorageError for one that cannot be used."""
+        if self._from_environment:
+            return self._of_environment(self._from_environment)
+        try:
+            with _opened(self.path) as file:
+                status = os.fstat(file)
+                if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                    raise StorageError(f"{self.path} is open to other users: chmod 600 {self.path}")
+                key = read_rest(file, _MAX_FILE_BYTES).strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            words = f"{self.path}: {_reason(error)}: the key of your state cannot be read there; {_REMEDY}"
+            raise StorageError(words) from error
+        if len(key) < _MIN_KEY_CHARACTERS:
+            raise StorageError(f"{self.path}: this is no key: remove it, and agree to your state again")
+        return key
+
+    def read_or_create(self) -> bytes:
+        """Return the key, creating it if there is none. Two processes that do so get the same. Raises StorageError."""
+        key = self.read()
+        if key is not None:
+            return key
+        try:
+            self.path.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            new = self.path.with_name(f".{self.path.name}.{os.urandom(8).hex()}")
+            file = open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            try:
+                os.write(file, os.urandom(32).hex().encode() + b"\n")
+                sync(file)
+                with suppress(FileExistsError):  # the key of another process, which is read below
+                    os.link(new, self.path)
+            finally:
+                os.close(file)
+                new.unlink(missing_ok=True)
+        except OSError as error:
+            words = f"{self.path}: {_reason(error)}: the key of your state cannot be kept there; {_REMEDY}"
+            raise StorageError(words) from error
+        key = self.read()
+        if key is None:
+            raise StorageError(f"{self.path}: it was removed at the same moment; try again")
+        return key
+
+    @staticmethod
+    def _of_environment(text: str) -> bytes:
+        if len(text.strip()) < _MIN_KEY_CHARACTERS:
+            raise StorageError(f"{STATE_KEY} has fewer than {_MIN_KEY_CHARACTERS} characters: use a random secret")
+        return text.strip().encode()
+
+
+class _Mark(Fact):
+    """Content of a mark."""
+
+    id: str
+    mac: str
+
+
+class StateMark:
+    """The mark of one folder or file of state.
+
+    The file of a database is never opened here: closing it would release the locks that this process has on it.
+    """
+
+    def __init__(self, state: LocalState, key: StateKey | None = None) -> None:
+        """Read nothing yet. `key`: None for the user's."""
+        self.state = state
+        self._given_key = key
+
+    def is_valid(self) -> bool:
+        """Return whether this user's installation made the state. Raises StorageError for an unusable key."""
+        try:
+            with _opened(self.state.mark) as file:
+                mark = _Mark.model_validate_json(read_rest(file, _MAX_FILE_BYTES))
+            identity = _identity(self.state)
+        except (OSError, ValidationError):
+            return False
+        from hmac import compare_digest  # storages on servers need neither it nor the key
+
+        key = self._key.read()
+        return key is not None and compare_digest(_mac(key, mark.id, identity).encode(), mark.mac.encode())
+
+    def is_absent(self) -> bool:
+        """Return whether there is no state yet: no folder or file, or one without any content."""
+        state = self.state
+        try:
+            if state.is_file:
+                return not any(map(os.path.lexists, state.companions)) and state.path.stat().st_size == 0
+            with os.scandir(state.path) as entries:
+                return {entry.name for entry in entries} <= {".gitignore", state.mark.name, self._new.name}
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+
+    def claim(self) -> bool:
+        """Return whether the state is this user's, after marking it if there was none. Raises StorageError."""
+        if self.is_valid():
+            return True
+        if not self.is_absent():
+            return False
+        self._key.read_or_create()  # before anything else is made
+        try:
+            make_state_folder(self.state.mark.parent)
+            with locked_folder(self.state.mark.parent):
+                # checked again: another process may have made the state meanwhile
+                if self.is_valid():
+                    return True
+                if not self.is_absent():
+                    return False
+                if self.state.is_file and not os.path.lexists(self.state.path):
+                    os.close(open_regular(self.state.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
+                self._write()
+        except OSError as error:
+            raise StorageError(f"{self.state.path}: {_reason(error)}") from error
+        return True
+
+    def agree(self) -> None:
+        """Mark state that its user has agreed to. Raises StorageError."""
+        try:
+            with locked_folder(self.state.mark.parent):
+                self._write()
+        except OSError as error:
+            raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
+
+    def remove(self) -> bool:
+        """Remove the mark; return whether there was one. Raises StorageError."""
+        try:
+            self.state.mark.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
+        return True
+
+    def _write(self) -> None:
+        name = os.urandom(16).hex()
+        mark = _Mark(id=name, mac=_mac(self._key.read_or_create(), name, _identity(self.state)))
+        # a fixed name, because the folder is locked: a file that a killed process left is replaced
+        self._new.unlink(missing_ok=True)
+        file = open_regular(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        try:
+            os.write(file, mark.to_json())
+            sync(file)
+        finally:
+            os.close(file)
+        self._new.replace(self.state.mark)
+
+    @cached_property
+    def _key(self) -> StateKey:
+        return self._given_key or StateKey.of_user()
+
+    @property
+    def _new(self) -> Path:
+        return self.state.mark.with_name(f".{self.state.mark.name}.new")
+
+
+def _mac(key: bytes, name: str, identity: str) -> str:
+    from hmac import digest
+
+    return digest(key, f"perstack state {name} {identity}".encode(), sha256).hex()
+
+
+def _identity(state: LocalState) -> str:
+    """Return what identifies a folder or file on its file system. Raises OSError.
+
+    An inode number is used again after its folder was removed; the time of its creation, which no program can set,
+    then differs. The device is left out: its number may change when the machine starts. What git tracks there counts:
+    a pull puts files of others into a folder that stays the same.
+    """
+    status = state.path.stat()
+    if state.is_file != stat.S_ISREG(status.st_mode):
+        raise NotADirectoryError(state.path)
+    tracked = "".join(map(tracked_digest, (state.path, *state.companions)))
+    return f"{status.st_ino} {_created_at(state.path)} {tracked}"
+
+
+if sys.platform == "linux":
+    _BIRTH = 0x800  # STATX_BTIME
+    _BIRTH_PLACE = 80  # offset of stx_btime in `struct statx`
+    _CURRENT_FOLDER = -100
+
+    def _created_at(path: Path) -> str:
+        """Return the time of creation; empty on a file system that keeps none."""
+        import ctypes  # every command has imported it
+
+        status = ctypes.create_string_buffer(256)
+        try:
+            failed = ctypes.CDLL(None).statx(_CURRENT_FOLDER, os.fsencode(path), 0, _BIRTH, status)
+        except AttributeError:  # an old C library
+            return ""
+        mask, (seconds, nanoseconds) = *unpack_from("I", status), unpack_from("qI", status, _BIRTH_PLACE)
+        return "" if failed or not mask & _BIRTH else f"{seconds}.{nanoseconds}"
+
+else:
+
+    def _created_at(path: Path) -> str:
+        return str(getattr(path.stat(), "st_birthtime", ""))
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[int]:
+    file = open_regular(path)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

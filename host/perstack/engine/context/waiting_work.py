@@ -1,0 +1,198 @@
+"""What is waiting to run in a state: the page that its user sees before agreeing that it may be acted upon.
+
+Everything is folded from the logs, as it is when it runs, and shown whole, as ASCII: no character of it can be
+invisible or move a cursor. Texts that only models see (queries, instructions, messages) run nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TypeVar
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from perstack.core.base.chain import open_line
+from perstack.core.base.ids import OwnerKind
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.recorded_definition import SeriesDefinition
+from perstack.core.definitions.sandbox import SandboxPolicy
+from perstack.core.definitions.skills import AgentSkill, is_base_skill
+from perstack.core.iterations.evolve import evolve_series
+from perstack.core.iterations.state import SeriesState, parse_series_event
+from perstack.core.runs.state import Phase, Run, latest_reply
+from perstack.core.schedules.schedule import evolve_schedule, parse_schedule_event
+from perstack.core.tasks.events import parse_task_event
+from perstack.core.tasks.evolve import evolve_task
+from perstack.core.tasks.state import TaskState
+from perstack.engine.log.event_log import job_ids
+from perstack.engine.log.run_log import load_job
+from perstack.engine.log.storage import OWNER_KINDS, log_of, space_of
+from perstack.errors import PerstackError, StorageError
+from perstack.ports.storage import Storage
+
+_S = TypeVar("_S")
+_E = TypeVar("_E")
+
+
+async def waiting_work(storage: Storage) -> list[str]:
+    """Return the lines of the page: what acts on this state would run, or a line that it is nothing."""
+    lines = [f"{storage.location}:"]
+    try:
+        async for line in _lines(storage):
+            lines.append(f"  {line}")
+    except StorageError as error:  # of a list: what it does not show cannot be found to be run either
+        lines.append(f"  cannot be read: {_ascii(error.message)}")
+    return lines if len(lines) > 1 else [*lines, "  nothing waits there"]
+
+
+async def _lines(storage: Storage) -> AsyncIterator[str]:
+    ended = 0
+    for job_id in await job_ids(storage):
+        lines = await _of_job(storage, job_id)
+        ended += not lines
+        for line in lines:
+            yield line
+    if ended:
+        yield f"Jobs that are completed, of which nothing runs: {ended}"
+    async for task in _owners(storage, "task", parse_task_event, evolve_task):
+        for line in _of_task(task) if isinstance(task, TaskState) else (task,):
+            yield line
+    async for series in _owners(storage, "iterations", parse_series_event, evolve_series):
+        for line in _of_series(series) if isinstance(series, SeriesState) else (series,):
+            yield line
+    async for schedule in _owners(storage, "schedule", parse_schedule_event, evolve_schedule):
+        yield schedule if isinstance(schedule, str) else f"schedule {schedule.name}: its past occurrences"
+    async for line in _unsent(storage):
+        yield line
+
+
+async def _unsent(storage: Storage) -> AsyncIterator[str]:
+    for kind in OWNER_KINDS.values():
+        unsent = await job_ids(storage.space(kind.outbox))
+        if unsent:
+            yield f"records of the heads of {len(unsent)} {kind.plural} to send to the project's anchor"
+
+
+async def _of_job(storage: Storage, job_id: str) -> list[str]:
+    try:
+        job = await load_job(storage, job_id)
+        waiting = [run for run in job.runs.values() if run.status != "completed" or _grants(run)]
+        lines = [line for run in waiting for line in _of_run(run)]
+        for digest in dict.fromkeys(run.queued_definition for run in waiting if run.queued_definition):
+            lines += _of_definition(f"Job {job_id}, as it was queued", await storage.blob(job_id, digest))
+    except (PerstackError, ValueError, LookupError) as error:
+        return [f"Job {job_id}: cannot be read, and is not driven before it can: {_ascii(str(error))}"]
+    return lines
+
+
+def _grants(run: Run) -> bool:
+    """Return whether a Run that continues this completed one inherits a permission that a person gave it."""
+    return bool(run.widenings or run.standing) or run.start.exec_grant == "open"
+
+
+def _of_run(run: Run) -> Iterator[str]:
+    start = run.start
+    yield f"Run {run.id} ({run.status}): Expert {_ascii(start.expert_key)} on {_ascii(run.on)}"
+    if run.phase is Phase.REPLIED:
+        for part in latest_reply(run).tool_calls:
+            yield f"  calls: {_ascii(part.tool_name)} {_json(part.args)}"
+    for call in run.open_calls:
+        approved = " (approved)" if call.approval is not None else ""
+        name = f"{_ascii(call.decided.skill_name)}/{_ascii(call.decided.tool_name)}"
+        yield f"  calls: {name} {_json(call.part.args)}{approved}"
+    yield f"  programs run {_GRANTS[start.exec_grant]}, in {_sandbox(start.sandbox)}"
+    for rules in run.permissions:
+        yield f"  rules of {_ascii(rules.source)}: {_model(rules.permissions)}"
+    for permission in (*run.widenings, *run.standing):
+        yield f"  approved for the Job: {_model(permission)}"
+    yield from _of_experts((start.expert,))
+
+
+_GRANTS = {
+    None: "without a question",
+    "open": "without a question",
+    "named": "by its rules",
+    "asks": "after a question",
+}
+
+
+def _sandbox(policy: SandboxPolicy | None) -> str:
+    return "no sandbox" if policy is None else f"the sandbox {_model(policy)}"
+
+
+def _of_definition(title: str, data: bytes) -> Iterator[str]:
+    try:
+        definition = SeriesDefinition.model_validate_json(data)
+    except ValidationError:  # a newer field: show what cannot be read as it is
+        yield f"{title}: {_ascii(data.decode('utf-8', 'replace'))}"
+        return
+    yield title
+    yield from _of_recorded(definition)
+
+
+def _of_recorded(definition: SeriesDefinition) -> Iterator[str]:
+    for name in ("sandbox", "permissions"):
+        value = getattr(definition, name)
+        if value is not None:
+            yield f"  {name}: {_model(value)}"
+    if definition.chosen.open:
+        yield "  programs: without a question"
+    yield from _of_experts(definition.experts)
+
+
+def _of_experts(experts: Iterable[Expert]) -> Iterator[str]:
+    for expert in experts:
+        for skill in expert.skills:
+            if isinstance(skill, AgentSkill) or not is_base_skill(skill):
+                yield f"  skill {_ascii(skill.name)} of {_ascii(expert.key)}: {_model(skill)}"
+        if expert.provider_tools:
+            yield f"  tools of the provider for {_ascii(expert.key)}: {_ascii(', '.join(expert.provider_tools))}"
+        if expert.iterate is not None:
+            yield f"  evaluator of {_ascii(expert.key)}: {_model(expert.iterate)}"
+
+
+def _of_task(task: TaskState) -> Iterator[str]:
+    if task.status == "completed" or task.archived_at is not None:
+        return
+    yield f"task {task.task_id} ({task.status}){f': agent {_ascii(task.agent_id)}' if task.agent_id else ''}"
+    if task.waiting_for is not None and task.waiting_for.command:
+        yield f"  runs: {_json(list(task.waiting_for.command))}"
+
+
+def _of_series(series: SeriesState) -> Iterator[str]:
+    if series.status == "completed":
+        return
+    yield f"iterations {series.id} ({series.status}): Expert {_ascii(series.expert_key)}"
+    yield f"  evaluator: {_model(series.settings)}"
+    if series.definition is not None:
+        yield from _of_recorded(series.definition)
+
+
+async def _owners(
+    storage: Storage, kind: OwnerKind, parse: Callable[[bytes], _E], evolve: Callable[[_S | None, _E], _S]
+) -> AsyncIterator[_S | str]:
+    """Yield the state of each owner, or a line about one that cannot be read."""
+    space = space_of(storage, kind)
+    for owner_id in await job_ids(space):
+        state: _S | None = None
+        try:
+            for line in await space.read(log_of(owner_id)):
+                state = evolve(state, parse(open_line(line).payload))
+        except (PerstackError, ValueError, LookupError) as error:
+            title = f"{OWNER_KINDS[kind].singular} {owner_id}"
+            yield f"{title}: cannot be read, and nothing is done to it before it can: {_ascii(str(error))}"
+        if state is not None:
+            yield state
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=True)
+
+
+def _model(value: BaseModel) -> str:
+    return _json(value.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+
+def _ascii(text: str) -> str:
+    return _json(text)[1:-1].replace('\\"', '"')

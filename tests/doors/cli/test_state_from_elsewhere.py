@@ -1,0 +1,411 @@
+"""State that came with a folder from elsewhere is shown, and nothing in it acts before its user has agreed to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hosts import open_storage, wait_for
+from terminal import Terminal, reply
+
+from perstack.errors import NotAgreed
+from perstack.host import Host
+from perstack.system.process_groups import boot_identity, process_start_time
+
+NOBODY = "perstack trust --state"
+PROJECT = """
+[permissions]
+allow = ["exec"]
+[experts.solo]
+instruction = "You work alone."
+[experts.solo.iterate]
+evaluator = ["sh", "-c", "echo '{\\"score\\": 1}'"]
+maxIterations = 2
+"""
+HARMLESS = '[experts.solo]\ninstruction = "You work alone."\n'
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """Return everything below a folder, with contents and times."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """Return a project of another user with state of every kind, each of which would write OWNED."""
+    theirs = Terminal(tmp_path_factory.mktemp("theirs"))
+    theirs.env |= {"XDG_STATE_HOME": str(tmp_path_factory.mktemp("their-home"))}
+    owned = tmp_path_factory.mktemp("owned") / "OWNED"
+    theirs.env["OWNED"] = str(owned)
+    script = ("exec", {"command": "sh", "args": ["-c", f"echo > {owned}"]})
+    theirs.project(PROJECT, solo=[reply("", script), reply("done")] * 4)
+    assert theirs.run("run", "solo", "go", "--job-id", "limited", "--max-steps", "1").code == 4
+    assert theirs.run("run", "solo", "go", "--job-id", "done").code == 0
+    assert theirs.run("iterate", "solo", "go", "--id", "series", "--max-iterations", "1", "--max-steps", "1").code == 4
+    assert theirs.run("task", "create", "t", "--start").code == 0
+    paused = ("task", "pause", "t", "--reason", "external_dependency", "--command", f"echo > {owned}")
+    assert theirs.run(*paused).code == 0
+    owned.unlink(missing_ok=True)
+    log = theirs.log_of("limited-1")
+    # cut just before the decided call, as after a crash
+    lines = log.read_bytes().splitlines(keepends=True)
+    kept = next(number for number, line in enumerate(lines) if b'"type":"callTools"' in line)
+    log.write_bytes(b"".join(line.replace(b',"batch":2', b"") for line in lines[:kept]))
+    for cache in ("job.json", "checkpoints"):
+        path = theirs.jobs() / "limited" / cache
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (theirs.workspace / "perstack.toml").write_text(HARMLESS)
+    return theirs
+
+
+def by_clone(theirs: Path, ours: Path) -> None:
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(theirs))
+    for words in (("init", "-q", "."), ("add", "-Af", "."), ("commit", "-qm", "x"), ("clone", "-q", ".", str(ours))):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+
+
+def by_copy(theirs: Path, ours: Path) -> None:
+    subprocess.run(["cp", "-a", f"{theirs}/.", str(ours)], check=True)
+
+
+def by_archive(theirs: Path, ours: Path) -> None:
+    archive = theirs.with_suffix(".tar")
+    subprocess.run(["tar", "-cf", str(archive), "-C", str(theirs), "."], check=True)
+    ours.mkdir(exist_ok=True)
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(ours)], check=True)
+
+
+@pytest.fixture(params=[by_clone, by_copy, by_archive])
+def cloned(request: pytest.FixtureRequest, stranger: Terminal, terminal: Terminal) -> Terminal:
+    """Return the stranger's folder as it arrives in ours."""
+    request.param(stranger.workspace, terminal.workspace)
+    terminal.env["OWNED"] = stranger.env["OWNED"]
+    return terminal
+
+
+def owned(terminal: Terminal) -> bool:
+    return Path(terminal.env["OWNED"]).exists()
+
+
+ACTS = [
+    ("resume", "@last"),
+    ("resume", "limited", "--max-steps", "9"),
+    ("resume", "series"),
+    ("run", "solo", "again", "--continue-job", "done"),
+    ("run", "solo", "a new one"),
+    ("answer", "t", "yes"),
+    ("iterate", "solo", "go"),
+    ("cancel", "limited"),
+    ("delete", "limited", "--yes"),
+    ("prune", "--older-than", "0d", "--yes"),
+    ("redact", "limited-1-1", "query", "--reason", "x"),
+    ("rewind", "limited", "limited-1-2", "--yes"),
+    ("task", "run-due"),
+    ("task", "create", "u"),
+    ("task", "resume", "t"),
+    ("task", "delete", "t", "--yes"),
+    ("storage", "copy", "file:perstack", "file:other"),
+]
+READS = [
+    (),
+    ("jobs",),
+    ("jobs", "--json"),
+    ("log", "--job", "limited"),
+    ("log", "--job", "done", "--messages"),
+    ("inbox",),
+    ("cost",),
+    ("du",),
+    ("iterations",),
+    ("task", "list"),
+    ("task", "get", "t"),
+    ("schedules",),
+    ("verify", "--all"),
+    ("replay", "done"),
+    ("validate",),
+    ("doctor",),
+    ("permissions", "backtest"),
+    ("trust", "--state", "--show"),
+]
+
+
+def test_nothing_acts_on_it(cloned: Terminal) -> None:
+    before = tree(cloned.workspace / "perstack")
+    for command in ACTS:
+        result = cloned.call(*command)
+        assert result.code == 2, (command, result)
+        assert not owned(cloned), command
+        assert "Traceback" not in result.err
+    assert NOBODY in cloned.call("resume", "limited").err
+    assert tree(cloned.workspace / "perstack") == before
+    assert not (cloned.workspace / "other" / "jobs" / "limited").exists()
+
+
+def test_commands_that_read_work_and_write_nothing(cloned: Terminal) -> None:
+    # a torn tail, as a crash leaves it
+    with cloned.log_of("limited-1").open("ab") as log:
+        log.write(b'{"type":"callT')
+    before = tree(cloned.workspace)
+    for command in READS:
+        result = cloned.call(*command)
+        assert NOBODY not in result.err, (command, result.err)
+        assert "Traceback" not in result.err
+        assert tree(cloned.workspace) == before, command
+    assert "limited" in cloned.call("jobs").out
+    exported = Path(cloned.env["OWNED"]).with_name("exported.json")
+    assert cloned.call("export", "done", "--format", "json", "--to", str(exported)).code == 0
+    assert exported.exists()
+
+
+def test_its_user_sees_what_waits_and_agrees(cloned: Terminal) -> None:
+    shown = cloned.call("trust", "--state", "--show")
+    assert f"echo > {cloned.env['OWNED']}" in shown.out
+    assert f'runs: ["sh", "-c", "echo > {cloned.env["OWNED"]}"]' in shown.out
+    assert "Run limited-1" in shown.out
+    assert "iterations series" in shown.out
+    assert cloned.call("trust", "--state").code == 2  # nobody can be asked
+    assert cloned.call("trust", "--state", "--yes").code == 0
+    assert cloned.call("cancel", "limited", "--final").code == 0
+    assert cloned.call("trust", "--state", "--revoke").code == 0
+    assert cloned.call("delete", "limited", "--yes").code == 2
+
+
+def test_a_terminal_is_asked_in_place(cloned: Terminal) -> None:
+    seen = cloned.look("cancel", "limited", "--final", columns=300, types="y\n")
+    assert f"echo > {cloned.env['OWNED']}" in seen
+    assert "Agree to all of this?" in seen
+    assert "closed for good" in cloned.call("cancel", "limited", "--final").out
+
+
+@pytest.mark.parametrize("named", ["{0}", "{0}/perstack.toml", "{0}/perstack"])
+def test_a_container_names_the_folder(cloned: Terminal, named: str) -> None:
+    env = {"PERSTACK_TRUST": named.format(cloned.workspace)}
+    assert cloned.call("cancel", "limited", "--final", env=env).code == 0
+
+
+@pytest.mark.parametrize("named", ["{0}/..", "{0}/sub", "perstack", "{0}/perstack/jobs", ""])
+def test_another_name_agrees_to_nothing(cloned: Terminal, named: str) -> None:
+    env = {"PERSTACK_TRUST": named.format(cloned.workspace)}
+    assert cloned.call("cancel", "limited", "--final", env=env).code == 2
+
+
+def test_the_python_api_is_held_by_the_same_place(cloned: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERSTACK_PLUGINS", "perstack.testing.plugin")
+
+    async def act(host: Host) -> None:
+        async with host:
+            await host.cancel("limited", final=True)
+
+    for host in (
+        Host.open(workspace=cloned.workspace),
+        Host.open(workspace=cloned.workspace, storage=f"file:{cloned.workspace}/perstack"),
+        Host(Host.open(workspace=cloned.workspace).project, storage=open_storage("file:perstack", cloned.workspace)),
+    ):
+        with pytest.raises(NotAgreed) as raised:
+            wait_for(act(host))
+        assert any("echo >" in line for line in raised.value.page)
+
+
+def test_a_mark_from_elsewhere_is_none(terminal: Terminal) -> None:
+    """A published mark comes back with other Jobs in the folder: by a copy, a copy of the mark alone, a new clone."""
+    terminal.project(HARMLESS, solo=[reply("done")] * 9)
+    assert terminal.call("run", "solo", "go", "--job-id", "j").code == 0
+    mark = terminal.workspace / "perstack" / "origin.json"
+    assert mark.exists()
+    other = Terminal(terminal.workspace / "other")
+    shutil.copytree(terminal.workspace / "perstack", other.workspace / "perstack")
+    shutil.copy(terminal.workspace / "perstack.toml", other.workspace)
+    other.env = terminal.env
+    assert other.call("delete", "j", "--yes").code == 2
+    shutil.copy(mark, other.workspace / "perstack" / "origin.json")
+    assert other.call("delete", "j", "--yes").code == 2
+    kept = terminal.workspace / "kept"
+    shutil.copytree(terminal.workspace / "perstack", kept)
+    for _ in range(20):  # the inode number of the removed folder is used again at some time
+        shutil.rmtree(terminal.workspace / "perstack")
+        shutil.copytree(kept, terminal.workspace / "perstack")
+        assert terminal.call("delete", "j", "--yes").code == 2
+
+
+@pytest.mark.parametrize(
+    "place", ["perstack/.rewinds", "perstack/rewinds", ".rewinds", ".perstack-rewind-0123456789ab"]
+)
+@pytest.mark.parametrize("phase", ["clearing", "forward", "back"])
+@pytest.mark.parametrize("staging", ["../Documents", "{outside}", ".s", "link"])
+def test_a_planted_journal_is_read_by_nobody(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory, place: str, phase: str, staging: str
+) -> None:
+    outside = tmp_path_factory.mktemp("Documents")
+    (outside / "thesis.txt").write_text("thesis")
+    workspace = terminal.project(HARMLESS, solo=[reply("done")]).workspace
+    (workspace / ".s").mkdir()
+    (workspace / ".s" / "new-0").write_text("echo")
+    (workspace / "link").symlink_to(outside)
+    steps = [{"act": "put", "path": path, "number": 0} for path in ("../.bash_profile", ".git/hooks/post-commit")]
+    journal = {"workspace": str(workspace), "storage": str(workspace / "perstack"), "phase": phase, "steps": steps}
+    name = sha256(os.path.realpath(workspace).encode()).hexdigest()[:32]
+    (workspace / place).mkdir(parents=True)
+    text = json.dumps({**journal, "staging": staging.format(outside=outside)})
+    (workspace / place / f"{name}.json").write_text(text)
+    (workspace / place / f"{name}.lock").touch()
+    for command in (("jobs",), ("run", "solo", "go"), ("rewind", "x", "x-1-1", "--yes")):
+        assert "Traceback" not in terminal.call(*command).err
+    assert (outside / "thesis.txt").read_text() == "thesis"
+    assert [path.name for path in outside.iterdir()] == ["thesis.txt"]
+    assert not (workspace.parent / ".bash_profile").exists()
+    assert (workspace / ".s" / "new-0").exists()
+
+
+def test_no_process_of_the_user_is_ended_for_a_planted_record(cloned: Terminal) -> None:
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        try:
+            lines = f"{boot_identity()} 1 1\n{process.pid} {process_start_time(process.pid)}\n"
+            for folder in ("perstack/.programs", "perstack/programs"):
+                (cloned.workspace / folder).mkdir(parents=True, exist_ok=True)
+                (cloned.workspace / folder / "0123456789abcdef.1").write_text(lines)
+            for command in (*ACTS, *READS):
+                cloned.call(*command)
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+def test_no_head_of_it_is_sent_to_an_anchor(cloned: Terminal) -> None:
+    """Records wait in the state until an anchor has accepted them."""
+    outbox = open_storage("file:perstack", cloned.workspace).space("headsoftasks")
+    wait_for(outbox.create_job("t"))
+    sent = cloned.workspace / "anchor.jsonl"
+    (cloned.workspace / "perstack.toml").write_text(f'[audit]\nanchor = "file:{sent}"\n{HARMLESS}')
+    for command in (*ACTS, ("verify", "--all")):
+        cloned.call(*command)
+    assert not sent.exists()
+    assert "records of the heads of 1 tasks" in cloned.call("trust", "--state", "--show").out
+
+
+def test_an_event_from_outside_and_a_watcher_are_refused_too(cloned: Terminal) -> None:
+    event = {"specversion": "1.0", "id": "7", "source": "/ci", "type": "done", "data": "green"}
+    assert cloned.run("signal", "t", stdin=json.dumps(event)).code == 2
+    assert cloned.run("signal", "limited", stdin=json.dumps(event)).code == 2
+    assert cloned.run("task", "run-due", "--watch").code == 2
+    assert not owned(cloned)
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_a_pull_does_not_bring_state_into_a_marked_folder(
+    terminal: Terminal, stranger: Terminal, tmp_path_factory: pytest.TempPathFactory, version: str
+) -> None:
+    ours = Terminal(tmp_path_factory.mktemp("ours") / "clone")
+    git(stranger.workspace, "init", "-q", ".")
+    git(stranger.workspace, "add", "-f", "perstack.toml")
+    git(stranger.workspace, "commit", "-qm", "clean")
+    git(stranger.workspace, "clone", "-q", ".", str(ours.workspace))
+    git(ours.workspace, "update-index", "--index-version", version)
+    ours.env = terminal.env | {"PERSTACK_SCRIPT": str(ours.workspace / "script.json")}
+    ours.script(solo=[reply("done")])
+    assert ours.call("run", "solo", "go", "--job-id", "mine").code == 0
+    assert ours.call("delete", "mine", "--yes").code == 0
+
+    git(stranger.workspace, "add", "-Af", "perstack")
+    git(stranger.workspace, "commit", "-qm", "planted")
+    git(ours.workspace, "pull", "-q")
+    for command in (("resume", "limited", "--max-steps", "9"), ("task", "run-due"), ("cancel", "limited", "--final")):
+        assert ours.call(*command).code == 2
+    assert ours.call("trust", "--state", "--yes").code == 0
+    assert ours.call("cancel", "limited", "--final").code == 0
+
+    with stranger.log_of("done-1").open("ab") as log:
+        log.write(b"more\n")
+    git(stranger.workspace, "commit", "-qam", "changed")
+    git(ours.workspace, "pull", "-q")
+    assert ours.call("delete", "done", "--yes").code == 2
+    assert not Path(stranger.env["OWNED"]).exists()
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda mark: mark.write_text(json.dumps({"id": "0" * 32, "mac": "0" * 64})),
+        lambda mark: mark.write_text(json.dumps({"id": "0" * 32})),
+        lambda mark: mark.write_bytes(mark.read_bytes() + b" " * 2000),
+        lambda mark: (mark.rename(mark.with_name("real.json")), mark.symlink_to("real.json")),
+        lambda mark: (mark.unlink(), os.mkfifo(mark)),
+        lambda mark: (mark.unlink(), mark.mkdir()),
+        lambda mark: mark.write_bytes(b"\xff"),
+    ],
+)
+def test_an_invalid_mark_is_none(terminal: Terminal, forge: Callable[[Path], object]) -> None:
+    terminal.project(HARMLESS, solo=[reply("done")])
+    assert terminal.call("run", "solo", "go", "--job-id", "j").code == 0
+    forge(terminal.workspace / "perstack" / "origin.json")
+    assert terminal.call("delete", "j", "--yes").code == 2
+    assert terminal.call("jobs").code == 0
+
+
+def test_a_moved_project_keeps_its_mark(terminal: Terminal) -> None:
+    room = Terminal(terminal.workspace / "room")
+    room.workspace.mkdir()
+    room.env = terminal.env | {"PERSTACK_SCRIPT": str(room.workspace / "script.json")}
+    room.project(HARMLESS, solo=[reply("done")])
+    assert room.call("run", "solo", "go", "--job-id", "j").code == 0
+    moved = Terminal(terminal.workspace / "moved")
+    room.workspace.rename(moved.workspace)
+    moved.env = room.env
+    assert moved.call("delete", "j", "--yes").code == 0
+
+
+@pytest.mark.parametrize("storage", ["sqlite:perstack/state.db", "sqlite:state.db"])
+def test_a_database_file_is_marked_too(terminal: Terminal, storage: str) -> None:
+    terminal.project(f'storage = "{storage}"\n{HARMLESS}', solo=[reply("done")])
+    assert terminal.call("run", "solo", "go", "--job-id", "j").code == 0
+    database = terminal.workspace / storage.removeprefix("sqlite:")
+    aside = terminal.workspace / "aside.db"
+    shutil.copy(database, aside)
+    database.unlink()
+    aside.rename(database)
+    before = {path.name for path in database.parent.iterdir()}
+    assert terminal.call("delete", "j", "--yes").code == 2
+    assert "j" in terminal.call("jobs").out
+    assert {path.name for path in database.parent.iterdir()} == before
+    assert terminal.call("trust", "--state", "--yes").code == 0
+    assert terminal.call("delete", "j", "--yes").code == 0
+
+
+def test_a_log_beside_a_database_is_shown_before_it_counts(terminal: Terminal) -> None:
+    """SQLite applies a write-ahead log when it opens the file: the page has to show what that adds."""
+    terminal.project(f'storage = "sqlite:s.db"\n{HARMLESS}', solo=[reply("done")])
+    assert terminal.call("run", "solo", "go", "--job-id", "first").code == 0
+    storage = open_storage("sqlite:s.db", terminal.workspace)
+    wait_for(storage.create_job("second"))
+    wal = terminal.workspace / "s.db-wal"
+    assert wal.stat().st_size
+    other = terminal.workspace / "other"
+    other.mkdir()
+    for path in (terminal.workspace / "s.db", wal, terminal.workspace / "perstack.toml"):
+        shutil.copy(path, other)
+    wait_for(storage.close())
+    copied = Terminal(other)
+    before = tree(other)
+    assert copied.call("du", "second").code == 0
+    assert copied.call("delete", "second", "--yes").code == 2
+    assert tree(other) == before
+
+
+def test_a_folder_with_anything_in_it_is_somebodys(terminal: Terminal) -> None:
+    terminal.project(HARMLESS, solo=[reply("done")] * 3)
+    (terminal.workspace / "perstack" / "jobs").mkdir(parents=True)
+    assert terminal.call("run", "solo", "go").code == 2
+    shutil.rmtree(terminal.workspace / "perstack")
+    (terminal.workspace / "perstack").mkdir()
+    assert terminal.call("run", "solo", "go").code == 0
