@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from pydantic import ValidationError
 
+from perstack.core.audit.cache_comparison import cache_differences
 from perstack.core.audit.redaction import Redaction, parse_remains, redaction_of
 from perstack.core.audit.verification import (
     Checked,
@@ -17,8 +18,6 @@ from perstack.core.audit.verification import (
     Report,
     Unchecked,
     UncheckedKind,
-    cache_contradictions,
-    compare_summary_with_logs,
     compare_with_head,
 )
 from perstack.core.base.chain import Head, Sealed, read_remains
@@ -26,9 +25,9 @@ from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, 
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting
-from perstack.core.jobs.job import Job
+from perstack.core.jobs.job import Job, job_of
 from perstack.core.jobs.resuming import may_have_own_driver
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import JobSummary, storable
 from perstack.core.runs.events import (
     CallDelegate,
     CallTools,
@@ -111,6 +110,9 @@ class JobCheck:
     offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
     states: dict[str, Run] = field(default_factory=dict[str, Run])
     """The last state of each Run, as far as its events can be folded."""
+    states_at: dict[tuple[str, int], Run] = field(default_factory=dict[tuple[str, int], Run])
+    """The states of Runs at the positions in `anchored`, which something outside of their logs was derived from."""
+    anchored: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     misfit: Damaged | NotFound | None = None  # reason why a state does not include the whole log; None if all do
     checkpoints: dict[str, CheckpointFile] = field(default_factory=dict[str, CheckpointFile])
     """The expected content of the stored checkpoints."""
@@ -189,12 +191,8 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
         check.add_unchecked("summary", "", 1, f"job.json: {words}")
         check.add_unchecked("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
-    if summary is not None and stored_summary is not None:
-        has_own_driver = any(may_have_own_driver(run, check.states) for run in check.states.values())
-        is_driven = has_own_driver or await storage.lease_info(check.job_id) is not None
-        # a worker may have driven the Job to its end since the summary was read
-        is_driven = is_driven or await storage.summary(check.job_id) != summary
-        _check_summary(check, summary, stored_summary, is_driven=is_driven)
+    if summary is not None and stored_summary is not None and any(run.is_coordinator for run in check.states.values()):
+        await _check_summary(check, storage, summary, stored_summary)
     if storage.keeps_copies:
         await _check_copies(check, storage, checkpoints)
 
@@ -217,7 +215,8 @@ async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -
 def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fact) -> None:
     check.caches += 1
     try:
-        for words in cache_contradictions(data, expected):
+        type(expected).model_validate_json(data)
+        for words in cache_differences(data, expected.to_json()):
             check.add_finding(run_id, 0, f"{name} {words}")
     except ValueError:
         check.add_finding(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
@@ -237,19 +236,46 @@ def _read_summary(check: JobCheck, data: bytes | None) -> JobSummary | None:
         return None
 
 
-def _check_summary(check: JobCheck, data: bytes, summary: JobSummary, *, is_driven: bool) -> None:
-    job = Job(check.job_id)
-    for run in check.states.values():
-        job.take(run)
-        job.heads[run.id] = run.head
-    if not job.coordinators:
-        return
-    if summary.status == "running" or is_driven:
-        check.add_unchecked("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
+async def _check_summary(check: JobCheck, storage: Storage, data: bytes, summary: JobSummary) -> None:
+    """Compare job.json with the logs at the ends that it names: while a Job runs, its logs are ahead of job.json."""
+    is_running = summary.status == "running"
+    as_written = _job_as_written(check, summary)
+    if as_written is None:
+        check.add_finding("", 0, "job.json lists Runs without the Runs that started them; delete it")
         return
     check.summaries += 1
-    for words in compare_summary_with_logs(data, job):
+    expected = [other.to_json() for other in storable(as_written, is_running=is_running)]
+    differences = min((cache_differences(data, other) for other in expected), key=len)
+    later = sum(run.head.seq for run in check.states.values()) - sum(head.seq for head in as_written.heads.values())
+    if not differences and later and not is_running and not await _may_be_driven(check, storage, data):
+        (now,) = storable(job_of(check.job_id, check.states.values()), is_running=False)
+        differences = cache_differences(data, now.to_json())
+    for words in differences:
         check.add_finding("", 0, f"job.json {words}")
+    if not differences and (is_running or later):
+        words = f"job.json was written while the Job ran, {later} events ago; what is shown is from the logs"
+        check.add_unchecked("summary", "", 1, words)
+
+
+def _job_as_written(check: JobCheck, summary: JobSummary) -> Job | None:
+    """Return the Job at the ends of logs in its summary; None if these Runs are no Job."""
+    runs = [
+        run
+        for run_id, seq in dict.fromkeys((run.id, run.head_seq) for run in summary.runs)
+        if (run := check.states_at.get((run_id, seq)) or check.states.get(run_id)) is not None
+    ]
+    listed = {run.id for run in runs}
+    parents = {run.start.delegated_by.run_id for run in runs if run.start.delegated_by is not None}
+    is_whole = parents <= listed and any(run.is_coordinator for run in runs)
+    return job_of(check.job_id, runs) if is_whole else None
+
+
+async def _may_be_driven(check: JobCheck, storage: Storage, summary: bytes) -> bool:
+    """Return True if a driver, perhaps of a delegate, may have appended to the logs since it wrote the summary."""
+    if any(may_have_own_driver(run, check.states) for run in check.states.values()):
+        return True
+    # a worker may have driven the Job to its end since the summary was read
+    return await storage.lease_info(check.job_id) is not None or await storage.summary(check.job_id) != summary
 
 
 _BLOB_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
@@ -262,6 +288,7 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     summary = await storage.summary(job_id)
     checkpoints = await checkpoint_files(storage, job_id)
     check = JobCheck(job_id, await storage.unsealed_runs(job_id))
+    check.anchored.update((run_id, head.seq) for run_id, head in heads_in_summary(summary))
     for run_id in await run_ids(storage, job_id):
         await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
     check.anchors += [*heads_in_summary(summary), *checkpoint_anchors(checkpoints)]
@@ -283,6 +310,8 @@ async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints
     def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
         if read_remains(sealed.payload) is not None:
             redacted[line.event.id] = line.seq
+        if run is not None and (ref.run_id, line.seq) in check.anchored:
+            check.states_at[ref.run_id, line.seq] = run
         if run is not None and line.event.id in checkpoints:
             check.checkpoints[line.event.id] = checkpoint_file(run)
         _collect(check, ref, line.seq, line.event)
@@ -350,6 +379,7 @@ def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None
 def _collect_result(check: JobCheck, ref: RunRef, seq: int, event: FinishToolCall) -> None:
     check.answered.add((ref.run_id, event.tool_call_id))
     if event.delegate is not None:
+        check.anchored.add((event.delegate.run_id, event.delegate.seq))
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
     _collect_blobs(check, ref, seq, event.contents)
     for part in event.contents:
