@@ -62,7 +62,7 @@ class Job:
 
     def as_stored(self) -> "Job":
         """Return the Job as its stored logs give it: a crash takes nothing of that back."""
-        return job_of(self.id, self.stored.values())
+        return job_of(self.id, (self.stored[run_id] for run_id in self.runs if run_id in self.stored))
 
     def _number(self, number: int) -> None:
         block = 0 if number in OWN_NUMBERS else number // BLOCK_SIZE

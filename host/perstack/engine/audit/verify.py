@@ -11,6 +11,7 @@ from hashlib import sha256
 from pydantic import ValidationError
 
 from perstack.core.audit.cache_comparison import cache_differences
+from perstack.core.audit.contradictions import of_result, of_start
 from perstack.core.audit.redaction import Redaction, parse_remains, redaction_of
 from perstack.core.audit.verification import (
     Checked,
@@ -23,6 +24,7 @@ from perstack.core.audit.verification import (
 from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Fact
+from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job, job_of
@@ -39,6 +41,9 @@ from perstack.core.runs.events import (
     StartRun,
     StoredEvent,
 )
+from perstack.core.runs.events.base import Repetition
+from perstack.core.runs.evolve import contradictions
+from perstack.core.runs.facts import Delegation
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
@@ -91,6 +96,16 @@ class JobCheck:
     """Hashes of each log by position."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
     starts: dict[str, StartRun] = field(default_factory=dict[str, StartRun])
+    doubtful: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
+    """Contradictions that a redaction may have caused: findings if nothing was redacted."""
+    delegations: dict[str, tuple[Delegation, Run]] = field(default_factory=dict[str, "tuple[Delegation, Run]"])
+    """What was decided about delegates by Run id, with the state of the Run that called each."""
+    chains: dict[str, list[tuple[int, tuple[RuleSet, ...]]]] = field(
+        default_factory=dict[str, "list[tuple[int, tuple[RuleSet, ...]]]"]
+    )
+    """The rules of each Run, with the position from which each were in force."""
+    results: list[tuple[str, int, FinishToolCall]] = field(default_factory=list[tuple[str, int, FinishToolCall]])
+    """Results of calls by delegates."""
     called_delegates: dict[str, tuple[str, int, str]] = field(default_factory=dict[str, "tuple[str, int, str]"])
     """Delegates by Run id: the Run, position and call that decided on each."""
     answered: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
@@ -132,6 +147,14 @@ class JobCheck:
     def add_finding(self, run_id: str, seq: int, message: str) -> None:
         """Add a finding."""
         self.findings.append(Finding(run_id, seq, message))
+
+    def add_contradiction(self, run_id: str, seq: int, type_: str, repetition: Repetition) -> None:
+        """Add a value that an event repeats wrongly."""
+        words = f"{type_}: {repetition.contradiction}"
+        if repetition.is_emptied:
+            self.doubtful.append((run_id, seq, words))
+        else:
+            self.add_finding(run_id, seq, words)
 
     def add_unchecked(self, kind: UncheckedKind, run_id: str, count: int, message: str) -> None:
         """Record that something cannot be checked."""
@@ -295,6 +318,10 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     for run_id, anchor in check.anchors:
         check.findings += compare_with_head(run_id, anchor, check.heads.get(run_id, {}))
     _check_relations(check)
+    _check_delegates(check)
+    if not check.redactions:
+        for run_id, seq, words in check.doubtful:
+            check.add_finding(run_id, seq, words)
     _report_unvouched(check)
     await _check_blobs(check, storage)
     await check_caches(check, storage, summary, checkpoints)
@@ -306,12 +333,15 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 
 async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
     redacted: dict[str, int] = {}
+    before: Run | None = None
 
     def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
+        nonlocal before
+        if run is not None:
+            _collect_state(check, line.seq, line.event, before, run)
+        before = run
         if read_remains(sealed.payload) is not None:
             redacted[line.event.id] = line.seq
-        if run is not None and (ref.run_id, line.seq) in check.anchored:
-            check.states_at[ref.run_id, line.seq] = run
         if run is not None and line.event.id in checkpoints:
             check.checkpoints[line.event.id] = checkpoint_file(run)
         _collect(check, ref, line.seq, line.event)
@@ -347,6 +377,18 @@ def _report_extent(check: JobCheck, ref: RunRef, log: CheckedLog[Run]) -> None:
         check.digests += len(log.chain)
 
 
+def _collect_state(check: JobCheck, seq: int, event: StoredEvent, before: Run | None, run: Run) -> None:
+    if before is not None and run.id not in check.unsealed:
+        for repetition in contradictions(before, event):
+            check.add_contradiction(run.id, seq, event.type, repetition)
+    if (run.id, seq) in check.anchored:
+        check.states_at[run.id, seq] = run
+    if before is None or run.permissions is not before.permissions:
+        check.chains.setdefault(run.id, []).append((seq, run.permissions))
+    if isinstance(event, CallDelegate):
+        check.delegations.update((delegation.run_id, (delegation, run)) for delegation in event.delegates)
+
+
 def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None:  # noqa: C901 - one case a kind
     if isinstance(event, StartRun):
         check.starts[ref.run_id] = event
@@ -380,6 +422,7 @@ def _collect_result(check: JobCheck, ref: RunRef, seq: int, event: FinishToolCal
     check.answered.add((ref.run_id, event.tool_call_id))
     if event.delegate is not None:
         check.anchored.add((event.delegate.run_id, event.delegate.seq))
+        check.results.append((ref.run_id, seq, event))
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
     _collect_blobs(check, ref, seq, event.contents)
     for part in event.contents:
@@ -443,6 +486,23 @@ def _check_relations(check: JobCheck) -> None:
         if run_id not in named_runs:
             words = "no log names it, and it has none: it never began, or the log was removed"
             check.add_unchecked("runs", run_id, 0, words)
+
+
+def _check_delegates(check: JobCheck) -> None:
+    for run_id, (delegation, parent) in check.delegations.items():
+        start, (_, called_at, _) = check.starts.get(run_id), check.called_delegates[run_id]
+        if start is not None and run_id not in check.unsealed:
+            chains = check.chains[parent.id]
+            in_force = max((seq for seq, _ in chains if seq <= called_at), default=0)
+            since = [chain for seq, chain in chains if seq >= in_force]
+            for repetition in of_start(start, delegation, parent, since):
+                check.add_contradiction(run_id, 1, start.type, repetition)
+    for run_id, seq, event in check.results:
+        head = event.delegate
+        delegate = None if head is None else check.states_at.get((head.run_id, head.seq))
+        if delegate is not None and run_id not in check.unsealed:
+            for repetition in of_result(event, delegate):
+                check.add_contradiction(run_id, seq, event.type, repetition)
 
 
 def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:

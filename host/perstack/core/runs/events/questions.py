@@ -1,6 +1,7 @@
 """Define the events of questions to a person, of approvals, and of the answers to both."""
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -25,9 +26,11 @@ from perstack.core.runs.events.base import (
     CALLING,
     RUNNING,
     LaterEvent,
+    Repetition,
     RunTransition,
     add_spending,
     difference_of,
+    is_emptied,
     open_call,
     unexpected_event,
     without_question,
@@ -77,6 +80,17 @@ class CallInteractiveTool(LaterEvent):
             asked_at=self.timestamp,
         )
 
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        call, question = open_call(run, self.tool_call_id), self.question
+        yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
+        yield Repetition("the skill", self.skill_name, call.decided.skill_name, True)
+        args = call.part.args if question is None else {"question": question.message}
+        is_unknown = is_emptied(self.args) or (is_emptied(call.part) if question is None else is_emptied(question))
+        yield Repetition("its arguments are", self.args, args, True, is_emptied=is_unknown)
+        if question is None:
+            yield Repetition("the kind of call", "interactive", call.decided.kind, True)
+
     def fold(self, run: Run) -> Run:
         """Record the question of a call. With several open questions the latest one is asked; the others wait."""
         call = open_call(run, self.tool_call_id)
@@ -119,6 +133,12 @@ class AnswerQuestion(LaterEvent):
     tool_call_id: str
     answer: Answer
     by: By | None = None  # actor who answered; None in logs of earlier versions
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        asked = open_call(run, self.tool_call_id).question
+        is_unknown = asked is not None and (is_emptied(asked) or is_emptied(self.answer.question))
+        yield Repetition("the question", self.answer.question, asked, True, is_emptied=is_unknown)
 
     def fold(self, run: Run) -> Run:
         """Keep the answer for the repeated call."""
@@ -167,19 +187,19 @@ class RequestApproval(LaterEvent):
         default=(), exclude_if=falsy
     )  # that may be approved for the whole Job
 
-    @property
-    def open_question(self) -> OpenQuestion:
-        """The question for the approval."""
-        skill = f" of skill {self.skill_name}" if self.skill_name else ""
+    def _question(self, run: Run, call: Call) -> OpenQuestion:
+        """Return the question of the call as it will run, whatever the request repeats of it."""
+        decided, expert = call.decided, run.start.expert_key
+        skill = f" of skill {decided.skill_name}" if decided.skill_name else ""
         return OpenQuestion(
             id=self.id,
             run_id=self.run_id,
-            expert_key=self.expert_key,
-            tool_call_id=self.tool_call_id,
-            tool_name=self.tool_name,
-            skill_name=self.skill_name,
-            text=f"{self.expert_key} wants to call {self.tool_name}{skill}, which needs approval ({self.rule})",
-            args=self.args,
+            expert_key=expert,
+            tool_call_id=decided.id,
+            tool_name=decided.tool_name,
+            skill_name=decided.skill_name,
+            text=f"{expert} wants to call {decided.tool_name}{skill}, which needs approval ({self.rule})",
+            args=call.part.args,
             approval=True,
             call_digest=self.call_digest,
             rule=self.rule,
@@ -187,16 +207,29 @@ class RequestApproval(LaterEvent):
             asked_at=self.timestamp,
         )
 
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        call = open_call(run, self.tool_call_id)
+        decided, is_unknown = call.decided, is_emptied(call.part)
+        yield Repetition("the tool", self.tool_name, decided.tool_name, True)
+        yield Repetition("the skill", self.skill_name, decided.skill_name, True)
+        is_unknown_here = is_unknown or is_emptied(self.args)
+        yield Repetition("its arguments are", self.args, call.part.args, True, is_emptied=is_unknown_here)
+        yield Repetition("the digest of the call", self.call_digest, call.digest, True, is_emptied=is_unknown)
+        no_rule = is_emptied(self.rule) or is_emptied(decided.rule)
+        yield Repetition("the rule", self.rule, decided.rule, True, is_emptied=no_rule)
+
     def fold(self, run: Run) -> Run:
         """Ask for the approval of a call that waits for one."""
         call = open_call(run, self.tool_call_id)
         if not call.waits_for_approval:
             raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
         call = replace(call, requested=self.call_digest, leads_to=self.leads_to, offers=self.offers)
+        question = self._question(run, call)
         return replace(
             run,
             asked=self.tool_call_id,
-            questions={**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question},
+            questions={**without_question(run.questions, self.tool_call_id), self.tool_call_id: question},
             calls={**run.calls, self.tool_call_id: call},
         )
 
