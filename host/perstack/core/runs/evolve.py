@@ -67,7 +67,7 @@ def _check(run: Run, event: LaterEvent) -> None:
         raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
     for repetition in event.repeated(run):
         if repetition.decides and not repetition.is_emptied and (words := repetition.contradiction) is not None:
-            raise IllegalFact(f"{event.type}: {words}")
+            raise IllegalFact(f"{event.type} {words}")
 
 
 def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:

@@ -150,7 +150,7 @@ class JobCheck:
 
     def add_contradiction(self, run_id: str, seq: int, type_: str, repetition: Repetition) -> None:
         """Add a value that an event repeats wrongly."""
-        words = f"{type_}: {repetition.contradiction}"
+        words = f"{type_} {repetition.contradiction}"
         if repetition.is_emptied:
             self.doubtful.append((run_id, seq, words))
         else:

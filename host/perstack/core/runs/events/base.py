@@ -1,7 +1,7 @@
 """The base of the events that may follow `startRun`, and what their methods share."""
 
 from collections.abc import Iterable
-from typing import ClassVar, get_args
+from typing import ClassVar, cast, get_args
 
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import Fact, blank
@@ -51,7 +51,8 @@ class Repetition:
         """Why the event cannot be true if the earlier one is; None if both say the same."""
         if self.said == self.known:
             return None
-        return f"it says {self.name} is {_shortened(self.said)}, and before it is {_shortened(self.known)}"
+        said, known = _shortened(self.said), _shortened(self.known)
+        return f"says {self.name} {said}, where an earlier event says {known}"
 
 
 def _shortened(value: object) -> str:
@@ -67,7 +68,7 @@ def is_emptied(value: object) -> bool:
     if isinstance(value, Fact):
         return blank(value) == value
     if isinstance(value, tuple):
-        return all(map(is_emptied, value))
+        return all(map(is_emptied, cast("tuple[object, ...]", value)))
     return value in (None, "", REDACTED, {}, {"question": REDACTED})
 
 

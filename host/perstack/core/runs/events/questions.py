@@ -87,7 +87,7 @@ class CallInteractiveTool(LaterEvent):
         yield Repetition("the skill", self.skill_name, call.decided.skill_name, True)
         args = call.part.args if question is None else {"question": question.message}
         is_unknown = is_emptied(self.args) or (is_emptied(call.part) if question is None else is_emptied(question))
-        yield Repetition("its arguments are", self.args, args, True, is_emptied=is_unknown)
+        yield Repetition("the arguments", self.args, args, True, is_emptied=is_unknown)
         if question is None:
             yield Repetition("the kind of call", "interactive", call.decided.kind, True)
 
@@ -187,19 +187,19 @@ class RequestApproval(LaterEvent):
         default=(), exclude_if=falsy
     )  # that may be approved for the whole Job
 
-    def _question(self, run: Run, call: Call) -> OpenQuestion:
-        """Return the question of the call as it will run, whatever the request repeats of it."""
-        decided, expert = call.decided, run.start.expert_key
-        skill = f" of skill {decided.skill_name}" if decided.skill_name else ""
+    @property
+    def open_question(self) -> OpenQuestion:
+        """The question for the approval."""
+        skill = f" of skill {self.skill_name}" if self.skill_name else ""
         return OpenQuestion(
             id=self.id,
             run_id=self.run_id,
-            expert_key=expert,
-            tool_call_id=decided.id,
-            tool_name=decided.tool_name,
-            skill_name=decided.skill_name,
-            text=f"{expert} wants to call {decided.tool_name}{skill}, which needs approval ({self.rule})",
-            args=call.part.args,
+            expert_key=self.expert_key,
+            tool_call_id=self.tool_call_id,
+            tool_name=self.tool_name,
+            skill_name=self.skill_name,
+            text=f"{self.expert_key} wants to call {self.tool_name}{skill}, which needs approval ({self.rule})",
+            args=self.args,
             approval=True,
             call_digest=self.call_digest,
             rule=self.rule,
@@ -214,7 +214,7 @@ class RequestApproval(LaterEvent):
         yield Repetition("the tool", self.tool_name, decided.tool_name, True)
         yield Repetition("the skill", self.skill_name, decided.skill_name, True)
         is_unknown_here = is_unknown or is_emptied(self.args)
-        yield Repetition("its arguments are", self.args, call.part.args, True, is_emptied=is_unknown_here)
+        yield Repetition("the arguments", self.args, call.part.args, True, is_emptied=is_unknown_here)
         yield Repetition("the digest of the call", self.call_digest, call.digest, True, is_emptied=is_unknown)
         no_rule = is_emptied(self.rule) or is_emptied(decided.rule)
         yield Repetition("the rule", self.rule, decided.rule, True, is_emptied=no_rule)
@@ -225,7 +225,8 @@ class RequestApproval(LaterEvent):
         if not call.waits_for_approval:
             raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
         call = replace(call, requested=self.call_digest, leads_to=self.leads_to, offers=self.offers)
-        question = self._question(run, call)
+        # a redaction empties a request, and the page must show the call that a yes runs
+        question = self.model_copy(update={"args": call.part.args, "expert_key": run.start.expert_key}).open_question
         return replace(
             run,
             asked=self.tool_call_id,
