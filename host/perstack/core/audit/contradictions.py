@@ -12,7 +12,7 @@ from hashlib import sha256
 from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.runs.decide import report_of
-from perstack.core.runs.events import FinishToolCall, StartRun
+from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.events.base import Repetition, is_emptied
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.messages import text_of
@@ -21,13 +21,14 @@ from perstack.errors import UsageError
 
 
 def of_start(
-    start: StartRun, delegation: Delegation, parent: Run, chains: Iterable[tuple[RuleSet, ...]]
+    delegate: Run, delegation: Delegation, parent: Run, chains: Iterable[tuple[RuleSet, ...]]
 ) -> Iterator[Repetition]:
     """Yield what a delegate's start says otherwise than the Run that called it.
 
     `chains`: the rules that the parent had since it decided on the delegate, one of which the delegate has in full.
     """
-    by, above = start.delegated_by, parent.start
+    start, above = delegate.start, parent.start
+    by = start.delegated_by
     is_unknown = is_emptied(start.query) or is_emptied(delegation.query)
     repetitions = [
         Repetition("the Expert", start.expert_key, delegation.expert_key),

@@ -66,23 +66,21 @@ def _check(run: Run, event: LaterEvent) -> None:
     if run.phase not in event.follows.phases or run.status not in event.follows.statuses:
         raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
     for repetition in event.repeated(run):
-        if repetition.decides and not repetition.is_emptied and (words := repetition.contradiction) is not None:
-            raise IllegalFact(f"{event.type} {words}")
+        if repetition.decides and repetition.said != repetition.known and not repetition.is_emptied:
+            raise IllegalFact(f"{event.type} {repetition.contradiction}")
 
 
 def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
     """Return what an event says otherwise than the log before it: for `verify`, which reports all of it."""
     if event.type == "startRun":
         return []
-    common = [
-        Repetition("expertKey", event.expert_key, run.start.expert_key),
-        # an event between two steps belongs to the one that ends or to the one that begins
-        Repetition("stepNumber", event.step_number, min(max(event.step_number, run.step, 1), run.step + 1)),
-    ]
-    checkpoint_id = None if event.type == "resumeRun" else getattr(event, "checkpoint_id", None)
-    if checkpoint_id is not None:
-        common.append(Repetition("the checkpoint", checkpoint_id, event.id))
-    return [repetition for repetition in (*common, *event.repeated(run)) if repetition.contradiction is not None]
+    found = [repetition for repetition in event.repeated(run) if repetition.said != repetition.known]
+    if event.expert_key != run.start.expert_key:
+        found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
+    # an event between two steps belongs to the one that ends or to the one that begins
+    if not max(1, run.step) <= event.step_number <= run.step + 1:
+        found.append(Repetition("stepNumber", event.step_number, run.step))
+    return found
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:

@@ -49,7 +49,7 @@ from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import CheckedLog, InvalidTransition, StoredLine, run_ids
-from perstack.engine.log.run_log import checkpoint_ids, redactions_in, run_logs
+from perstack.engine.log.run_log import checkpoint_at, checkpoint_ids, redactions_in, run_logs
 from perstack.engine.log.storage import heads_in_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
@@ -381,6 +381,8 @@ def _collect_state(check: JobCheck, seq: int, event: StoredEvent, before: Run | 
     if before is not None and run.id not in check.unsealed:
         for repetition in contradictions(before, event):
             check.add_contradiction(run.id, seq, event.type, repetition)
+        if checkpoint_at(event) not in (None, event.id):
+            check.add_finding(run.id, seq, f"{event.type} says the checkpoint {checkpoint_at(event)!r}, not its own")
     if (run.id, seq) in check.anchored:
         check.states_at[run.id, seq] = run
     if before is None or run.permissions is not before.permissions:
@@ -490,13 +492,13 @@ def _check_relations(check: JobCheck) -> None:
 
 def _check_delegates(check: JobCheck) -> None:
     for run_id, (delegation, parent) in check.delegations.items():
-        start, (_, called_at, _) = check.starts.get(run_id), check.called_delegates[run_id]
-        if start is not None and run_id not in check.unsealed:
+        delegate, (_, called_at, _) = check.states.get(run_id), check.called_delegates[run_id]
+        if delegate is not None and run_id not in check.unsealed:
             chains = check.chains[parent.id]
             in_force = max((seq for seq, _ in chains if seq <= called_at), default=0)
             since = [chain for seq, chain in chains if seq >= in_force]
-            for repetition in of_start(start, delegation, parent, since):
-                check.add_contradiction(run_id, 1, start.type, repetition)
+            for repetition in of_start(delegate, delegation, parent, since):
+                check.add_contradiction(run_id, 1, delegate.start.type, repetition)
     for run_id, seq, event in check.results:
         head = event.delegate
         delegate = None if head is None else check.states_at.get((head.run_id, head.seq))

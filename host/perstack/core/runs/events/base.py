@@ -1,7 +1,7 @@
 """The base of the events that may follow `startRun`, and what their methods share."""
 
 from collections.abc import Iterable
-from typing import ClassVar, cast, get_args
+from typing import ClassVar, NamedTuple, cast, get_args
 
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import Fact, blank
@@ -36,8 +36,7 @@ class RunTransition:
     to_status: RunStatus | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
+class Repetition(NamedTuple):  # no dataclass: several are made for each event that is read
     """A value of an event that an earlier event of the Run, or the Run's state, has too."""
 
     name: str

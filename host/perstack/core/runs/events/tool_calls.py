@@ -74,9 +74,9 @@ class CallTools(LaterEvent):
     def repeated(self, run: Run) -> Iterator[Repetition]:
         names = {part.tool_call_id: part.tool_name for part in latest_reply(run).tool_calls}
         for decided in self.calls:
-            yield Repetition(
-                f"the tool of call {decided.id}", decided.tool_name, names.get(decided.id, decided.tool_name), True
-            )
+            name = names.get(decided.id, decided.tool_name)
+            if name != decided.tool_name:
+                yield Repetition(f"the tool of call {decided.id}", decided.tool_name, name, True)
 
     def fold(self, run: Run) -> Run:
         """Open the calls of the reply."""
