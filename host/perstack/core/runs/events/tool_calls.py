@@ -372,9 +372,9 @@ class AttemptCompletion(LaterEvent):
         remaining = remaining_todos(run.todos)
         is_unknown = is_emptied(self.remaining_todos) or is_emptied(remaining)
         yield Repetition("the kind of call", "attemptCompletion", call.decided.kind, True)
-        # not what decides: the original Perstack completes with open todos, and its Jobs are read too
-        yield Repetition("which todos remain", ids_of(self.remaining_todos), ids_of(remaining))
-        yield Repetition("what remains", self.remaining_todos, remaining, is_emptied=is_unknown)
+        if run.start.runtime_version:  # the original Perstack, whose Runs have none, completes with open todos
+            yield Repetition("which todos remain", ids_of(self.remaining_todos), ids_of(remaining))
+            yield Repetition("what remains", self.remaining_todos, remaining, is_emptied=is_unknown)
         result = completion_result(run, call)
         yield Repetition("the result", self.result, result, is_emptied=is_emptied(call.part) or is_emptied(self.result))
 
