@@ -10,8 +10,9 @@ import errno
 import fcntl
 import os
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from stat import S_ISDIR
 from threading import Lock, RLock
 from types import TracebackType
 
@@ -178,10 +179,14 @@ class OpenDirectory:
 
     def put_in_place(self, temporary: str, name: str) -> None:
         """Rename a temporary file to its final name, replacing any file of that name."""
+        self.rename(temporary, name, of=name)
+
+    def rename(self, name: str, new: str, *, of: str = "") -> None:
+        """Rename an entry. An error names `of`, or `name`."""
         try:
-            os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
-            raise explain(error, self.path / name) from error
+            raise explain(error, self.path / (of or name)) from error
 
     def remove(self, name: str) -> bool:
         """Remove a file. Return False if it does not exist."""
@@ -206,6 +211,31 @@ class OpenDirectory:
             files.sync(self.fd)
         except OSError as error:
             raise explain(error, self.path) from error
+
+
+def check_removable(folder: OpenDirectory) -> None:
+    """Raise StorageError for an entry that cannot be removed: it is mounted, or its folder may not be changed.
+
+    Links, pipes and sockets can be: the entry itself is removed, never what it leads to.
+    """
+    device = os.fstat(folder.fd).st_dev
+    with ExitStack() as opened:
+        pending = [folder]
+        while pending:
+            current = pending.pop()
+            entries = current.entries()
+            if entries and not os.access(".", os.W_OK | os.X_OK, dir_fd=current.fd, effective_ids=_HAS_EFFECTIVE_IDS):
+                raise StorageError(f"{current.path}: it may not be changed; allow it (chmod u+rwx), then delete again")
+            for entry in entries:
+                status = current.stat(entry.name)
+                if status is not None and status.st_dev != device:
+                    raise StorageError(f"{current.path / entry.name}: something is mounted there; unmount it")
+                if status is not None and S_ISDIR(status.st_mode):
+                    subfolder = current.find(entry.name)
+                    pending += [] if subfolder is None else [opened.enter_context(subfolder)]
+
+
+_HAS_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 
 def read_below(folder: OpenDirectory, name: str, file: str) -> bytes | None:

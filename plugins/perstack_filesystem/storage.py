@@ -59,7 +59,7 @@ from perstack.support.storage import (
 from perstack.system.concurrency import LatencyMonitor, shield_until_done
 from perstack.system.files import hold_file_lock, lock_holder
 from perstack_filesystem.blobs import BlobFolders, remove_unfinished
-from perstack_filesystem.directories import OpenDirectory, OpenFolders, explain, read_below
+from perstack_filesystem.directories import OpenDirectory, OpenFolders, check_removable, explain, read_below
 from perstack_filesystem.entry_index import EntryIndex, entry_names, put_entry, read_entries, remove_entry
 from perstack_filesystem.imported_jobs import ForeignJobs
 from perstack_filesystem.log_file import LogFile
@@ -505,29 +505,36 @@ class FilesystemStorage(BlobFolders, Storage):
                     raise no_job(job_id, self._root)
                 if expected is not None:
                     opened.enter_context(self._staying_at(*expected))
+                check_removable(self._job(opened, job_id))  # so that an error leaves the Job whole
                 # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that
                 # looks like a Job.
                 deleted_name = f"{_DELETED_PREFIX}{job_id}.{time.time_ns()}"
                 with remove_entry(jobs, job_id):
-                    try:
-                        os.rename(job_id, deleted_name, src_dir_fd=jobs.fd, dst_dir_fd=jobs.fd)
-                    except OSError as error:
-                        raise explain(error, jobs.path / job_id) from error
+                    jobs.rename(job_id, deleted_name)
                 jobs.sync()
-                # Includes the remains of an interrupted deletion.
+                try:
+                    self._remove(jobs, deleted_name)
+                except StorageError:
+                    # A Job whose files stay must be listed, so that a person finds them.
+                    jobs.rename(deleted_name, job_id)
+                    raise
                 for entry in jobs.entries():
-                    if entry.name.startswith(_DELETED_PREFIX):
-                        self._free(jobs, entry.name)
-                        shutil.rmtree(entry.name, ignore_errors=True, dir_fd=jobs.fd)
+                    if entry.name.startswith(_DELETED_PREFIX):  # the remains of an interrupted deletion
+                        with suppress(StorageError):
+                            self._remove(jobs, entry.name)
         with self._turn:
             for run in [run for run in self._logs if run.job_id == job_id]:
                 self._logs.pop(run).retire()
 
-    def _free(self, jobs: OpenDirectory, doomed: str) -> None:
+    def _remove(self, jobs: OpenDirectory, doomed: str) -> None:
         job = jobs.find(doomed)
         if job is not None:
-            with job:
+            with job, suppress(StorageError):  # a link in place of the blobs, which goes with the Job
                 self._free_blobs(job)
+        try:
+            shutil.rmtree(doomed, dir_fd=jobs.fd)  # removes links, pipes and sockets themselves
+        except OSError as error:
+            raise explain(error, jobs.path / (error.filename or doomed)) from error
 
     @override
     async def close(self) -> None:

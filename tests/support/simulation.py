@@ -140,7 +140,8 @@ class Simulation:
             self.note(ResumeRun(**self.checkpoint(), reason="interrupt"))
 
     def result(self, call_id: str, name: str, text: str, *, is_error: bool = False, delegate: bool = False) -> None:
-        head = DelegateHead(run_id="job-2", seq=3, hash="h") if delegate else None
+        given = self.run.calls[call_id].delegation
+        head = DelegateHead(run_id=given.run_id, seq=3, hash="h") if delegate and given is not None else None
         self.note(
             FinishToolCall(
                 **self.stamp(),
@@ -198,8 +199,8 @@ class Simulation:
                 **self.stamp(),
                 tool_call_id=decided.id,
                 tool_name=decided.tool_name,
-                skill_name="s",
-                args=call.part.args,
+                skill_name=decided.skill_name,
+                args=call.part.args if question is None else {"question": question.message},
                 question=question,
                 usage=Usage.of(3, 1) if question and self.choose(2) else None,
             )

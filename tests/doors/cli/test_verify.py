@@ -220,10 +220,12 @@ def test_a_summary_that_is_none_is_found_and_may_be_deleted(own_team: Terminal) 
     assert own_team.call("verify").code == 0
 
 
-def test_a_summary_of_a_newer_version_verifies(own_team: Terminal) -> None:
+def test_a_value_that_this_version_does_not_write_is_found(own_team: Terminal) -> None:
     file = own_team.jobs() / "team" / "job.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "laterField": [1]}))
-    assert own_team.call("verify").code == 0
+    result = own_team.call("verify")
+    assert result.code == 1
+    assert "Job team: job.json says laterField is [1], the logs say nothing" in result.out
 
 
 def test_how_much_was_checked_is_counted(team: Terminal) -> None:

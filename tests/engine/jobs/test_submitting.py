@@ -103,7 +103,7 @@ def test_a_job_that_a_worker_drives_to_its_end_while_it_is_verified_verifies(
 
         monkeypatch.setattr(storage, "summary", overtaken)
         report = await verify_job(storage, job.id)
-        assert (report.findings, report.checked.summaries) == ((), 0)
+        assert (report.findings, report.checked.summaries) == ((), 1)  # at the ends that job.json names
         assert "written while the Job ran" in str(report.unchecked)
         report = await verify_job(storage, job.id)
         assert (report.findings, report.checked.summaries) == ((), 1)

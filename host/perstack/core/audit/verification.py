@@ -1,21 +1,21 @@
 """Reports of verification: what is wrong, what could not be checked, and how much was checked.
 
 Each line of a log is linked to the one before by a hash (`core/base/chain.py`). The engine reads the logs, and this
-package judges them, in three modules:
+package judges them, in four modules:
 
-- `verification.py` has the report, and compares caches (job.json, checkpoints) and stored heads with the logs.
+- `verification.py` has the report, and compares stored heads with the logs.
+- `cache_comparison.py` compares caches (job.json, entries, checkpoints) with what the logs give.
 - `receipts.py` has statements about the heads of logs that are stored outside, where no writer of the logs has access.
 - `redaction.py` removes texts from an event and checks what remains, while the chain stays intact.
 
 A report covers only what was compared. Everything that was skipped is listed with the reason (`UncheckedKind`), so that
-`ok` is never mistaken for complete. Fields that older versions did not write are tolerated. A new check adds its count
-to `Checked`, and a kind to `UncheckedKind` for when it is impossible.
+`ok` is never mistaken for complete. A new check adds its count to `Checked`, and a kind to `UncheckedKind` for when it
+is impossible.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal, TypeAlias
 
@@ -24,11 +24,6 @@ from pydantic_core import from_json
 
 from perstack.core.audit.redaction import Redaction
 from perstack.core.base.chain import Head
-from perstack.core.base.records import Fact
-from perstack.core.base.usage import Usage
-from perstack.core.jobs.job import Job
-from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
-from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 
 Kind: TypeAlias = Literal["job", "task", "iterations", "schedule", "store"]  # `store`: everything outside the others
@@ -118,96 +113,20 @@ class Report:
         }
 
 
-_KNOWN_KEYS = {
-    field.alias or name
-    for model in (JobSummary, RunSummary, OpenQuestion, Usage)
-    for name, field in model.model_fields.items()
-}
-_FREE_FORM_PATHS = ("labels", "usageByExpert")  # paths whose keys are not names of fields
-_REQUIRED_KEYS = frozenset((
-    "text", "error", "question", "pauseReason", "runs", "steps", "totalSteps", "maxSteps", "usage", "inputTokens",
-    "outputTokens", "totalTokens", "startedAt", "updatedAt", "finishedAt", "delegatedBy", "continuedFrom",
-))  # fmt: skip
-"""Fields that every version has written if they have a value: if one is missing, it would read as empty."""
-
-
-def compare_summary_with_logs(summary: bytes, job: Job) -> list[str]:
-    """Return the differences between a stopped Job's summary and its logs. Raises ValueError if it is no summary."""
-    JobSummary.model_validate_json(summary)
-    actual: JsonValue = json.loads(summary)
-    return list(_differences("", actual, json.loads(summarize(job, is_driven=False).to_json())))
-
-
-def _differences(path: str, actual: JsonValue, expected: JsonValue) -> Iterator[str]:
-    if isinstance(actual, dict) and isinstance(expected, dict):
-        is_free = path in _FREE_FORM_PATHS or path.startswith("asking")
-        missing = sorted(key for key in expected.keys() - actual.keys() if is_free or key in _REQUIRED_KEYS)
-        for key in [*actual, *missing]:
-            if is_free or key in _KNOWN_KEYS:
-                yield from _differences(f"{path}.{key}".lstrip("."), actual.get(key), expected.get(key))
-    elif isinstance(actual, list) and isinstance(expected, list) and path == "runs":
-        yield from _different_runs(actual, expected)
-    elif actual != expected and not (expected is None and not actual):
-        yield f"says {path} is {_short(actual)}, the logs say {_short(expected)}"
-
-
-def _different_runs(actual: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
-    """Compare by id: Runs that ran concurrently may be listed in another order."""
-    expected_by_id = {_as_dict(run).get("id"): run for run in expected}
-    for run in actual:
-        run_id = _as_dict(run).get("id")
-        if run_id not in expected_by_id:
-            yield f"lists a Run {_short(run_id)}, which has no log"
-        else:
-            yield from _differences(str(run_id), run, expected_by_id.pop(run_id))
-    yield from (f"does not list the Run {run_id}" for run_id in expected_by_id)
-
-
-def _as_dict(value: JsonValue) -> Mapping[str, JsonValue]:
-    return value if isinstance(value, dict) else {}
-
-
-def _short(value: JsonValue) -> str:
-    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def cache_contradictions(cached: bytes, expected: Fact) -> list[str]:
-    """Return how a cache contradicts its log; missing fields do not. Raises ValueError for a cache of another kind."""
-    type(expected).model_validate_json(cached)
-    actual: JsonValue = json.loads(cached)
-    derived: JsonValue = json.loads(expected.to_json())
-    names = {field.alias or name for name, field in type(expected).model_fields.items()}
-    added = [key for key, value in _as_dict(actual).items() if key in names and value and key not in _as_dict(derived)]
-    return [
-        *_contradictions("", actual, derived),
-        *(f"says {key} is {_short(_as_dict(actual)[key])}, the log says nothing" for key in added),
-    ]
-
-
-def _contradictions(path: str, actual: JsonValue, derived: JsonValue) -> Iterator[str]:
-    if isinstance(actual, dict) and isinstance(derived, dict):
-        for key in actual.keys() & derived.keys():
-            yield from _contradictions(f"{path}.{key}".lstrip("."), actual[key], derived[key])
-    elif isinstance(actual, list) and isinstance(derived, list) and len(actual) == len(derived):
-        for index, (item, derived_item) in enumerate(zip(actual, derived, strict=True)):
-            yield from _contradictions(f"{path}.{index}", item, derived_item)
-    elif actual != derived:
-        yield f"says {path} is {_short(actual)}, the log says {_short(derived)}"
-
-
 def with_head(summary: bytes, head: Head) -> bytes:
     """Return a summary, a JSON object, with the end of its log added."""
     return b'%b,"headSeq":%d,"headHash":"%b"}' % (summary[:-1], head.seq, head.hash.encode())
 
 
 def head_in(summary: bytes) -> Head | None:
-    """Return the end of the log that a summary names; None if it names none, as older versions did not."""
+    """Return the end of the log that a summary names; None if it names none."""
     try:
         value: JsonValue = from_json(summary)
     except ValueError:
         return None
-    seq, chain_hash = _as_dict(value).get("headSeq"), _as_dict(value).get("headHash")
+    if not isinstance(value, dict):
+        return None
+    seq, chain_hash = value.get("headSeq"), value.get("headHash")
     return Head(seq, chain_hash) if isinstance(seq, int) and isinstance(chain_hash, str) and seq > 0 else None
 
 

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, StrictCalls, falsy
+from perstack.core.base.usage import BudgetName
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Option, Rule, at_least, wrong_budget
 from perstack.core.definitions.models import WrittenModels
 from perstack.core.definitions.permissions import Widening
@@ -215,6 +216,16 @@ class Budget(Fact):
         int | None, at_least(1), Key("milliseconds of work, without waiting for a person", effect="narrows")
     ] = None
     max_tool_calls: Annotated[int | None, at_least(1), Key("calls of tools and delegates", effect="narrows")] = None
+
+    def limit_of(self, budget: BudgetName) -> float | None:
+        """Return the limit in dollars, tokens, milliseconds or calls; None without one."""
+        limits: dict[BudgetName, float | None] = {
+            "maxCost": self.max_cost,
+            "maxTokens": self.max_tokens,
+            "maxTime": self.max_time,
+            "maxToolCalls": self.max_tool_calls,
+        }
+        return limits[budget]
 
 
 BudgetKey = Annotated[Budget | None, Key("what may be spent, see `[budget]`", effect="table")]

@@ -12,7 +12,7 @@ continues, and `queries.py` selects Jobs. To show a value of a Run per Job, chan
 `JobSummary` and `summarize`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from functools import reduce
 
@@ -33,7 +33,8 @@ class Job:
 
     id: str
     runs: dict[str, Run] = field(default_factory=dict[str, Run])  # latest states, in the order of first taking
-    heads: dict[str, Head] = field(default_factory=dict[str, Head])  # to detect a log that was cut or rewritten
+    stored: dict[str, Run] = field(default_factory=dict[str, Run])
+    """The state of each Run at the end of its log as it is on disk; `runs` may have events that are not written yet."""
     total_steps: int = 0
     watch: Callable[[Run], None] | None = None
     root: int = 0  # number of the Run that this process drives apart from its Job; 0 if it drives the Job itself
@@ -53,6 +54,15 @@ class Job:
         self.runs[run_id] = run
         if self.watch is not None:
             self.watch(run)
+
+    @property
+    def heads(self) -> dict[str, Head]:
+        """The ends of the stored logs, to detect a log that was cut or rewritten."""
+        return {run_id: run.head for run_id, run in self.stored.items()}
+
+    def as_stored(self) -> "Job":
+        """Return the Job as its stored logs give it: a crash takes nothing of that back."""
+        return job_of(self.id, (self.stored[run_id] for run_id in self.runs if run_id in self.stored))
 
     def _number(self, number: int) -> None:
         block = 0 if number in OWN_NUMBERS else number // BLOCK_SIZE
@@ -153,3 +163,12 @@ class Job:
         while run.start.delegated_by is not None:
             run = self.runs[run.start.delegated_by.run_id]
         return run
+
+
+def job_of(job_id: str, runs: Iterable[Run]) -> Job:
+    """Return the Job of these states, which are on disk."""
+    job = Job(job_id)
+    for run in runs:
+        job.take(run)
+        job.stored[run.id] = run
+    return job

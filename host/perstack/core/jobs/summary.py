@@ -1,7 +1,8 @@
 """The summary of a Job, job.json: totals over the logs of all its Runs, and the tree that the Runs form.
 
-A summary is a cache: everything in it is derived from a `Job`, and it can be deleted. A new field needs a value in
-`summarize`; `audit/verification.py` compares it with the logs.
+A summary is a cache: everything in it is derived from a `Job`, and it can be deleted. What is stored is always derived
+from logs that are on disk, at the ends that it names for each Run, so `verify` can derive it again and compare every
+leaf. A new field needs a value in `summarize`, and nothing else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -172,6 +173,17 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         error=None if last.error is None else last.error.message,
         runs=tuple(_run_summary(run, job.heads.get(run_id, EMPTY_LOG)) for run_id, run in job.runs.items()),
     )
+
+
+def as_running(summary: JobSummary) -> JobSummary:
+    """Return the summary of a Job that is about to change: readers take nothing from it and read the logs."""
+    return summary.model_copy(update={"status": "running", "lifecycle": "running"})
+
+
+def storable(job: Job, *, is_running: bool) -> tuple[JobSummary, ...]:
+    """Return what job.json may say of these stored logs: `is_running` if it says so."""
+    stopped = summarize(job, is_driven=False)
+    return (summarize(job, is_driven=True), as_running(stopped)) if is_running else (stopped,)
 
 
 def _usage_by_expert(job: Job) -> dict[str, Usage]:

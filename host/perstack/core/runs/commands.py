@@ -45,6 +45,11 @@ class Call:
         return call_digest(self.decided.skill_name, self.decided.tool_name, self.part.args)
 
 
+def query_of(call: Call) -> str:
+    """Return the query that a call gives to its delegate."""
+    return str(call.part.args.get("query", ""))
+
+
 @dataclass(frozen=True)
 class Generate:
     """Call the model for this step; `final` without tools, for the result's text only."""

@@ -96,7 +96,7 @@ def _delegation_events(
             tool_name=call.decided.tool_name,
             expert_key=call.decided.target or call.decided.tool_name,
             run_id=run_id_of(stamp()["job_id"], next_number + index),
-            query=str(call.part.args.get("query", "")),
+            query=commands.query_of(call),
         )
         for index, call in enumerate(command.calls)
     )

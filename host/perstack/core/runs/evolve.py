@@ -24,7 +24,8 @@ To replay a log, answers of the world (replies, results of tools, answers of peo
 Everything that the loop decides is computed again by `pending` and `evolve`, and must be exactly equal (`difference`).
 
 An event is added in one file, a module of `events/`: its class, and its name in the module's union. The class has the
-fields with a mark at each text (`Written`), where the event is legal (`follows`), how it changes the Run (`fold`), how
+fields with a mark at each text (`Written`), where the event is legal (`follows`), what it repeats of earlier events
+(`repeated`: a log that contradicts itself was edited), how it changes the Run (`fold`), how
 a replay judges it (`is_decided`, `difference`) and how people read it (`describe`). The code that records it is in
 `decide.py`, or in the engine module that has the side effect. docs/architecture.md says how its part of the
 documentation is written. A new command also needs a branch in `pending.py` and `engine/runs/loop.py`, and words in
@@ -37,7 +38,7 @@ from __future__ import annotations
 from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.runs.events import AnswerQuestion, DecideApproval, FinishToolCall, StoredEvent
-from perstack.core.runs.events.base import LaterEvent, unexpected_event
+from perstack.core.runs.events.base import LaterEvent, Repetition, unexpected_event
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
@@ -64,6 +65,22 @@ def _check(run: Run, event: LaterEvent) -> None:
         raise IllegalFact(f"{event.type} cannot follow where the Run was closed for good")
     if run.phase not in event.follows.phases or run.status not in event.follows.statuses:
         raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
+    for repetition in event.repeated(run):
+        if repetition.decides and repetition.said != repetition.known and not repetition.is_emptied:
+            raise IllegalFact(f"{event.type} {repetition.contradiction}")
+
+
+def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:
+    """Return what an event says otherwise than the log before it: for `verify`, which reports all of it."""
+    if event.type == "startRun":
+        return []
+    found = [repetition for repetition in event.repeated(run) if repetition.said != repetition.known]
+    if event.expert_key != run.start.expert_key:
+        found.append(Repetition("expertKey", event.expert_key, run.start.expert_key))
+    # an event between two steps belongs to the one that ends or to the one that begins
+    if not max(1, run.step) <= event.step_number <= run.step + 1:
+        found.append(Repetition("stepNumber", event.step_number, run.step))
+    return found
 
 
 def difference(run: Run, event: StoredEvent) -> str | None:

@@ -278,6 +278,11 @@ def remaining_todos(todos: Iterable[Todo]) -> Todos:
     return tuple(todo for todo in todos if not todo.completed)
 
 
+def ids_of(todos: Iterable[Todo]) -> tuple[int, ...]:
+    """Return the ids, which a redaction leaves."""
+    return tuple(todo.id for todo in todos)
+
+
 def todos_json(todos: Iterable[Todo], key: str = "todos") -> str:
     """Return the list as the JSON that the model sees."""
     return json.dumps({key: [todo.model_dump() for todo in todos]}, ensure_ascii=False, separators=(",", ":"))

@@ -14,7 +14,7 @@ from perstack.core.runs.context import command_for_full_context, relief_in_hand
 from perstack.core.runs.facts import ErrorInfo, Settlement, apply_todo, remaining_todos, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch
-from perstack.core.runs.state import MAX_REJECTIONS, Phase, Run, latest_reply
+from perstack.core.runs.state import MAX_REJECTIONS, Phase, Run, completion_result, latest_reply
 
 _SETTLED_TEXT: dict[Settlement, str] = {
     "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
@@ -140,10 +140,7 @@ def _recordable(run: Run, call: commands.Call) -> commands.RecordResult | None:
 
 
 def _completion(run: Run, call: commands.Call) -> commands.Complete:
-    remaining = remaining_todos(run.todos)
-    result = call.part.args.get("result")
-    text = result if isinstance(result, str) and result.strip() else latest_reply(run).text
-    return commands.Complete(call, remaining, None if remaining or not text.strip() else text)
+    return commands.Complete(call, remaining_todos(run.todos), completion_result(run, call))
 
 
 def _failure(run: Run) -> ErrorInfo | None:

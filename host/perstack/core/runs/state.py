@@ -31,7 +31,7 @@ from perstack.core.definitions.permissions import RuleSet, StandingApproval, Wid
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Call
-from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo
+from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo, remaining_todos
 from perstack.core.runs.messages import (
     ExpertMessage,
     History,
@@ -294,6 +294,13 @@ def is_unsettled(call: Call) -> bool:
     """Return True if repeating this open call after its process ended might repeat a side effect."""
     is_begun = call.result is None and call.question is None and (call.began or not call.decided.asks)
     return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
+
+
+def completion_result(run: Run, call: Call) -> str | None:
+    """Return the result that a model's statement that it is done gives; None while todos remain or without a text."""
+    result = call.part.args.get("result")
+    text = result if isinstance(result, str) and result.strip() else latest_reply(run).text
+    return None if remaining_todos(run.todos) or not text.strip() else text
 
 
 def latest_reply(run: Run) -> ExpertMessage:

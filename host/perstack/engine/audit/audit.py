@@ -23,17 +23,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.core.audit.cache_comparison import cache_differences
 from perstack.core.audit.verification import (
     Checked,
     Finding,
     Report,
     Unchecked,
-    cache_contradictions,
     compare_with_head,
+    with_head,
 )
-from perstack.core.base.chain import Sealed
+from perstack.core.base.chain import Head, Sealed
 from perstack.core.base.ids import By, OwnerKind, place_of
-from perstack.core.base.records import Fact
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.job import Job
@@ -64,12 +64,12 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
     extra_run_ids = [run_id for run_id in await run_ids(space, owner_id) if run_id != ref.run_id]
     findings = [Finding(run_id, 0, "a log that is not part of it") for run_id in extra_run_ids]
     events = EventLog(space, definition)
-    state_at_head: S | None = None
+    state_at_head: tuple[S, Head] | None = None
 
     def observe(line: StoredLine[E], _: Sealed, state: S | None) -> None:
         nonlocal state_at_head
-        if stored.head is None or line.seq == stored.head.seq:
-            state_at_head = state
+        if state is not None and (stored.head is None or line.seq == stored.head.seq):
+            state_at_head = state, line.head
 
     log = await events.check(ref, observe)
     if isinstance(log.first_invalid, InvalidTransition):  # other problems are in `log.wrong` already
@@ -91,7 +91,8 @@ async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner
             words = f"{name} is not there, or was being written; what is shown is from the log"
             unchecked.append(Unchecked("summary", "", 1, words))
         else:
-            findings += _compare_with_summary(name, stored.text, definition.summary(state_at_head))
+            state, head = state_at_head
+            findings += _compare_with_summary(name, stored, with_head(definition.summary(state).to_json(), head))
         unchecked += await _missing_jobs(storage, definition.jobs(log.state))
     checked = Checked(len(log.chain), int(stored.head is not None or stored.floor > 0), compared)
     return Report(owner_id, 1, len(log.chain), tuple(findings), tuple(unchecked), checked, definition.kind)
@@ -110,11 +111,14 @@ def _unchecked_parts(name: str, stored: StoredSummary, log: CheckedLog[S]) -> li
     return unchecked
 
 
-def _compare_with_summary(name: str, stored: bytes, summary: Fact) -> list[Finding]:
+def _compare_with_summary(name: str, stored: StoredSummary, expected: bytes) -> list[Finding]:
     try:
-        return [Finding("", 0, f"{name} {words}") for words in cache_contradictions(stored, summary)]
+        differences = cache_differences(stored.text or b"", expected)
     except ValueError:
         return [Finding("", 0, f"{name} does not read: what it says is in the log")]
+    if stored.head is not None and stored.floor not in (0, stored.head.seq):
+        differences.append(f"is stored as that of event {stored.floor}, and says it is that of {stored.head.seq}")
+    return [Finding("", 0, f"{name} {words}") for words in differences]
 
 
 async def _missing_jobs(storage: Storage, job_ids: Iterable[str]) -> list[Unchecked]:
@@ -289,5 +293,5 @@ class Auditor:
                 by=by or this_user(),
                 clock=self._source.current.clock,
             )
-            job.heads.update((await self._reader.load(job.id)).heads)
+            job.stored.update((await self._reader.load(job.id)).stored)
         return redaction

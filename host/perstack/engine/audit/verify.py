@@ -10,6 +10,8 @@ from hashlib import sha256
 
 from pydantic import ValidationError
 
+from perstack.core.audit.cache_comparison import cache_differences
+from perstack.core.audit.contradictions import of_result, of_start
 from perstack.core.audit.redaction import Redaction, parse_remains, redaction_of
 from perstack.core.audit.verification import (
     Checked,
@@ -17,18 +19,17 @@ from perstack.core.audit.verification import (
     Report,
     Unchecked,
     UncheckedKind,
-    cache_contradictions,
-    compare_summary_with_logs,
     compare_with_head,
 )
 from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Fact
+from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting
-from perstack.core.jobs.job import Job
+from perstack.core.jobs.job import Job, job_of
 from perstack.core.jobs.resuming import may_have_own_driver
-from perstack.core.jobs.summary import JobSummary
+from perstack.core.jobs.summary import JobSummary, storable
 from perstack.core.runs.events import (
     CallDelegate,
     CallTools,
@@ -40,12 +41,15 @@ from perstack.core.runs.events import (
     StartRun,
     StoredEvent,
 )
+from perstack.core.runs.events.base import Repetition
+from perstack.core.runs.evolve import contradictions
+from perstack.core.runs.facts import Delegation
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import CheckedLog, InvalidTransition, StoredLine, run_ids
-from perstack.engine.log.run_log import checkpoint_ids, redactions_in, run_logs
+from perstack.engine.log.run_log import checkpoint_at, checkpoint_ids, redactions_in, run_logs
 from perstack.engine.log.storage import heads_in_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
@@ -92,6 +96,16 @@ class JobCheck:
     """Hashes of each log by position."""
     anchors: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
     starts: dict[str, StartRun] = field(default_factory=dict[str, StartRun])
+    doubtful: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
+    """Contradictions that a redaction may have caused: findings if nothing was redacted."""
+    delegations: dict[str, tuple[Delegation, Run]] = field(default_factory=dict[str, "tuple[Delegation, Run]"])
+    """What was decided about delegates by Run id, with the state of the Run that called each."""
+    chains: dict[str, list[tuple[int, tuple[RuleSet, ...]]]] = field(
+        default_factory=dict[str, "list[tuple[int, tuple[RuleSet, ...]]]"]
+    )
+    """The rules of each Run, with the position from which each were in force."""
+    results: list[tuple[str, int, FinishToolCall]] = field(default_factory=list[tuple[str, int, FinishToolCall]])
+    """Results of calls by delegates."""
     called_delegates: dict[str, tuple[str, int, str]] = field(default_factory=dict[str, "tuple[str, int, str]"])
     """Delegates by Run id: the Run, position and call that decided on each."""
     answered: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
@@ -111,6 +125,9 @@ class JobCheck:
     offers: list[tuple[str, int, StartGeneration]] = field(default_factory=list[tuple[str, int, StartGeneration]])
     states: dict[str, Run] = field(default_factory=dict[str, Run])
     """The last state of each Run, as far as its events can be folded."""
+    states_at: dict[tuple[str, int], Run] = field(default_factory=dict[tuple[str, int], Run])
+    """The states of Runs at the positions in `anchored`, which something outside of their logs was derived from."""
+    anchored: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     misfit: Damaged | NotFound | None = None  # reason why a state does not include the whole log; None if all do
     checkpoints: dict[str, CheckpointFile] = field(default_factory=dict[str, CheckpointFile])
     """The expected content of the stored checkpoints."""
@@ -130,6 +147,14 @@ class JobCheck:
     def add_finding(self, run_id: str, seq: int, message: str) -> None:
         """Add a finding."""
         self.findings.append(Finding(run_id, seq, message))
+
+    def add_contradiction(self, run_id: str, seq: int, type_: str, repetition: Repetition) -> None:
+        """Add a value that an event repeats wrongly."""
+        words = f"{type_} {repetition.contradiction}"
+        if repetition.is_emptied:
+            self.doubtful.append((run_id, seq, words))
+        else:
+            self.add_finding(run_id, seq, words)
 
     def add_unchecked(self, kind: UncheckedKind, run_id: str, count: int, message: str) -> None:
         """Record that something cannot be checked."""
@@ -189,12 +214,8 @@ async def check_caches(check: JobCheck, storage: Storage, summary: bytes | None,
         check.add_unchecked("summary", "", 1, f"job.json: {words}")
         check.add_unchecked("caches", "", len(checkpoints) + len(check.heads), f"checkpoints and settings: {words}")
         return
-    if summary is not None and stored_summary is not None:
-        has_own_driver = any(may_have_own_driver(run, check.states) for run in check.states.values())
-        is_driven = has_own_driver or await storage.lease_info(check.job_id) is not None
-        # a worker may have driven the Job to its end since the summary was read
-        is_driven = is_driven or await storage.summary(check.job_id) != summary
-        _check_summary(check, summary, stored_summary, is_driven=is_driven)
+    if summary is not None and stored_summary is not None and any(run.is_coordinator for run in check.states.values()):
+        await _check_summary(check, storage, summary, stored_summary)
     if storage.keeps_copies:
         await _check_copies(check, storage, checkpoints)
 
@@ -217,7 +238,8 @@ async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -
 def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fact) -> None:
     check.caches += 1
     try:
-        for words in cache_contradictions(data, expected):
+        type(expected).model_validate_json(data)
+        for words in cache_differences(data, expected.to_json()):
             check.add_finding(run_id, 0, f"{name} {words}")
     except ValueError:
         check.add_finding(run_id, 0, f"{name} does not read; delete it: what it says is in the log")
@@ -237,19 +259,46 @@ def _read_summary(check: JobCheck, data: bytes | None) -> JobSummary | None:
         return None
 
 
-def _check_summary(check: JobCheck, data: bytes, summary: JobSummary, *, is_driven: bool) -> None:
-    job = Job(check.job_id)
-    for run in check.states.values():
-        job.take(run)
-        job.heads[run.id] = run.head
-    if not job.coordinators:
-        return
-    if summary.status == "running" or is_driven:
-        check.add_unchecked("summary", "", 1, "job.json was written while the Job ran; what is shown is from the logs")
+async def _check_summary(check: JobCheck, storage: Storage, data: bytes, summary: JobSummary) -> None:
+    """Compare job.json with the logs at the ends that it names: while a Job runs, its logs are ahead of job.json."""
+    is_running = summary.status == "running"
+    as_written = _job_as_written(check, summary)
+    if as_written is None:
+        check.add_finding("", 0, "job.json lists Runs without the Runs that started them; delete it")
         return
     check.summaries += 1
-    for words in compare_summary_with_logs(data, job):
+    expected = [other.to_json() for other in storable(as_written, is_running=is_running)]
+    differences = min((cache_differences(data, other) for other in expected), key=len)
+    later = sum(run.head.seq for run in check.states.values()) - sum(head.seq for head in as_written.heads.values())
+    if not differences and later and not is_running and not await _may_be_driven(check, storage, data):
+        (now,) = storable(job_of(check.job_id, check.states.values()), is_running=False)
+        differences = cache_differences(data, now.to_json())
+    for words in differences:
         check.add_finding("", 0, f"job.json {words}")
+    if not differences and (is_running or later):
+        words = f"job.json was written while the Job ran, {later} events ago; what is shown is from the logs"
+        check.add_unchecked("summary", "", 1, words)
+
+
+def _job_as_written(check: JobCheck, summary: JobSummary) -> Job | None:
+    """Return the Job at the ends of logs in its summary; None if these Runs are no Job."""
+    runs = [
+        run
+        for run_id, seq in dict.fromkeys((run.id, run.head_seq) for run in summary.runs)
+        if (run := check.states_at.get((run_id, seq)) or check.states.get(run_id)) is not None
+    ]
+    listed = {run.id for run in runs}
+    parents = {run.start.delegated_by.run_id for run in runs if run.start.delegated_by is not None}
+    is_whole = parents <= listed and any(run.is_coordinator for run in runs)
+    return job_of(check.job_id, runs) if is_whole else None
+
+
+async def _may_be_driven(check: JobCheck, storage: Storage, summary: bytes) -> bool:
+    """Return True if a driver, perhaps of a delegate, may have appended to the logs since it wrote the summary."""
+    if any(may_have_own_driver(run, check.states) for run in check.states.values()):
+        return True
+    # a worker may have driven the Job to its end since the summary was read
+    return await storage.lease_info(check.job_id) is not None or await storage.summary(check.job_id) != summary
 
 
 _BLOB_MENTION = re.compile(r"blob:([0-9a-f]{64})\b")
@@ -262,12 +311,17 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
     summary = await storage.summary(job_id)
     checkpoints = await checkpoint_files(storage, job_id)
     check = JobCheck(job_id, await storage.unsealed_runs(job_id))
+    check.anchored.update((run_id, head.seq) for run_id, head in heads_in_summary(summary))
     for run_id in await run_ids(storage, job_id):
         await _check_log(check, storage, RunRef(job_id, run_id), checkpoints)
     check.anchors += [*heads_in_summary(summary), *checkpoint_anchors(checkpoints)]
     for run_id, anchor in check.anchors:
         check.findings += compare_with_head(run_id, anchor, check.heads.get(run_id, {}))
     _check_relations(check)
+    _check_delegates(check)
+    if not check.redactions:
+        for run_id, seq, words in check.doubtful:
+            check.add_finding(run_id, seq, words)
     _report_unvouched(check)
     await _check_blobs(check, storage)
     await check_caches(check, storage, summary, checkpoints)
@@ -279,8 +333,13 @@ async def verify_job(storage: Storage, job_id: str) -> Report:
 
 async def _check_log(check: JobCheck, storage: Storage, ref: RunRef, checkpoints: Files) -> None:
     redacted: dict[str, int] = {}
+    before: Run | None = None
 
     def observe(line: StoredLine[StoredEvent], sealed: Sealed, run: Run | None) -> None:
+        nonlocal before
+        if run is not None:
+            _collect_state(check, line.seq, line.event, before, run)
+        before = run
         if read_remains(sealed.payload) is not None:
             redacted[line.event.id] = line.seq
         if run is not None and line.event.id in checkpoints:
@@ -318,6 +377,20 @@ def _report_extent(check: JobCheck, ref: RunRef, log: CheckedLog[Run]) -> None:
         check.digests += len(log.chain)
 
 
+def _collect_state(check: JobCheck, seq: int, event: StoredEvent, before: Run | None, run: Run) -> None:
+    if before is not None and run.id not in check.unsealed:
+        for repetition in contradictions(before, event):
+            check.add_contradiction(run.id, seq, event.type, repetition)
+        if checkpoint_at(event) not in (None, event.id):
+            check.add_finding(run.id, seq, f"{event.type} says the checkpoint {checkpoint_at(event)!r}, not its own")
+    if (run.id, seq) in check.anchored:
+        check.states_at[run.id, seq] = run
+    if before is None or run.permissions is not before.permissions:
+        check.chains.setdefault(run.id, []).append((seq, run.permissions))
+    if isinstance(event, CallDelegate):
+        check.delegations.update((delegation.run_id, (delegation, run)) for delegation in event.delegates)
+
+
 def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None:  # noqa: C901 - one case a kind
     if isinstance(event, StartRun):
         check.starts[ref.run_id] = event
@@ -350,6 +423,8 @@ def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None
 def _collect_result(check: JobCheck, ref: RunRef, seq: int, event: FinishToolCall) -> None:
     check.answered.add((ref.run_id, event.tool_call_id))
     if event.delegate is not None:
+        check.anchored.add((event.delegate.run_id, event.delegate.seq))
+        check.results.append((ref.run_id, seq, event))
         check.anchors.append((event.delegate.run_id, Head(event.delegate.seq, event.delegate.hash)))
     _collect_blobs(check, ref, seq, event.contents)
     for part in event.contents:
@@ -413,6 +488,23 @@ def _check_relations(check: JobCheck) -> None:
         if run_id not in named_runs:
             words = "no log names it, and it has none: it never began, or the log was removed"
             check.add_unchecked("runs", run_id, 0, words)
+
+
+def _check_delegates(check: JobCheck) -> None:
+    for run_id, (delegation, parent) in check.delegations.items():
+        delegate, (_, called_at, _) = check.states.get(run_id), check.called_delegates[run_id]
+        if delegate is not None and run_id not in check.unsealed:
+            chains = check.chains[parent.id]
+            in_force = max((seq for seq, _ in chains if seq <= called_at), default=0)
+            since = [chain for seq, chain in chains if seq >= in_force]
+            for repetition in of_start(delegate, delegation, parent, since):
+                check.add_contradiction(run_id, 1, delegate.start.type, repetition)
+    for run_id, seq, event in check.results:
+        head = event.delegate
+        delegate = None if head is None else check.states_at.get((head.run_id, head.seq))
+        if delegate is not None and run_id not in check.unsealed:
+            for repetition in of_result(event, delegate):
+                check.add_contradiction(run_id, seq, event.type, repetition)
 
 
 def _numbers_below(numbers: Iterable[int]) -> Iterator[int]:

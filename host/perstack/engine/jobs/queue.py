@@ -184,7 +184,8 @@ class JobQueue:
 
 def _may_be_queued(summary: bytes) -> bool:
     """Return whether a summary may be of a queued Job. It is not parsed: there are thousands."""
-    return b'"queued":' in summary or b'"status":"running"' in summary
+    # a Job whose first process was killed right after it wrote the log has no summary
+    return not summary or b'"queued":' in summary or b'"status":"running"' in summary
 
 
 def _order_of(job: JobSummary, now: int) -> Order:

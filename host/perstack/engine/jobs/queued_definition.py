@@ -55,7 +55,7 @@ async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -
         digest = await job.host.storage.put_blob(job.job.id, definition.to_json())
     if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
         session.record(await job.snapshots.record(run, session.stamp))
-    await job.summary_file.write(is_driven=True)
+    await job.summary_file.mark_stale()
     fields = QueueFields(by=request.by, definition=digest, due=request.due, priority=request.priority)
     session.record(QueueRun(**session.stamp(), **fields))
     await session.flush()

@@ -96,7 +96,7 @@ async def load_job(
         run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=observe)
         if run is not None:
             loaded.take(run)
-            loaded.heads[run_id] = run.head
+            loaded.stored[run_id] = run
     return loaded
 
 

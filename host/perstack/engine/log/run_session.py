@@ -16,7 +16,7 @@ from perstack.core.base.secrets import masked_words
 from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.summary import JobSummary, RunPlace, places_of, summarize
+from perstack.core.jobs.summary import JobSummary, RunPlace, as_running, places_of, summarize
 from perstack.core.runs.display_events import InitializeRuntime
 from perstack.core.runs.events import Event, ResumeRun, StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
@@ -170,18 +170,21 @@ class JobSummaryFile:
             await asyncio.sleep(_WRITE_INTERVAL_S)
 
     async def write(self, *, is_driven: bool) -> JobSummary:
-        """Write the Job's summary and return it. Raises StorageError."""
-        summary = summarize(self._job, is_driven=is_driven)
-        # Skip an end or stop that is recorded but not flushed: job.json would report what a crash undoes.
-        if not is_driven or summary.status == "running":
-            await self._storage.put_summary(self._job.id, summary.to_json())
-        return summary
+        """Write the summary of the stored logs, and return that of the Job. Raises StorageError."""
+        job = self._job.as_stored()
+        # Skip what is recorded but not flushed: job.json would report what a crash undoes.
+        if job.coordinators:
+            summary = summarize(job, is_driven=is_driven)
+            if not is_driven or summary.status == "running":
+                await self._storage.put_summary(self._job.id, summary.to_json())
+        return summarize(self._job, is_driven=is_driven)
 
     async def mark_stale(self) -> None:
         """Write that the Job runs, so that readers read the logs until `write`. Raises StorageError."""
-        summary = summarize(self._job, is_driven=False)
-        stale = summary.model_copy(update={"status": "running", "lifecycle": "running"})
-        await self._storage.put_summary(self._job.id, stale.to_json())
+        job = self._job.as_stored()
+        if job.coordinators:  # a Job without a log has no job.json, either
+            stale = as_running(summarize(job, is_driven=False))
+            await self._storage.put_summary(self._job.id, stale.to_json())
 
 
 _SYNC_DELAY_S = 0.002  # seconds after `flush_soon`. A model that replies sooner leaves the sync to the next flush
@@ -230,6 +233,7 @@ class RunSession:
         self._on_written = on_written
         self._head = EMPTY_LOG
         self._written = EMPTY_LOG
+        self._written_run: Run | None = None  # the state at `_written`
         self._waiting: list[_Unwritten] = []
         self._is_redefined = False  # True if an unwritten event brings a definition
         self._unshown: list[tuple[StoredEvent, bytes]] = []  # written events that are not synced yet
@@ -363,6 +367,7 @@ class RunSession:
         if self._is_redefined:  # a copy of the definition follows its append
             return False
         batch, lines = self._seal()
+        run = self.run
         try:
             if not self._storage.append_now(self.ref, self._written.seq, lines, synced=synced):
                 return False
@@ -370,7 +375,7 @@ class RunSession:
             self._failure, self._waiting = error, []
             raise
         self._waiting = []
-        self._take_written(batch, lines)
+        self._take_written(batch, lines, run)
         if synced:
             self._show()
         return True
@@ -380,16 +385,16 @@ class RunSession:
             if not self._waiting:
                 return
             batch, lines = self._seal()
-            is_redefined = self._is_redefined
+            run, is_redefined = self.run, self._is_redefined
             self._waiting, self._is_redefined = [], False
             try:
                 await self._storage.append(self.ref, self._written.seq, lines)
                 if is_redefined and self._storage.keeps_copies:
-                    await self._storage.put_run_setting(self.ref, run_setting(self.run.start).to_json())
+                    await self._storage.put_run_setting(self.ref, run_setting(run.start).to_json())
             except BaseException as error:
                 self._failure = error
                 raise
-            self._take_written(batch, lines)
+            self._take_written(batch, lines, run)
             self._show()
 
     def _seal(self) -> tuple[list[_Unwritten], SealedBatch]:
@@ -402,13 +407,14 @@ class RunSession:
         ]
         return batch, SealedBatch(lines, self._written, batch[-1].head)
 
-    def _take_written(self, batch: list[_Unwritten], lines: SealedBatch) -> None:
-        self._written = lines.after
+    def _take_written(self, batch: list[_Unwritten], lines: SealedBatch, run: Run) -> None:
+        self._written, self._written_run = lines.after, run
         self._unshown += [(item.event, line) for item, line in zip(batch, lines, strict=True)]
 
     def _show(self) -> None:
         pending, self._unshown = self._unshown, []
-        self._job.heads[self.ref.run_id] = self._written
+        if self._written_run is not None:
+            self._job.stored[self.ref.run_id] = self._written_run
         self._on_written()
         for event, line in pending:
             self._emit(event, line)

@@ -88,7 +88,7 @@ class RunLoop:
     async def drive_job(self, session: RunSession) -> JobSummary:
         """Drive a Coordinator's Run until it ends or stops. Returns the Job's summary, as written last."""
         summary_file = self._job.summary_file
-        await summary_file.write(is_driven=True)  # also after an error it says "running": readers trust only the logs
+        await summary_file.mark_stale()  # also after an error it says "running": readers trust only the logs
         await session.flush()
         try:
             async with summary_file.keep_summary():

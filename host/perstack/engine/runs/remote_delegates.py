@@ -94,7 +94,7 @@ class RemoteRuns:
                     self._note(run_id, {delegate.run_id for delegate in line.event.delegates})
         if run is not None and has_changed:
             self._runs[run_id] = run
-            self._job.heads[run_id] = run.head
+            self._job.stored[run_id] = run
             self._job.take(run)
             self._on_change()
         return run

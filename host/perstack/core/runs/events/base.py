@@ -1,8 +1,11 @@
 """The base of the events that may follow `startRun`, and what their methods share."""
 
-from typing import ClassVar, get_args
+from collections.abc import Iterable
+from typing import ClassVar, NamedTuple, cast, get_args
 
 from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import Fact, blank
+from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
 from perstack.core.runs.commands import Call, Command, words_of
 from perstack.core.runs.facts import RunEvent
@@ -33,6 +36,41 @@ class RunTransition:
     to_status: RunStatus | None = None
 
 
+class Repetition(NamedTuple):  # no dataclass: several are made for each event that is read
+    """A value of an event that an earlier event of the Run, or the Run's state, has too."""
+
+    name: str
+    said: object
+    known: object
+    decides: bool = False  # True: it decides what runs, or what a person agrees to, so it makes the event illegal
+    is_emptied: bool = False  # True: one of the two is as a redaction leaves it, so they may differ if there was one
+
+    @property
+    def contradiction(self) -> str | None:
+        """Why the event cannot be true if the earlier one is; None if both say the same."""
+        if self.said == self.known:
+            return None
+        said, known = _shortened(self.said), _shortened(self.known)
+        return f"says {self.name} {said}, where an earlier event says {known}"
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_REPEATED_CHARS else f"{text[: _MAX_REPEATED_CHARS - 1]}…"
+
+
+_MAX_REPEATED_CHARS = 120
+
+
+def is_emptied(value: object) -> bool:
+    """Return True if a value may be what a redaction leaves of a text, of arguments, or of records with them."""
+    if isinstance(value, Fact):
+        return blank(value) == value
+    if isinstance(value, tuple):
+        return all(map(is_emptied, cast("tuple[object, ...]", value)))
+    return value in (None, "", REDACTED, {}, {"question": REDACTED})
+
+
 class LaterEvent(RunEvent):
     """An event after `startRun`: where it may follow, how it changes the Run, and how a replay judges it."""
 
@@ -43,6 +81,13 @@ class LaterEvent(RunEvent):
     def fold(self, run: Run) -> Run:
         """Return the Run after this event, apart from its status. Raises IllegalFact if its content cannot follow."""
         return run
+
+    def repeated(self, run: Run) -> Iterable[Repetition]:
+        """Return the values that the event repeats. The ones that decide are compared by each reader, all by `verify`.
+
+        Every field that says what the log before has said belongs here: an edited copy must not replace the original.
+        """
+        return ()
 
     def difference(self, run: Run, command: Command | None) -> str | None:
         """Return what is wrong with the event where `command` is pending; None if nothing is."""

@@ -1,5 +1,6 @@
 """Define the events of the workspace's files: snapshots, and rewinds with their intent and outcome."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from perstack.core.runs.events.base import (
     RUNNING,
     SETTLED,
     LaterEvent,
+    Repetition,
     RunTransition,
     unexpected_event,
 )
@@ -59,6 +61,11 @@ class RecordSnapshot(LaterEvent):
     def named_tree(self) -> str | None:
         """The recorded tree."""
         return self.tree
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        if self.base is not None:
+            yield Repetition("the snapshot before", self.base, run.snapshot)
 
     def fold(self, run: Run) -> Run:
         """Keep the tree. A failed snapshot is not repeated before there is something new to record."""

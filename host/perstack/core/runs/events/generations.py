@@ -4,6 +4,7 @@ An event described as «on disk before» an action is synced before that action.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, Field
@@ -24,6 +25,7 @@ from perstack.core.runs.events.base import (
     RUNNING,
     SETTLED,
     LaterEvent,
+    Repetition,
     RunTransition,
     add_spending,
     difference_of,
@@ -63,6 +65,11 @@ class StartGeneration(LaterEvent):
     request_digest: str | None = None  # of the whole request: `request_digest.py`. None in earlier logs
     max_tokens: int | None = None  # of the reply, by the budget, if less than the user's setting
     reserved: Charge | None = None  # most that this attempt may cost, until the cost is known; only with a budget
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        step = run.step + 1 if run.phase is Phase.READY else max(1, run.step)
+        yield Repetition("the step", self.step_number, step, True)
 
     def fold(self, run: Run) -> Run:
         """Begin the step, or another attempt at its reply."""
@@ -311,6 +318,10 @@ class FinishStep(LaterEvent):
     type: Literal["finishStep"] = "finishStep"
     checkpoint_id: str
     usage: Usage
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        yield Repetition("the usage", self.usage, run.spending.step_usage)
 
     def fold(self, run: Run) -> Run:
         """End the step."""

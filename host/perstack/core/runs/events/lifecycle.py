@@ -1,12 +1,13 @@
 """Define the events that resume, stop and complete a Run, and those by which a person or a worker changes it."""
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, TypedDict
 
 from pydantic import Field, field_validator
 from typing_extensions import override
 
-from perstack.core.base.ids import By
+from perstack.core.base.ids import By, event_id_of
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
 from perstack.core.base.text import count
 from perstack.core.base.usage import BudgetName, Exceeded, Usage
@@ -24,8 +25,10 @@ from perstack.core.runs.events.base import (
     READY,
     RUNNING,
     LaterEvent,
+    Repetition,
     RunTransition,
     difference_of,
+    is_emptied,
     settle_reservation,
     unexpected_event,
 )
@@ -74,6 +77,12 @@ class ResumeRun(LaterEvent):
             return before
         fields = fields_of(self.definition, Definition)
         return before.model_copy(update={**fields, "limits": self.limits or before.limits})
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        yield Repetition("the checkpoint", self.checkpoint_id, event_id_of(run.id, run.head.seq))
+        unsettled = tuple(call_id for call_id in self.settled if call_id in run.calls)
+        yield Repetition("which calls are settled", tuple(self.settled), unsettled)
 
     def fold(self, run: Run) -> Run:
         """Mark interrupted calls that may have had a side effect with the person's decision, by default `ask`."""
@@ -189,6 +198,15 @@ class FinishRun(LaterEvent):
     result: Annotated[JsonObject | None, EMPTIED] = None  # JSON that fits the schema; None without a schema
     without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
 
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        is_unknown = is_emptied(self.text) or is_emptied(run.result)
+        yield Repetition("the result", self.text, run.result, is_emptied=is_unknown)
+        yield Repetition("the usage", self.total_usage, run.spending.usage)
+        yield Repetition("withoutEffect", self.without_effect, run.lacks_effect)
+        value = None if run.schema is None else check_result(self.text, run.schema).value
+        yield Repetition("the value of the result", self.result, value, is_emptied=is_unknown or self.result is None)
+
     def fold(self, run: Run) -> Run:
         """Keep the result."""
         return replace(run, result=self.text, value=self.result, without_effect=self.without_effect)
@@ -242,6 +260,11 @@ class StopRunByExceededMaxSteps(LaterEvent):
     max_steps: int
 
     @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        if run.is_coordinator and run.limits.max_steps is not None:  # a delegate stops at the limit of its Job
+            yield Repetition("the limit", self.max_steps, run.limits.max_steps)
+
+    @override
     def describe(self, context: EventContext) -> list[LogRow]:
         steps = count(self.max_steps, "step")
         return [LogRow("stopped", f"at the limit of {steps}, checkpoint {self.checkpoint_id}", "yellow")]
@@ -265,6 +288,11 @@ class StopRunByExceededBudget(LaterEvent):
     def exceeded(self) -> Exceeded:
         """The refusal of the next call."""
         return Exceeded(self.budget, self.expert, self.limit, self.spent, self.needed)
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        if run.is_coordinator and self.expert is None and run.limits.budget is not None:
+            yield Repetition("the limit", self.limit, run.limits.budget.limit_of(self.budget))
 
     def fold(self, run: Run) -> Run:
         """Keep the reason."""

@@ -1,6 +1,7 @@
 """Define the events of questions to a person, of approvals, and of the answers to both."""
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -25,9 +26,11 @@ from perstack.core.runs.events.base import (
     CALLING,
     RUNNING,
     LaterEvent,
+    Repetition,
     RunTransition,
     add_spending,
     difference_of,
+    is_emptied,
     open_call,
     unexpected_event,
     without_question,
@@ -77,6 +80,17 @@ class CallInteractiveTool(LaterEvent):
             asked_at=self.timestamp,
         )
 
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        call, question = open_call(run, self.tool_call_id), self.question
+        yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
+        yield Repetition("the skill", self.skill_name, call.decided.skill_name, True)
+        args = call.part.args if question is None else {"question": question.message}
+        is_unknown = is_emptied(self.args) or (is_emptied(call.part) if question is None else is_emptied(question))
+        yield Repetition("the arguments", self.args, args, True, is_emptied=is_unknown)
+        if question is None:
+            yield Repetition("the kind of call", "interactive", call.decided.kind, True)
+
     def fold(self, run: Run) -> Run:
         """Record the question of a call. With several open questions the latest one is asked; the others wait."""
         call = open_call(run, self.tool_call_id)
@@ -119,6 +133,12 @@ class AnswerQuestion(LaterEvent):
     tool_call_id: str
     answer: Answer
     by: By | None = None  # actor who answered; None in logs of earlier versions
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        asked = open_call(run, self.tool_call_id).question
+        is_unknown = asked is not None and (is_emptied(asked) or is_emptied(self.answer.question))
+        yield Repetition("the question", self.answer.question, asked, True, is_emptied=is_unknown)
 
     def fold(self, run: Run) -> Run:
         """Keep the answer for the repeated call."""
@@ -187,16 +207,30 @@ class RequestApproval(LaterEvent):
             asked_at=self.timestamp,
         )
 
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        call = open_call(run, self.tool_call_id)
+        decided, is_unknown = call.decided, is_emptied(call.part)
+        yield Repetition("the tool", self.tool_name, decided.tool_name, True)
+        yield Repetition("the skill", self.skill_name, decided.skill_name, True)
+        is_unknown_here = is_unknown or is_emptied(self.args)
+        yield Repetition("the arguments", self.args, call.part.args, True, is_emptied=is_unknown_here)
+        yield Repetition("the digest of the call", self.call_digest, call.digest, True, is_emptied=is_unknown)
+        no_rule = is_emptied(self.rule) or is_emptied(decided.rule)
+        yield Repetition("the rule", self.rule, decided.rule, True, is_emptied=no_rule)
+
     def fold(self, run: Run) -> Run:
         """Ask for the approval of a call that waits for one."""
         call = open_call(run, self.tool_call_id)
         if not call.waits_for_approval:
             raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
         call = replace(call, requested=self.call_digest, leads_to=self.leads_to, offers=self.offers)
+        # a redaction empties a request, and the page must show the call that a yes runs
+        question = self.model_copy(update={"args": call.part.args, "expert_key": run.start.expert_key}).open_question
         return replace(
             run,
             asked=self.tool_call_id,
-            questions={**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question},
+            questions={**without_question(run.questions, self.tool_call_id), self.tool_call_id: question},
             calls={**run.calls, self.tool_call_id: call},
         )
 

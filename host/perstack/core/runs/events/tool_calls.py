@@ -3,6 +3,7 @@
 An event described as «on disk before» an action is synced before that action.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -24,6 +25,7 @@ from perstack.core.runs.commands import (
     RecordResult,
     RunTools,
     StartDelegates,
+    query_of,
 )
 from perstack.core.runs.context import remember_called_tools
 from perstack.core.runs.events.base import (
@@ -33,9 +35,11 @@ from perstack.core.runs.events.base import (
     RUNNING,
     SETTLED,
     LaterEvent,
+    Repetition,
     RunTransition,
     add_spending,
     difference_of,
+    is_emptied,
     open_call,
     unexpected_event,
     with_result,
@@ -47,13 +51,15 @@ from perstack.core.runs.facts import (
     Delegation,
     Todo,
     apply_todo,
+    ids_of,
     is_repeat_warning,
+    remaining_todos,
     todos_json,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, arguments, author_rows, run_label
 from perstack.core.runs.messages import ResultContent, TextPart, ToolResultPart, text_of
 from perstack.core.runs.repeats import warning_with
-from perstack.core.runs.state import Phase, Run, latest_reply, snapshot_due_after
+from perstack.core.runs.state import Phase, Run, completion_result, latest_reply, snapshot_due_after
 from perstack.dataclass import replace
 
 
@@ -63,6 +69,14 @@ class CallTools(LaterEvent):
     follows = RunTransition((REPLIED,), RUNNING, (CALLING,))
     type: Literal["callTools"] = "callTools"
     calls: tuple[DecidedCall, ...]
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        names = {part.tool_call_id: part.tool_name for part in latest_reply(run).tool_calls}
+        for decided in self.calls:
+            name = names.get(decided.id, decided.tool_name)
+            if name != decided.tool_name:
+                yield Repetition(f"the tool of call {decided.id}", decided.tool_name, name, True)
 
     def fold(self, run: Run) -> Run:
         """Open the calls of the reply."""
@@ -213,6 +227,14 @@ class FinishToolCall(LaterEvent):
         warning = self._warning(run)
         return self if warning is None else self.model_copy(update={"warning": warning})
 
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        call = open_call(run, self.tool_call_id)
+        yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
+        if self.delegate is not None:
+            delegation = call.delegation
+            yield Repetition("the delegate", self.delegate.run_id, delegation and delegation.run_id, True)
+
     def fold(self, run: Run) -> Run:
         """Give the call its result."""
         call = open_call(run, self.tool_call_id)
@@ -283,6 +305,17 @@ class CallDelegate(LaterEvent):
         """The delegates."""
         return tuple(delegation.run_id for delegation in self.delegates)
 
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        for given in self.delegates:
+            call = open_call(run, given.tool_call_id)
+            query, is_unknown = query_of(call), is_emptied(call.part)
+            yield Repetition("the kind of call", "delegate", call.decided.kind, True)
+            yield Repetition("the delegate", given.run_id, (call.delegation or given).run_id, True)
+            yield Repetition("the delegate's tool", given.tool_name, call.decided.tool_name, True)
+            yield Repetition("the Expert", given.expert_key, call.decided.target or call.decided.tool_name, True)
+            yield Repetition("the query", given.query, query, True, is_emptied=is_unknown or is_emptied(given.query))
+
     def fold(self, run: Run) -> Run:
         """Give each call its delegate."""
         calls = dict(run.calls)
@@ -332,6 +365,18 @@ class AttemptCompletion(LaterEvent):
     tool_call_id: str
     remaining_todos: tuple[Todo, ...] = Field(default=(), exclude_if=falsy)
     result: Annotated[str | None, TEXT] = None
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        call = open_call(run, self.tool_call_id)
+        remaining = remaining_todos(run.todos)
+        is_unknown = is_emptied(self.remaining_todos) or is_emptied(remaining)
+        yield Repetition("the kind of call", "attemptCompletion", call.decided.kind, True)
+        if run.start.runtime_version:  # the original Perstack, whose Runs have none, completes with open todos
+            yield Repetition("which todos remain", ids_of(self.remaining_todos), ids_of(remaining))
+            yield Repetition("what remains", self.remaining_todos, remaining, is_emptied=is_unknown)
+        result = completion_result(run, call)
+        yield Repetition("the result", self.result, result, is_emptied=is_emptied(call.part) or is_emptied(self.result))
 
     def fold(self, run: Run) -> Run:
         """Accept the statement, or give the model the remaining todos."""

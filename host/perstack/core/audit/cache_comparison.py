@@ -1,0 +1,99 @@
+"""Comparison of a cache with the value that the logs give: every leaf, whatever its name.
+
+A cache (job.json, an entry, run-setting.json, a checkpoint) has to be the JSON that this version writes for the same
+logs. Both are compared as JSON values, so a field of a model is compared from the moment it exists, at any depth, and
+no list of names has to be kept. A value that is missing, added, of another type or there twice is a difference too: no
+perstack of this version writes it.
+
+Not compared is what means the same to every reader: the order of keys, white space and escapes, and the order of a
+Job's Runs, which may have begun at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from pydantic import JsonValue
+
+from perstack.core.base.records import read_json
+
+_Pairs: TypeAlias = list[tuple[str, JsonValue]]
+_MAX_SHOWN_CHARS = 80
+
+
+class _Nothing:
+    """The absence of a value, which is not null."""
+
+
+_NOTHING: Final = _Nothing()
+_Value: TypeAlias = JsonValue | _Nothing
+
+
+def cache_differences(stored: bytes, expected: bytes) -> list[str]:
+    """Return how a cache differs from the JSON that the logs give. Raises ValueError if it is not JSON."""
+    if stored == expected:
+        return []
+    read_json(stored)  # refuses what is nested too deep for `json`
+    repeated: list[str] = []
+
+    def read_object(pairs: _Pairs) -> dict[str, JsonValue]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated.extend(name for name in value if names.count(name) > 1)
+        return value
+
+    actual: JsonValue = json.loads(stored, object_pairs_hook=read_object)
+    return [
+        *(f"has the key {_shortened(name)} twice in one object" for name in repeated),
+        *_differences("", actual, json.loads(expected)),
+    ]
+
+
+def _differences(path: str, actual: _Value, expected: _Value) -> Iterator[str]:
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        for key in {**actual, **expected}:
+            yield from _differences(_below(path, key), actual.get(key, _NOTHING), expected.get(key, _NOTHING))
+    elif isinstance(actual, list) and isinstance(expected, list):
+        yield from _different_runs(actual, expected) if path == "runs" else _different_items(path, actual, expected)
+    elif type(actual) is not type(expected) or repr(actual) != repr(expected):  # 1, 1.0 and true are equal in Python
+        yield f"says {path or 'it'} is {_words(actual)}, the logs say {_words(expected)}"
+
+
+def _different_items(path: str, actual: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
+    for index in range(max(len(actual), len(expected))):
+        item: _Value = actual[index] if index < len(actual) else _NOTHING
+        expected_item: _Value = expected[index] if index < len(expected) else _NOTHING
+        yield from _differences(_below(path, str(index)), item, expected_item)
+
+
+def _different_runs(actual: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
+    """Compare by id: Runs that ran concurrently may be listed in another order."""
+    remaining = {_id_of(run): run for run in expected}
+    known = frozenset(remaining)
+    for run in actual:
+        run_id = _id_of(run)
+        if run_id in remaining:
+            yield from _differences(_shortened(run_id), run, remaining.pop(run_id))
+        else:
+            yield f"lists {_shortened(run_id)} twice" if run_id in known else f"lists a Run {_words(run)}, of no log"
+    yield from (f"does not list the Run {run_id}" for run_id in remaining)
+
+
+def _id_of(run: JsonValue) -> str:
+    run_id = run.get("id") if isinstance(run, dict) else None
+    return run_id if isinstance(run_id, str) else ""
+
+
+def _below(path: str, key: str) -> str:
+    return f"{path}.{_shortened(key)}" if path else _shortened(key)
+
+
+def _words(value: _Value) -> str:
+    return "nothing" if isinstance(value, _Nothing) else _shortened(json.dumps(value, ensure_ascii=False))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 1]}…"

@@ -1,0 +1,74 @@
+"""Contradictions between the logs of one Job: what a delegate's log and that of the Run that called it both say.
+
+Within one log, `core.runs.evolve.contradictions` compares an event with those before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
+from perstack.core.definitions.permissions import RuleSet
+from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
+from perstack.core.runs.decide import report_of
+from perstack.core.runs.events import FinishToolCall
+from perstack.core.runs.events.base import Repetition, is_emptied
+from perstack.core.runs.facts import Delegation
+from perstack.core.runs.messages import text_of
+from perstack.core.runs.state import Run
+from perstack.errors import UsageError
+
+
+def of_start(
+    delegate: Run, delegation: Delegation, parent: Run, chains: Iterable[tuple[RuleSet, ...]]
+) -> Iterator[Repetition]:
+    """Yield what a delegate's start says otherwise than the Run that called it.
+
+    `chains`: the rules that the parent had since it decided on the delegate, one of which the delegate has in full.
+    """
+    start, above = delegate.start, parent.start
+    by = start.delegated_by
+    is_unknown = is_emptied(start.query) or is_emptied(delegation.query)
+    repetitions = [
+        Repetition("the Expert", start.expert_key, delegation.expert_key),
+        Repetition("the query", start.query, delegation.query, is_emptied=is_unknown),
+        Repetition("the tool that called it", by and by.tool_name, delegation.tool_name),
+        Repetition("the Expert that called it", by and by.expert_key, above.expert_key),
+        Repetition("its snapshots", start.snapshots, above.snapshots),
+        Repetition("its sandbox", start.sandbox, _narrowed(start.sandbox, above.sandbox)),
+    ]
+    if start.depth or above.depth:
+        repetitions.append(Repetition("its depth", start.depth, above.depth + 1))
+    inherited = [chain for chain in chains if start.permissions[: len(chain)] == chain]
+    if not inherited:
+        is_unknown = is_emptied(start.query)
+        repetitions.append(
+            Repetition("its rules", "others", "those of the Run that called it, and its own", is_emptied=is_unknown)
+        )
+    yield from (repetition for repetition in repetitions if repetition.contradiction is not None)
+
+
+def _narrowed(own: SandboxPolicy | None, above: SandboxPolicy | None) -> SandboxPolicy | None:
+    try:
+        return narrow_policy(own, above)
+    except UsageError:  # of two runtimes: no Run begins so
+        return above
+
+
+def of_result(event: FinishToolCall, delegate: Run) -> Iterator[Repetition]:
+    """Yield what the result of a call says otherwise than the log of the delegate, at the end that the result names."""
+    is_completed = delegate.status == "completed"
+    text, shown = delegate.result or "", text_of(event.contents)
+    if delegate.value is not None:
+        text = json.dumps(delegate.value, ensure_ascii=False)
+    is_unknown = is_emptied(shown) or is_emptied(delegate.result)
+    repetitions = [Repetition("that it failed", event.is_error, not is_completed)]
+    # a long text is a blob, which the shortened one names
+    if is_completed and sha256(text.encode("utf-8", "replace")).hexdigest() not in shown:
+        repetitions.append(Repetition("the delegate's result", shown, text, is_emptied=is_unknown))
+    if event.report is not None:
+        report = report_of(delegate, event.tool_name)
+        is_unknown = is_emptied(event.report.text)
+        repetitions.append(Repetition("the delegate's report", event.report, report, is_emptied=is_unknown))
+    yield from (repetition for repetition in repetitions if repetition.contradiction is not None)
