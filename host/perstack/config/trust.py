@@ -18,6 +18,7 @@ from perstack.config.keys import KeyStore
 from perstack.config.project import ProjectPlace, is_named, owner_of
 from perstack.core.base.records import Fact, JsonObject, canonical_json, texts_in
 from perstack.core.base.secrets import masked_address, masked_args, masked_line
+from perstack.core.base.text import approvable_line
 from perstack.core.definitions.experts import Expert, ExpertEvaluator, FunctionEvaluator
 from perstack.core.definitions.project import Audit, Project
 from perstack.core.definitions.settings import ProviderSetting
@@ -246,8 +247,7 @@ def skill_item(skill: Skill, name: str) -> Iterator[Item]:
 
 def _item(kind: Kind, name: str, payload: JsonValue, shown: str, *, is_outside: bool = False) -> Item:
     digest = sha256(canonical_json([kind, payload])).hexdigest()
-    line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in f"{kind}: {shown}")
-    return Item(kind=kind, name=name, digest=digest, shown=line, is_outside=is_outside)
+    return Item(kind=kind, name=name, digest=digest, shown=approvable_line(f"{kind}: {shown}"), is_outside=is_outside)
 
 
 def _is_outside(address: str) -> bool:

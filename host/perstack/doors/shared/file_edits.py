@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import approvable_text
+from perstack.core.base.text import approvable_line, approvable_text
 from perstack.core.files.text_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
 from perstack.core.files.text_edit import Replacement, replacement
 from perstack.errors import SkillError
@@ -156,7 +156,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _display_name(path: str) -> str:
-    name = approvable_text(path).replace("\n", "\\n")
+    name = approvable_line(path)
     return name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
 
 
