@@ -69,7 +69,8 @@ async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> Open
     raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", job_id),))
 
 
-# Answers of a recording to a stopped Job: to its question, or for calls that began and have no result.
+# Answers of a recording to a stopped Job: to its question, or for calls that began and have no result. Answers of a
+# person count only if the caller named the recording: a definition must not bring its own consent.
 
 DOOR = "recording"  # the door that is recorded for answers of a recording
 
@@ -80,7 +81,9 @@ def plays(job: Job) -> bool:
 
 
 def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
-    """Return the Coordinator's Run, resumed with the recorded answer; None if there is none, or no question."""
+    """Return the Coordinator's Run, resumed with the recorded answer; None without one that counts, or a question."""
+    if not context.overrides.names_recording:
+        return None
     question = loaded.question
     asking_run = None if question is None else loaded.runs.get(question.run_id)
     if question is None or asking_run is None:

@@ -286,7 +286,7 @@ class ProviderPool:
             raise UsageError(f"{run.id} is on {run.provider}: a recording is played from the beginning of a Job alone")
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_setting(project, expert, run.provider)
-        return self.endpoint(chosen, project)
+        return self.endpoint(overrides.without_live_tools(chosen), project)
 
     async def close(self) -> None:
         """Close every endpoint."""
