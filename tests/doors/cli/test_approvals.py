@@ -36,7 +36,7 @@ def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp
 def test_at_a_terminal_spaces_hide_no_command_of_a_call(tmp_path: Path) -> None:
     hidden = ("exec", {"command": "sh", "args": ["-c", f"ls{' ' * 3000}; touch made"]})
     seen = _project(tmp_path, reply("", hidden)).look("run", "a", "q", types="no\n")
-    assert "  runs: ls\n  runs: touch made\n  command: sh\n" in seen
+    assert "  runs: ls\n  runs: touch made\napprove? " in seen
     assert "ls⟦3,000 spaces⟧; touch made" in seen
     assert not (tmp_path / "made").exists()
 
@@ -60,9 +60,9 @@ def test_an_approval_names_its_question_and_is_given_once(tmp_path: Path) -> Non
     stopped = terminal.call("run", "a", "q", "--job-id", "job", attended=True)
     assert stopped.code == 3
     asked = next(event["id"] for event in stopped.events if event["type"] == "requestApproval")
-    assert f"perstack answer {asked} yes|always|no" in stopped.err
+    assert f"see it whole and decide it with: perstack answer {asked}\n" in stopped.err
     refused = terminal.call("answer", "job", "yes")
-    assert (refused.code, f"answer with: perstack answer {asked} yes|always|no" in refused.err) == (2, True)
+    assert (refused.code, f"decide it with: perstack answer {asked}\n" in refused.err) == (2, True)
     assert (tmp_path / "a.txt").read_text() == "old\n"
     assert terminal.call("answer", asked, "yes").code == 0
     assert (tmp_path / "a.txt").read_text() == "new\n"
@@ -152,7 +152,7 @@ def test_iterations_whose_question_is_left_for_later_name_it_and_a_resume_asks_a
     terminal = Terminal(tmp_path).project(ITERATE, a=[reply("", EDIT), reply("done")])
     screen = terminal.look("iterate", "a", "q", "--id", "it", "--max-iterations", "1", types="\n")
     (item,) = terminal.call("inbox", "--json").events
-    assert f"perstack answer {item['id']} yes|always|no" in screen
+    assert f"decide it with: perstack answer {item['id']}" in screen
     seen = terminal.look("resume", "it", types="yes\n")
     assert "completed: 1 iteration" in seen
     assert (tmp_path / "a.txt").read_text() == "new\n"
