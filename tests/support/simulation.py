@@ -15,9 +15,9 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
 from perstack.core.runs.decide import (
+    ApprovalSubject,
     SettledApproval,
     answer_event,
-    ApprovalSubject,
     approval_events,
     events_of_command,
     question_events,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -21,7 +22,7 @@ from perstack.core.jobs.answers import (
     yes_or_no,
 )
 from perstack.core.runs.questions import OpenQuestion, count_blanks
-from perstack.dataclass import dataclass, replace
+from perstack.dataclass import dataclass
 from perstack.doors.shared.consent import FORM, marked, page_of
 
 

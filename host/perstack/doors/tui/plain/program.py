@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
-from perstack.dataclass import replace
 from perstack.doors.shared.consent import TERMINAL, page_of
 from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.log_view import is_delegate, open_question_at
