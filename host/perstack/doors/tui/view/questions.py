@@ -45,7 +45,9 @@ def _lines_of_row(row: Row, width: int) -> list[Line]:
             return [(Span("  "), Span(line, "warn")) for line in wrap(row.text, width - 2)]
         case "diff":
             return [(Span("  "), *_difference_line(line)) for line in _in_pieces(row.text, width - 2)]
-        case "covers" | "spent":
+        case "covers":
+            return []  # the hint below has them, next to their keys
+        case "spent":
             return [(Span(line, "dim"),) for line in wrap(row.text, width)]
         case "run":
             first, *more = break_anywhere(clean(row.text), max(8, width - 8))

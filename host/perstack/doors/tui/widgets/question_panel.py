@@ -140,10 +140,15 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     def _question_hints(self, question: OpenQuestion, lines: list[Line], width: int) -> list[str]:
         """Return the hint lines of a question. A call gets a yes only once its last line has been visible."""
         hints = self._hints(asking_hint(question), lines, width)
-        fits = len(lines) <= self._room
-        if self._read != lines and (fits or self._lines.scroll_offset.y + self._room >= len(lines)):
+        if len(lines) <= self._room:
             self._read = lines
         return hints if self._has_read else self._hints(asking_hint(question, is_whole=False), lines, width)
+
+    def _on_scrolled(self) -> None:
+        """Let a yes be given once the end is visible. Only a scroll by a person counts as having read that far."""
+        if self._lines.scroll_offset.y + self._room >= len(self._made) and self._read != self._made:
+            self._read = self._made
+            self.draw()
 
     @property
     def _has_read(self) -> bool:
@@ -213,7 +218,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     def scroll_pages(self, pages: int) -> None:
         """Scroll the question."""
         self._lines.scroll_relative(y=pages * max(1, self._room - 1), animate=False)
-        self.call_after_refresh(self.draw)  # a yes may be given once the end is visible
+        self.call_after_refresh(self._on_scrolled)
 
     def on_key(self, event: events.Key) -> None:
         """Decide an approval or settle a call by one key."""
@@ -223,10 +228,10 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self.hand_over()
         elif event.key in ("up", "down") and self._asking is not None:
             self._lines.scroll_relative(y=-1 if event.key == "up" else 1, animate=False)
-            self.call_after_refresh(self.draw)
+            self.call_after_refresh(self._on_scrolled)
         elif event.key in ("home", "end") and self._asking is not None:
             self._lines.scroll_to(y=0 if event.key == "home" else self._lines.whole_height(), animate=False)
-            self.call_after_refresh(self.draw)
+            self.call_after_refresh(self._on_scrolled)
         elif self._asking is not None and self._asking.call_digest:
             self._decide(self._asking, event.character or "")
         elif self._asking is None and self._session is not None:
