@@ -12,8 +12,9 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, McpStdioSkill, McpTool, Subject
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, LIST, TERMINAL, page_of
-from perstack.doors.shared.questions import choices_of, form_of
+from perstack.doors.shared.questions import check_shown_whole, choices_of, form_of
 from perstack.engine.permissions.changed_files import content_digest
+from perstack.errors import UsageError
 
 
 def asked(args: JsonObject, *, tool: str = "exec", skill: str = BASE_SKILL, subject: Subject | None = EXEC_SUBJECT):
@@ -85,6 +86,9 @@ def test_what_does_not_fit_offers_only_a_no_and_says_where_it_is_whole(tmp_path:
     for said in ("yes", "always", "always: exec", "y", "ok"):
         assert form.answer({"answer": said}) is None
     assert form.answer({"answer": "no", "words": "too long"}) == "no: too long"
+    with pytest.raises(UsageError, match="was not shown whole here"):
+        check_shown_whole(question, tmp_path, "yes")
+    check_shown_whole(question, tmp_path, "no")
 
 
 def test_what_fits_can_be_agreed_to(tmp_path: Path) -> None:

@@ -24,11 +24,21 @@ from perstack.core.jobs.answers import (
 from perstack.core.runs.questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
 from perstack.doors.shared.consent import FORM, marked, page_of
+from perstack.errors import UsageError
+from perstack.next_steps import GiveAnswer
 
 
 def is_refusal(question: OpenQuestion, text: str) -> bool:
     """Return whether an answer denies the call. Raises UsageError for an invalid answer."""
     return read_approval(question, text).denies
+
+
+def check_shown_whole(question: OpenQuestion, workspace: Path | None, text: str) -> None:
+    """Raise UsageError for a yes, as text, to a call that a form could not show whole, or for an invalid answer."""
+    if not question.call_digest or is_refusal(question, text):
+        return
+    if not page_of(question, workspace).fitted(FORM).is_whole:
+        raise UsageError("the call was not shown whole here", next_steps=(GiveAnswer(question.id, is_approval=True),))
 
 
 # Consent to a changed definition that executes something new.
