@@ -44,6 +44,7 @@ class GiveAnswer:
 
     id: str
     is_approval: bool = False  # True if it approves a call, which only a person may; `id` is then the question's
+    is_shown: bool = False  # True if the whole question is shown with this step, so that a yes may be given at once
 
 
 @dataclass(frozen=True)

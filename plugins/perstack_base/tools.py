@@ -12,6 +12,7 @@ import json
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.exec_grant import EXEC_SUBJECT
 from perstack.core.definitions.skills import BASE_SKILL, Effect, Subject, ToolKind, ToolSpec
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolResult
@@ -108,7 +109,7 @@ _EXEC = (
             "stdout": {"type": "boolean", "description": "Capture it (default true)"},
             "stderr": {"type": "boolean", "description": "Capture it (default true)"},
         },
-        subject=Subject(program="command", arguments="args", folder="cwd", variables="env"),
+        subject=EXEC_SUBJECT,
     ),
 )
 

@@ -15,11 +15,13 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
 from perstack.core.runs.decide import (
+    ApprovalSubject,
     SettledApproval,
     answer_event,
     approval_events,
     events_of_command,
     question_events,
+    request_event,
     start_call_event,
 )
 from perstack.core.runs.events import (
@@ -172,6 +174,9 @@ class Simulation:
                 self.note(CallTools(**self.stamp(), calls=tuple(self.decide(call) for call in command.calls)))
             case RunTools():
                 call = command.calls[self.choose(len(command.calls))]
+                if call.may_be_asked_again and self.choose(5) == 0:
+                    self.note(request_event(call, ApprovalSubject(), self.stamps, "the file has changed"))
+                    return
                 if call.decided.asks and not call.began:
                     self.note(start_call_event(call, self.stamps))
                 self.ran.append((call.decided.id, len(self.events)))
@@ -187,7 +192,7 @@ class Simulation:
             case AskApproval():
                 unattended = self.choose(8) == 0
                 settled = SettledApproval(Approval(decision="no")) if unattended else None
-                asks = approval_events(command.call, (), ("tool(*)",), self.stamps, settled)
+                asks = approval_events(command.call, ApprovalSubject(offers=("tool(*)",)), self.stamps, settled)
                 self.note_all(asks)
             case _:
                 self.note_all(events_of_command(self.run, command, self.stamps, 2))

@@ -18,6 +18,7 @@ from perstack.config.keys import KeyStore
 from perstack.config.project import ProjectPlace, is_named, owner_of
 from perstack.core.base.records import Fact, canonical_json
 from perstack.core.base.secrets import masked_variables
+from perstack.core.base.text import approvable_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.trust_items import (
@@ -237,7 +238,10 @@ def page_of(items: Iterable[TrustItem]) -> list[str]:
 def env_item(file: EnvFile) -> TrustItem:
     """Return the item of a `.env` file, which an agreement lets be read as long as it does not change."""
     digest = sha256(canonical_json(["env", sha256(file.content).hexdigest()])).hexdigest()
-    lines = (f"{name}={value}" for name, value in masked_variables(file.variables, lambda value: "***").items())
+    lines = (
+        approvable_line(f"{name}={value}")
+        for name, value in masked_variables(file.variables, lambda value: "***").items()
+    )
     return TrustItem(
         place=str(file.path), digest=digest, kinds=("reads",), shown=f"reads: {file.path.name} sets {', '.join(lines)}"
     )

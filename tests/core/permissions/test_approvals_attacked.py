@@ -12,13 +12,19 @@ from approval_jobs import ASK_WRITE, ME, TEAM, answer, append, files, hosted
 from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
+from perstack.core.definitions.exec_grant import EXEC_SUBJECT
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import call_text, form_of
+from perstack.doors.shared.consent import FORM, page_of
+from perstack.doors.shared.questions import form_of
 from perstack.doors.tui.view.questions import asking_lines
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack.testing.scripted import text, tool
+
+
+def call_text(asking: OpenQuestion, folder: Path) -> str:
+    return "\n".join(page_of(asking, folder).lines)
 
 
 def waiting(bench: Bench, *, rules: Permissions = ASK_WRITE) -> Host:
@@ -110,6 +116,7 @@ def question(tool_name: str, **args) -> OpenQuestion:
         expert_key="a",
         tool_call_id="c",
         tool_name=tool_name,
+        subject=EXEC_SUBJECT if tool_name == "exec" else None,
         text="?",
         args=args,
         call_digest="v1:x",
@@ -179,11 +186,11 @@ def test_what_cannot_be_seen_is_shown_as_an_escape_wherever_in_a_call_it_stands(
     assert mark not in asking.shown
 
 
-def test_above_the_arguments_stands_each_command_that_the_parser_found(tmp_path: Path) -> None:
+def test_next_to_the_question_stands_each_command_that_the_parser_found(tmp_path: Path) -> None:
     script = "ls -a; if true; then x=1 GIT_X=2 ./ev 'a b' > f; fi\nsudo rm a | cat"
     asking = question("exec", command="sh", args=["-c", script])
-    head, arguments = call_text(asking, tmp_path).split("\n  command: sh\n")
-    assert head.split("\n")[1:] == [
+    arguments, runs, commands = call_text(asking, tmp_path).partition("\n  runs: ")
+    assert f"{runs[1:]}{commands}".split("\n") == [
         "  runs: ls -a",
         "  runs: true",
         "  runs: > f",
@@ -192,7 +199,7 @@ def test_above_the_arguments_stands_each_command_that_the_parser_found(tmp_path:
         "  runs: cat",
     ]
     assert "./ev" in arguments
-    assert asking.runs == tuple(line.removeprefix("  runs: ") for line in head.split("\n")[1:])
+    assert list(asking.commands) == f"{commands}".split("\n  runs: ")
     assert "./ev 'a b'" in asking.shown.partition("{")[0]
 
 
@@ -205,21 +212,21 @@ def test_every_door_shows_what_white_space_hides(tmp_path: Path) -> None:
     plain = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev"])
     drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(plain, tmp_path, 80))
     for shown in (call_text(plain, tmp_path), form_of(plain).message, drawn):
-        assert "\n  runs: ls\n  runs: ./ev\n" in shown
+        assert shown.endswith("\n  runs: ls\n  runs: ./ev")
     assert "[ls] [./ev]" in plain.shown
 
 
-def test_a_command_that_cannot_be_read_is_said_to_be_so_and_many_are_bounded(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_read_is_said_to_be_so_and_many_are_one_line(tmp_path: Path) -> None:
     assert "  runs: ?  " in call_text(question("exec", command="sh", args=["-c", "ls 'open"]), tmp_path)
     many = question("exec", command="sh", args=["-c", "ls;" * 5000])
-    assert (len(many.runs), many.runs[-1]) == (51, "… and more")
+    assert dict(many.commands) == {"ls": 5000}
     long = question("exec", command="sh", args=["-c", f"echo {'x' * 40_000}; ./ev\n# c"])
-    assert long.runs[1] == "./ev"
-    assert len(call_text(long, tmp_path)) < 90_000
+    assert list(long.commands)[1] == "./ev"
+    assert len(long.shown) < 10_000
     forged = question("exec", command="ls\n  runs: true", args=["a\n  runs: true"])
     assert sum(line.startswith("  runs: ") for line in call_text(forged, tmp_path).split("\n")) == 1
-    assert question("exec", command="", args=[1, None]).runs == ()
-    assert question("exec", command=7).runs == ()
+    assert question("exec", command="", args=[1, None]).commands == {}
+    assert question("exec", command=7).commands == {}
 
 
 def test_a_last_line_without_an_end_is_part_of_the_difference(tmp_path: Path) -> None:
@@ -227,15 +234,14 @@ def test_a_last_line_without_an_end_is_part_of_the_difference(tmp_path: Path) ->
     assert "\n  -1\n  +2\n   a\n  +" in shown
 
 
-def test_arguments_of_any_size_are_shown_in_bounded_time_and_room_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+def test_arguments_of_any_size_are_whole_in_bounded_time_or_said_not_to_be(tmp_path: Path) -> None:
     many = "\n".join(f"line {number % 7}" for number in range(200_000))
     for asking in (
         question("editTextFile", path="a", oldText=many, newText=many[::-1]),
         question("other", text="x" * 5_000_000, more={"deep": ["y" * 5_000_000]}),
     ):
         began = time.monotonic()
-        shown = call_text(asking, tmp_path)
+        shown = page_of(asking, tmp_path).fitted(FORM)
         assert time.monotonic() - began < 5
-        assert len(shown) < 250_000
-        assert "characters are left out" in shown
-        assert "perstack log j --verbose" in shown
+        assert (len(shown.text) < 10_000, shown.is_whole) == (True, False)
+        assert "perstack answer j-1-4" in shown.text

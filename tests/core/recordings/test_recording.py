@@ -193,7 +193,7 @@ def test_a_tool_that_is_chosen_is_really_run(bench: Bench) -> None:
         assert (folder / "ran.txt").exists() is ran, tools
 
 
-def test_the_recording_and_its_tools_may_stand_in_perstack_toml(bench: Bench) -> None:
+def test_the_recording_may_stand_in_perstack_toml_and_starts_no_program_by_that(bench: Bench) -> None:
     script = [turn(tool("exec", exec_("sh", "-c", "echo run > ran.txt; echo ok"))), text("done")]
     wait_for(bench.host(script, expert("a")).run("a", "q", job_id="live"))
     provider = setting(recording=str(record_job(bench)), tools={"exec": "live"})
@@ -205,7 +205,7 @@ def test_the_recording_and_its_tools_may_stand_in_perstack_toml(bench: Bench) ->
         overrides=Overrides(open=True),
     )
     assert wait_for(host.run("a", "q")).text == "done"
-    assert (host.workspace / "ran.txt").exists()
+    assert not (host.workspace / "ran.txt").exists()
     wait_for(host.close())
 
 

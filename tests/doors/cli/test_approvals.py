@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from terminal import Terminal, reply
+
+from perstack.core.base.chain import EMPTY_LOG, seal
 
 TOML = """
 [permissions]
@@ -36,7 +39,7 @@ def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp
 def test_at_a_terminal_spaces_hide_no_command_of_a_call(tmp_path: Path) -> None:
     hidden = ("exec", {"command": "sh", "args": ["-c", f"ls{' ' * 3000}; touch made"]})
     seen = _project(tmp_path, reply("", hidden)).look("run", "a", "q", types="no\n")
-    assert "  runs: ls\n  runs: touch made\n  command: sh\n" in seen
+    assert "  runs: ls\n  runs: touch made\napprove? " in seen
     assert "ls⟦3,000 spaces⟧; touch made" in seen
     assert not (tmp_path / "made").exists()
 
@@ -60,9 +63,9 @@ def test_an_approval_names_its_question_and_is_given_once(tmp_path: Path) -> Non
     stopped = terminal.call("run", "a", "q", "--job-id", "job", attended=True)
     assert stopped.code == 3
     asked = next(event["id"] for event in stopped.events if event["type"] == "requestApproval")
-    assert f"perstack answer {asked} yes|always|no" in stopped.err
+    assert f"see it whole and decide it with: perstack answer {asked}\n" in stopped.err
     refused = terminal.call("answer", "job", "yes")
-    assert (refused.code, f"answer with: perstack answer {asked} yes|always|no" in refused.err) == (2, True)
+    assert (refused.code, f"decide it with: perstack answer {asked}\n" in refused.err) == (2, True)
     assert (tmp_path / "a.txt").read_text() == "old\n"
     assert terminal.call("answer", asked, "yes").code == 0
     assert (tmp_path / "a.txt").read_text() == "new\n"
@@ -152,7 +155,69 @@ def test_iterations_whose_question_is_left_for_later_name_it_and_a_resume_asks_a
     terminal = Terminal(tmp_path).project(ITERATE, a=[reply("", EDIT), reply("done")])
     screen = terminal.look("iterate", "a", "q", "--id", "it", "--max-iterations", "1", types="\n")
     (item,) = terminal.call("inbox", "--json").events
-    assert f"perstack answer {item['id']} yes|always|no" in screen
+    assert f"decide it with: perstack answer {item['id']}" in screen
     seen = terminal.look("resume", "it", types="yes\n")
     assert "completed: 1 iteration" in seen
     assert (tmp_path / "a.txt").read_text() == "new\n"
+
+
+SCRIPTS = {
+    "last of 60": "ls;" * 60 + "touch made",
+    "after blank lines": "ls" + "\n" * 90 + "touch made",
+    "after a comment": f"ls # {'x' * 9_000}\ntouch made",
+    "among 200": "; ".join(f"echo {number}" for number in range(200)) + "; touch made",
+}
+
+
+@pytest.mark.parametrize("line", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_list_never_offers_a_yes_without_the_last_command(tmp_path: Path, line: str) -> None:
+    terminal = _project(tmp_path, reply("", ("exec", {"command": "sh", "args": ["-c", line]})))
+    assert terminal.call("run", "a", "q", attended=True).code == 3
+    (item,) = terminal.call("inbox", "--json").events
+    listed = terminal.call("inbox").out
+    offers_yes = f"perstack answer {item['id']} yes" in listed
+    assert f"perstack answer {item['id']}" in listed
+    assert "runs: touch made\n" in listed or not offers_yes
+    seen = terminal.look("answer", item["id"], types="no\n")
+    assert "  runs: touch made\napprove? (say yes" in seen
+    assert "completed" in seen
+
+
+def test_an_answer_without_a_text_is_asked_for_at_a_terminal_alone(tmp_path: Path) -> None:
+    terminal = _project(tmp_path, reply("", EDIT))
+    assert terminal.call("run", "a", "q", "--job-id", "job", attended=True).code == 3
+    refused = terminal.call("answer", "job")
+    assert (refused.code, "give the answer as TEXT: only a terminal shows the question" in refused.err) == (2, True)
+    seen = terminal.look("answer", "job", types="yes\n")
+    assert "  -old\n  +new\n" in seen
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+    gone = terminal.look("answer", "job")
+    assert "asks nothing (completed)" in gone
+
+
+@pytest.mark.parametrize("cache", ["kept", "edited", "gone"])
+def test_what_is_shown_is_the_call_that_runs_whatever_is_stored_beside_it(tmp_path: Path, cache: str) -> None:
+    terminal = _project(tmp_path, reply("", ("exec", {"command": "sh", "args": ["-c", "touch made"]})))
+    stopped = terminal.call("run", "a", "q", "--job-id", "job", attended=True)
+    (asked,) = [event for event in stopped.events if event["type"] == "requestApproval"]
+    (log,) = terminal.jobs().glob("job/runs/*/events.jsonl")
+    payloads = [json.loads(line) for line in log.read_text().splitlines()]
+    for payload in payloads:
+        for name in ("digest", "hash", "batch"):
+            payload.pop(name, None)
+        if payload["type"] == "requestApproval":
+            payload["args"] = {"command": "ls"}
+    head, lines = EMPTY_LOG, list[bytes]()
+    for payload in payloads:
+        sealed, head = seal(head, [json.dumps(payload, separators=(",", ":")).encode()])
+        lines += sealed
+    log.write_bytes(b"".join(line + b"\n" for line in lines))
+    summary = terminal.jobs() / "job" / "job.json"
+    if cache == "gone":
+        summary.unlink()
+    elif cache == "edited":
+        summary.write_text(summary.read_text().replace("touch made", "true"))
+    shown = terminal.call("inbox").out
+    assert "runs: ls" not in shown
+    assert "runs: true" not in shown
+    assert terminal.call("answer", asked["id"], "no").code in (0, 1, 2, 3)

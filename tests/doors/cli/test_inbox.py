@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 from terminal import ASKING, ASKING_BY_SKILL, Result, Terminal, reply
 
+from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.system.user import this_user
 
 WORDS = ("Tea", "Coffee")
@@ -173,21 +174,30 @@ def test_a_question_is_listed_with_its_options_and_its_other_arguments(terminal:
     assert [line[2:12] for line in output.splitlines()].count("answer wit") == 3
 
 
-def test_what_thousands_of_jobs_ask_is_written_in_a_few_writes(terminal: Terminal) -> None:
+def test_what_hundreds_of_jobs_ask_is_written_in_a_few_writes(terminal: Terminal) -> None:
     terminal.project(ASKING, guest=[reply("", ("askUser", {"question": "Tea or coffee?"})), reply("Served.")])
     ask(terminal, "job")
     jobs = terminal.workspace / "perstack" / "jobs"
     summary = (jobs / "job" / "job.json").read_bytes()
-    for number in range(1000):
-        (jobs / f"job{number}").mkdir()
-        renamed = summary.replace(b'"job"', b'"job%d"' % number).replace(b'"job-', b'"job%d-' % number)
-        (jobs / f"job{number}" / "job.json").write_bytes(renamed)
+    payloads = [
+        open_line(line).payload for line in next((jobs / "job").glob("runs/*/events.jsonl")).read_bytes().splitlines()
+    ]
+    for number in range(300):
+        folder = jobs / f"job{number}"
+        (folder / "runs" / f"job{number}-1").mkdir(parents=True)
+        (folder / "job.json").write_bytes(_renamed(summary, number))
+        lines, _ = seal(EMPTY_LOG, [_renamed(payload, number) for payload in payloads])
+        (folder / "runs" / f"job{number}-1" / "events.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     writes: list[str] = []
     with mock.patch("perstack.doors.cli.inbox.print_out", lambda *parts: writes.append("".join(map(str, parts)))):
         assert terminal.call("inbox").code == 0
-    assert len(writes) < 10
-    assert sum(write.count("Tea or coffee?") for write in writes) == 1001
+    assert len(writes) < 5
+    assert sum(write.count("Tea or coffee?") for write in writes) == 301
     assert terminal.call("inbox").out == "".join(f"{write}\n" for write in writes)
+
+
+def _renamed(data: bytes, number: int) -> bytes:
+    return data.replace(b'"job"', b'"job%d"' % number).replace(b'"job-', b'"job%d-' % number)
 
 
 EMPTY = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.file_edits import edit_by
-from perstack.doors.shared.questions import call_text
 
 LINES = [f"line {number}\n" for number in range(1, 41)]
 
@@ -30,7 +30,7 @@ def question_about(tool_name: str, offers: tuple[str, ...] = (), **args) -> Open
 
 
 def text_shown(folder: Path, tool_name: str, **args) -> str:
-    return call_text(question_about(tool_name, **args), folder)
+    return "\n".join(page_of(question_about(tool_name, **args), folder).lines)
 
 
 def test_an_edit_has_the_line_numbers_of_the_file_and_three_lines_around(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_each_answer_for_more_than_this_call_says_what_it_covers_and_the_cost_is
         "delegate/writer",
         "exec(a\nalways: exec: nothing)",
     )
-    lines = call_text(question_about("exec", offers, command="git"), tmp_path, "2 steps, $0.0123").split("\n")
+    lines = page_of(question_about("exec", offers, command="git"), tmp_path, "2 steps, $0.0123").lines
     assert [line for line in lines if line.startswith(("always", "so far"))] == [
         *OFFERED,
         *(

@@ -38,13 +38,15 @@ def test_of_a_long_call_the_answers_are_seen_and_all_of_it_by_keys(bench: Bench,
     async def person() -> None:
         host = bench.host([tool("writeTextFile", {"path": "a.txt", "text": LONG}), text("Well.")], RELEASER)
         async with run_app(host, expert="releaser", query="Go", size=size) as screen:
-            await screen.sees("wants to call writeTextFile", "y yes", "n no", "show all")
+            await screen.sees("wants to call writeTextFile", "before a yes", "n no", "show all")
             await _to_the_panel(screen)
+            await screen.press("y")  # not before the end has been seen
             await screen.press("down")
             await screen.sees_no("wants to call writeTextFile")
             for _ in range(100):
                 await screen.press("pagedown")
-            await screen.sees("line 100.", "y yes", "n no")
+            await screen.sees("a.txt is a new file", "y yes", "n no")
+            assert not (bench.workspace / "a.txt").exists()
             await screen.press("y")
             await screen.sees("Well.", "✓ completed")
         assert (bench.workspace / "a.txt").read_text() == LONG
@@ -59,7 +61,7 @@ def test_after_a_resize_the_answers_are_still_seen(bench: Bench) -> None:
             await screen.sees("wants to call writeTextFile", "n no", "line 10.")
             await screen.resized(80, 20)
             await screen.sees_no("line 10.")
-            await screen.sees("wants to call writeTextFile", "y yes", "n no")
+            await screen.sees("wants to call writeTextFile", "before a yes", "n no")
 
     wait_for(person())
 

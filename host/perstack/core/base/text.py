@@ -8,7 +8,7 @@ and time spans.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 REDACTED = "[redacted]"
@@ -25,16 +25,6 @@ _HIDDEN_CHARS = (
     r"\ud800-\udfff"  # lone surrogates, which no stream can write
 )
 _UNSAFE = f"[{_HIDDEN_CHARS}]"
-_BLANK_CHARS = (
-    r"\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"  # spaces
-    r"\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c\u200d\u2800\u3164\ufe00-\ufe0f\uffa0"  # and invisible
-    r"\u070f\ufff0-\ufff8\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"  # of some scripts
-    r"\ue000-\uf8ff\U000f0000-\U0010ffff"  # private use: shown as a font likes, also as nothing
-)
-_INVISIBLE = f"[{_BLANK_CHARS}{_HIDDEN_CHARS}]"
-_LONG_BLANKS = rf"[ \t{_BLANK_CHARS}{_HIDDEN_CHARS}]{{21,}}"
-_WHITE_SPACE = rf"[ \t\n{_BLANK_CHARS}{_HIDDEN_CHARS}]{{6,}}"
-_MAX_LINE_ENDS = 5
 _UNSAFE_BREAKS = rf"[\s{_HIDDEN_CHARS}]+"
 
 
@@ -53,26 +43,111 @@ def visible_text(text: str) -> str:
     return re.sub(rf"\n|{_UNSAFE}", _escape, text)
 
 
+# Text on a page of consent: a character is shown only if it certainly has a glyph, and written as an escape otherwise.
+
+_BLANK, _MARK, _LETTER, _OTHER = "\0", "\1", "\2", "\3"  # kinds of characters, next to space, tab and line end
+_NAMES_OF_BLANKS = r"\b(?:BLANK|FILL|FILLER|INHERENT|INVISIBLE|JOINER|NULL|SELECTOR|SPACE|JUNGSEONG|JONGSEONG)\b"
+"""Words in the names of letters, marks and symbols that have no glyph or no width. Unicode never changes a name."""
+_MAX_MARKS = 2  # marks shown on one letter; further ones could cover the lines around it
+_LONG_WHITE_SPACE = rf"[ \t\n{_BLANK}]{{6,}}"
+_LONG_BLANKS = rf"[ \t{_BLANK}]{{21,}}"
+_BLANKS_AND_MARKS = rf"{_BLANK}+|{_MARK}+"
+_MAX_LINE_ENDS = 5
+
+
+class _Kinds(dict[int, str]):
+    """The kind of each character, for `str.translate`."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = kind = _kind_of(chr(code))
+        return kind
+
+
+def _kind_of(char: str) -> str:
+    if char in " \t\n":
+        return char
+    if char.isascii():
+        return _LETTER if char.isalnum() else _OTHER if char.isprintable() else _BLANK
+    import unicodedata  # large, and few texts need it
+
+    category, name = unicodedata.category(char), unicodedata.name(char, "")
+    if not name or re.search(_NAMES_OF_BLANKS, name):
+        return _BLANK
+    if category in ("Mn", "Mc"):
+        return _MARK
+    if category[0] not in "LNPS":
+        return _BLANK
+    compatible = unicodedata.normalize("NFKC", char)
+    if compatible != char and any(_KINDS[ord(other)] in (" ", _BLANK) for other in compatible):
+        return _BLANK
+    return _LETTER if category[0] in "LN" else _OTHER
+
+
+_KINDS = _Kinds()
+
+
 def approvable_text(text: str) -> str:
-    r"""Return the text for a person who approves it: nothing invisible, and long white space replaced by its length."""
-    return re.sub(_INVISIBLE, _escape, counted_blanks(text))
+    r"""Return the text for a person who agrees to it: nothing invisible, and long white space replaced by its length.
+
+    Only letters, numbers, punctuation, symbols, marks on letters, the space, tabs and line ends are shown. Everything
+    else is a `\u` escape: other spaces, format and direction controls, private and unassigned characters, and letters
+    and symbols without a glyph.
+    """
+    text = counted_blanks(text)
+    if _is_plain(text):
+        return text
+    return _replaced(_BLANKS_AND_MARKS, text, text.translate(_KINDS), _visible)
+
+
+def approvable_line(text: str) -> str:
+    r"""Return `approvable_text` on one line, with `\n` for its line ends."""
+    return approvable_text(text).replace("\n", "\\n")
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.replace("\n", "").isprintable()
+
+
+def _visible(found: str, before: str) -> str:
+    count = _marks_on(before, found) if _KINDS[ord(found[0])] == _MARK else 0
+    return found[:count] + _escaped(found[count:])
+
+
+def _marks_on(letter: str, marks: str) -> int:
+    """Return how many marks are shown on a letter: on one of ASCII only what Unicode composes with it."""
+    if not letter or _KINDS[ord(letter)] != _LETTER:
+        return 0
+    if letter.isascii():
+        import unicodedata
+
+        return 1 if len(unicodedata.normalize("NFC", letter + marks[0])) == 1 else 0
+    return min(len(marks), _MAX_MARKS)
 
 
 def counted_blanks(text: str) -> str:
     """Return the text with each long run of white space, or of invisible characters, replaced by its length."""
-    return re.sub(_WHITE_SPACE, _counted_lines, text)
+    return _replaced(_LONG_WHITE_SPACE, text, text if _is_plain(text) else text.translate(_KINDS), _counted_lines)
 
 
-def _counted_lines(match: re.Match[str]) -> str:
-    text = match[0]
+def _replaced(pattern: str, text: str, kinds: str, replacement: Callable[[str, str], str]) -> str:
+    """Replace each part whose kinds match by `replacement(part, the character before it)`."""
+    parts: list[str] = []
+    end = 0
+    for match in re.finditer(pattern, kinds):
+        start = match.start()
+        parts += text[end:start], replacement(text[start : match.end()], text[start - 1 : start])
+        end = match.end()
+    return "".join((*parts, text[end:]))
+
+
+def _counted_lines(text: str, before: str) -> str:
     line_ends = text.count("\n")
     if line_ends > _MAX_LINE_ENDS:
         text = f"\n⟦{line_ends:,} line ends⟧\n{text.rpartition(chr(10))[2]}"
-    return re.sub(_LONG_BLANKS, _describe_blanks, text)
+    return _replaced(_LONG_BLANKS, text, text.translate(_KINDS), _describe_blanks)
 
 
-def _describe_blanks(match: re.Match[str]) -> str:
-    text = match[0]
+def _describe_blanks(text: str, before: str) -> str:
     kind = "spaces" if not text.strip(" ") else "tabs" if not text.strip("\t") else "blanks"
     return f"⟦{len(text):,} {kind}⟧"
 
@@ -83,7 +158,11 @@ def plain_json(line: bytes) -> bytes:
 
 
 def _escape(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass")
+    return _escaped(match[0])
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))
 
 

@@ -18,9 +18,21 @@ from typing import Literal
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import PermissionRule, Permissions, RuleSet, Widening, read_rule, wrong_rule
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
-from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, is_base_skill, is_picked, with_base
+from perstack.core.definitions.skills import (
+    BASE_SKILL,
+    DecidedCall,
+    McpSseSkill,
+    McpStdioSkill,
+    Subject,
+    is_base_skill,
+    is_picked,
+    legal_tool_name,
+    with_base,
+)
 
 EXEC = "exec"
+
+EXEC_SUBJECT = Subject(program="command", arguments="args", folder="cwd", variables="env")
 
 ExecGrant = Literal["named", "open", "asks"]
 """`named`: the definition names `exec`. `open`: the caller allowed all programs. `asks`: a person is asked."""
@@ -84,6 +96,18 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
 def is_exec(call: DecidedCall, expert: Expert) -> bool:
     """Return whether a decided call may be `exec` of the base skill, under any name that it was offered by."""
     return call.tool_name.endswith(EXEC) and call.skill_name == _base_skill(expert)
+
+
+def subject_of(call: DecidedCall, expert: Expert) -> Subject | None:
+    """Return the meaning of a call's arguments as the definition declares it; None if only its plugin knows it."""
+    if is_exec(call, expert):
+        return EXEC_SUBJECT
+    for skill in expert.skills:
+        if isinstance(skill, McpStdioSkill | McpSseSkill) and skill.name == call.skill_name:
+            for tool in skill.tools:
+                if call.tool_name in (legal_tool_name(tool.name), legal_tool_name(f"{skill.name}_{tool.name}")):
+                    return tool
+    return None
 
 
 def _base_skill(expert: Expert) -> str:

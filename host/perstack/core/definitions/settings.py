@@ -327,6 +327,21 @@ class Overrides(metaclass=StrictCalls):
         present = {name: value for name, value in values.items() if value is not None}
         return setting.model_copy(update={"setting": {**setting.setting, **present}}) if present else setting
 
+    @property
+    def names_recording(self) -> bool:
+        """True if the caller named the recording to play: only then its answers of a person count."""
+        return self.recording is not None
+
+    def without_live_tools(self, setting: ProviderSetting) -> ProviderSetting:
+        """Return the setting of a provider; of `recorded` without `tools` if the caller did not name the recording.
+
+        A recording that a definition names must not choose which programs it starts.
+        """
+        if self.names_recording or setting.provider_name != RECORDED or "tools" not in setting.setting:
+            return setting
+        values = {name: value for name, value in setting.setting.items() if name != "tools"}
+        return setting.model_copy(update={"setting": values})
+
     def budget_over(self, budget: Budget | None) -> Budget | None:
         """Return a budget with the caller's limits in place of its limits."""
         limits = {name: value for name in Budget.model_fields if (value := getattr(self, name)) is not None}

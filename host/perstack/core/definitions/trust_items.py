@@ -26,6 +26,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import Fact, JsonObject, canonical_json
 from perstack.core.base.secrets import masked_settings
+from perstack.core.base.text import approvable_line
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.expert_tests import ExpertTest
 from perstack.core.definitions.experts import Iterate
@@ -282,7 +283,7 @@ def _items(path: KeyPath, part: _Part | None, place: str = "") -> list[TrustItem
     key = path[_EXPERT_SCOPE] if path[0] == _EXPERTS else path[0]
     identity: JsonValue = key if key in _USED_ANYWHERE else [*path]
     digest = sha256(canonical_json([identity, part.value])).hexdigest()
-    shown = ", ".join(_lines(masked_settings(part.value, _hide_secret)))
+    shown = approvable_line(", ".join(_lines(masked_settings(part.value, _hide_secret))))
     kinds = tuple(sorted(part.kinds))
     return [TrustItem(place=place or spell(path), digest=digest, kinds=kinds, shown=f"{', '.join(kinds)}: {shown}")]
 

@@ -33,11 +33,18 @@ class Call:
     began: bool = False
     leads_to: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()  # rules that a person may approve for the whole Job instead of this call
+    tool_digest: str = ""  # of the tool's definition when the approval was requested; empty if it is not recorded
+    content: str = ""  # of the file that the call changes, when the approval was requested; empty if it is not recorded
 
     @property
     def waits_for_approval(self) -> bool:
         """True if the call must not run before a person approves it."""
         return self.decided.asks and self.approval is None
+
+    @property
+    def may_be_asked_again(self) -> bool:
+        """True if the call was approved and has not begun."""
+        return self.approval is not None and not self.approval.denies and not self.began and self.decided.asks
 
     @property
     def digest(self) -> str:

@@ -194,34 +194,48 @@ class SettledApproval:
     door: str = UNATTENDED  # where it comes from
 
 
-def approval_events(
-    call: commands.Call,
-    leads_to: tuple[str, ...],
-    offers: tuple[str, ...],
-    stamp: Stamps,
-    settled: SettledApproval | None,
-) -> tuple[events.StoredEvent, ...]:
-    """Return the request for approval, if not recorded yet, and the stop; or the decision, if nobody need be asked."""
-    digest = call.digest
-    request = events.RequestApproval(
+@dataclass(frozen=True, slots=True)
+class ApprovalSubject:
+    """What an approval is bound to besides the call, and what may be approved in its place."""
+
+    leads_to: tuple[str, ...] = ()
+    offers: tuple[str, ...] = ()
+    tool_digest: str = ""
+    content: str = ""
+
+
+def request_event(
+    call: commands.Call, subject: ApprovalSubject, stamp: Stamps, again: str = ""
+) -> events.RequestApproval:
+    """Return the request for approval of a call; `again`: why a call is asked about that was approved before."""
+    return events.RequestApproval(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
         skill_name=call.decided.skill_name,
         args=call.part.args,
-        call_digest=digest,
+        call_digest=call.digest,
         rule=call.decided.rule,
-        leads_to=leads_to,
-        offers=offers,
+        leads_to=subject.leads_to,
+        offers=subject.offers,
+        tool_digest=subject.tool_digest,
+        content=subject.content,
+        again=again,
     )
-    requested = () if call.requested is not None else (request,)
+
+
+def approval_events(
+    call: commands.Call, subject: ApprovalSubject, stamp: Stamps, settled: SettledApproval | None
+) -> tuple[events.StoredEvent, ...]:
+    """Return the request for approval, if not recorded yet, and the stop; or the decision, if nobody need be asked."""
+    requested = () if call.requested is not None else (request_event(call, subject, stamp),)
     next_stamp = stamp(len(requested))
     if settled is None:
         return *requested, events.StopRunByInteractiveTool(**at_checkpoint(next_stamp))
     decision = events.DecideApproval(
         **next_stamp,
         tool_call_id=call.decided.id,
-        call_digest=call.requested or digest,
+        call_digest=call.requested or call.digest,
         decision=settled.approval.decision,
         by=By(door=settled.door),
         rule=settled.approval.rule,

@@ -1,15 +1,16 @@
 """The open questions of a Run, and how a person sees them."""
 
-from itertools import islice
+from collections import Counter
+from collections.abc import Mapping
 
 from pydantic import Field, JsonValue
 
 from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
-from perstack.core.base.text import approvable_text, counted_blanks
+from perstack.core.base.text import approvable_line, counted_blanks
+from perstack.core.definitions.skills import Subject
 
-_MAX_ARGS_CHARS = 2_000  # maximum characters of a call's arguments in one line; `args` has them complete
-_EXEC = "exec"
-_MAX_COMMANDS = 50
+_MAX_SUMMARY_CHARS = 2_000  # maximum characters of a call in one line, which is no page of consent
+_MAX_SUMMARY_COMMANDS = 20
 
 
 class OpenQuestion(Fact):
@@ -30,32 +31,37 @@ class OpenQuestion(Fact):
     offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # that a person may approve for the whole Job
     asked_at: int = 0
 
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """The simple commands of an `exec` call that needs approval, as the rules' parser finds them."""
-        program, arguments = self.args.get("command"), self.args.get("args", [])
-        if not self.call_digest or self.tool_name != _EXEC or not isinstance(program, str) or not program:
-            return ()
-        from perstack.core.permissions.decisions import display_lines  # imported only for calls of programs
+    # meaning of the arguments, and what the file was that the call changes: from the log, never from a cache
+    subject: Subject | None = Field(default=None, exclude=True)
+    content: str = Field(default="", exclude=True)
 
-        words = arguments if isinstance(arguments, list) else []
-        argv = [program, *(word for word in words if isinstance(word, str))]
-        lines = [approvable_text(line).replace("\n", "\\n") for line in islice(display_lines(argv), _MAX_COMMANDS + 1)]
-        short = [
-            line if len(line) <= _MAX_ARGS_CHARS else f"{line[:_MAX_ARGS_CHARS]} …" for line in lines[:_MAX_COMMANDS]
-        ]
-        return (*short, "… and more") if len(lines) > _MAX_COMMANDS else tuple(short)
+    @property
+    def commands(self) -> Mapping[str, int]:
+        """How often each simple command runs, in order, as the parser finds them that decides rules about the call."""
+        if not self.call_digest or self.subject is None:
+            return {}
+        # imported only for calls that need approval
+        from perstack.core.permissions.calls import PolicyCall
+        from perstack.core.permissions.decisions import display_lines
+
+        argv = PolicyCall(self.tool_name, args=self.args, subject=self.subject).command
+        return Counter(map(approvable_line, display_lines(argv))) if argv and argv[0] else {}
 
     @property
     def shown(self) -> str:
-        """The question as a person sees it; a tool's starts with its skill, for its text may claim any origin."""
+        """The question in one line, which may be cut; a tool's starts with its skill, for its text may claim any."""
         if self.call_digest:
-            runs = "".join(f" [{line}]" for line in self.runs)
-            args = approvable_text(canonical_json(count_blanks(self.args)).decode("utf-8", "replace"))
-            text = approvable_text(self.text).replace("\n", " ")
-            return f"{text}{runs}: {args if len(args) <= _MAX_ARGS_CHARS else f'{args[:_MAX_ARGS_CHARS]} …'}"
+            lines = [line if count == 1 else f"{line} ({count:,} times)" for line, count in self.commands.items()]
+            more = [f"… and {len(lines) - _MAX_SUMMARY_COMMANDS:,} more"] if len(lines) > _MAX_SUMMARY_COMMANDS else []
+            runs = "".join(f" [{_cut(line)}]" for line in (*lines[:_MAX_SUMMARY_COMMANDS], *more))
+            args = approvable_line(canonical_json(count_blanks(self.args)).decode("utf-8", "replace"))
+            return f"{approvable_line(self.text)}{runs}: {_cut(args)}"
         is_of_tool = self.requested_schema is not None and self.skill_name
         return f"skill {self.skill_name}: {self.text}" if is_of_tool else self.text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SUMMARY_CHARS else f"{text[:_MAX_SUMMARY_CHARS]} …"
 
 
 def count_blanks(value: JsonValue) -> JsonValue:

@@ -26,7 +26,7 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, open_sessions
 from perstack.doors.acp.updates import Sender, Updates, replay_updates
 from perstack.doors.shared.next_steps import acp_phrase
-from perstack.doors.shared.questions import CHOICES, agrees, call_text, choices_of, declines, form_of
+from perstack.doors.shared.questions import CHOICES, Form, agrees, choices_of, declines, form_of
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.text import local_time
@@ -140,7 +140,7 @@ class PerstackAgent:
             for update in replay_updates(run.messages):
                 await self._client.session_update(session_id, update)
             if (asking := job.question) is not None:
-                await self._say(session, _in_words(asking))
+                await self._say(session, _in_words(asking, form_of(asking, session.workspace)))
             return schema.LoadSessionResponse(modes=_modes(session))
 
     async def list_sessions(
@@ -201,20 +201,24 @@ class PerstackAgent:
 
     async def _ask(self, session: EditorSession, question: OpenQuestion) -> str | None:
         """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
-        form = form_of(question)
+        form = form_of(question, session.workspace)
+        choices = choices_of(form)
         options = [
             schema.PermissionOption(option_id=choice, name=name, kind=_kind_of(choice))
-            for choice, name in choices_of(form).items()
+            for choice, name in choices.items()
         ]
         if options:
-            title = call_text(question, session.workspace) if question.call_digest else form.message
             call = schema.ToolCallUpdate(
-                tool_call_id=question.id, title=title, kind="other", status="pending", raw_input=question.args or None
+                tool_call_id=question.id,
+                title=form.message,
+                kind="other",
+                status="pending",
+                raw_input=question.args or None,
             )
             reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
-            if isinstance(reply.outcome, schema.AllowedOutcome):
+            if isinstance(reply.outcome, schema.AllowedOutcome) and reply.outcome.option_id in choices:
                 return reply.outcome.option_id
-        await self._say(session, f"\n\n{_in_words(question)}")
+        await self._say(session, f"\n\n{_in_words(question, form)}")
         return None
 
     async def _consent(self, session: EditorSession) -> None:
@@ -261,9 +265,9 @@ def _kind_of(choice: str) -> schema.PermissionOptionKind:
     return "allow_always" if choice.startswith(ALWAYS) else "allow_once"
 
 
-def _in_words(question: OpenQuestion) -> str:
-    message, allowed = form_of(question).message, accepted_answers(question)
-    return f"{message}\n({accepted(allowed)})" if allowed.is_bound else message
+def _in_words(question: OpenQuestion, form: Form) -> str:
+    allowed = accepted_answers(question)
+    return f"{form.message}\n({accepted(allowed)})" if allowed.is_bound and form.is_whole else form.message
 
 
 def _modes(session: EditorSession) -> schema.SessionModeState:

@@ -13,6 +13,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.doors.operations.driving import answer_and_follow, is_driven_by_worker
+from perstack.doors.shared.questions import check_shown_whole
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
@@ -85,6 +86,7 @@ class EditorSession:
         if job.asking is not None:
             if attachments:
                 raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
+            check_shown_whole(job.asking, self.workspace, text)
             self.is_elsewhere = is_driven_by_worker(self.host, job)
             by = this_user("acp", self.client)
             return await answer_and_follow(self.host, job, text, question_id=job.asking.id, by=by, on_event=on_event)

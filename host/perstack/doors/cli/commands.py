@@ -139,6 +139,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rewind": ("perstack rewind haiku haiku-1-6 --dry-run", "perstack rewind haiku haiku-1-6 --only 'src/**' --yes"),
     "inbox": ("perstack inbox", "perstack inbox --json | jq -r .id"),
     "answer": (
+        "perstack answer haiku-1-5",
         'perstack answer haiku-1-5 "Tea, please"',
         'perstack answer deploy "no: not on a Friday"',
         """perstack answer haiku '{"city": "Rome", "nights": 3}'""",

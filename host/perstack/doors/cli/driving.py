@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from perstack.core.base.ids import place_of
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.summary import JobSummary
@@ -94,14 +95,20 @@ async def _ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     """Return the typed answer; empty to leave the question for later. `used`: what the Job has used so far."""
     import termios
 
-    from perstack.core.jobs.answers import accepted, accepted_answers  # imported late: few Jobs ask
-    from perstack.doors.shared.questions import call_text, question_text, select_option
+    from perstack.core.jobs.answers import DENIES, accepted, accepted_answers, yes_or_no  # imported late: few Jobs ask
+    from perstack.doors.shared.consent import TERMINAL, page_of
+    from perstack.doors.shared.questions import question_text, select_option
 
-    is_approval = bool(question.call_digest)
-    text = call_text(question, host.workspace, used) if is_approval else question_text(question)
+    is_approval, allowed, is_whole = bool(question.call_digest), accepted_answers(question), True
+    if is_approval:
+        where = f"perstack start --job {place_of(question.id)[0]}"
+        page = replace(page_of(question, host.workspace, used), where=where)
+        text, is_whole = page.fitted(TERMINAL)
+        allowed = allowed if is_whole else replace(allowed, options=(DENIES,))
+    else:
+        text = question_text(question)
     for line in text.split("\n"):
         print_err(line)
-    allowed = accepted_answers(question)
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
     number = f"give {'numbers' if allowed.several else 'a number'}, or " if allowed.options and not is_approval else ""
@@ -111,7 +118,13 @@ async def _ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
         print_err("")
         return ""
-    return answer if is_approval else select_option(allowed, answer)
+    if not is_approval:
+        return select_option(allowed, answer)
+    decision = yes_or_no(answer)
+    if answer and not is_whole and (decision is None or decision.is_yes):
+        print_err(f"the call was not shown whole: {accepted(allowed)}")
+        return ""
+    return answer
 
 
 async def _read_line() -> str:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import approvable_text
 from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.tasks.state import TaskState
-from perstack.doors.cli.driving import drive, drive_and_ask, job_of, open_driver, report_outcome, run_interruptible
+from perstack.doors.cli.driving import (
+    can_ask,
+    drive,
+    drive_and_ask,
+    job_of,
+    open_driver,
+    report_outcome,
+    run_interruptible,
+)
 from perstack.doors.cli.options import (
     GroupedCommand,
     HostOptions,
@@ -28,14 +37,15 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json
+from perstack.doors.shared.consent import LIST, FittedPage, fitted, page_of
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.questions import call_text, is_refusal, question_text
+from perstack.doors.shared.questions import is_refusal, question_text
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.doors.shared.text import age_text, count
+from perstack.doors.shared.text import age_text
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.log.run_session import OnEvent
-from perstack.errors import NotFound, StorageError, UsageError
+from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.next_steps import GiveAnswer, NextStep
 from perstack.system.clock import SYSTEM
@@ -46,18 +56,20 @@ _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes o
 
 @click.command("answer", cls=GroupedCommand)
 @click.argument("ident", metavar="ID")
-@click.argument("text")
+@click.argument("text", required=False)
 @drive_options
 @output_options
 @driving_options
-def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOptions, options: HostOptions) -> None:
+def answer_command(ident: str, text: str | None, is_driven: bool, showing: OutputOptions, options: HostOptions) -> None:
     """Answer ID, a question, Job or task that `perstack inbox` shows, with TEXT, and continue its Job.
 
     A submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
 
-    TEXT `-` reads from stdin. The question of a running tool takes the one value that it asks for, a JSON object, or
-    `decline`.
+    Without TEXT, a terminal shows the whole question, and asks. TEXT `-` reads from stdin. The question of a running
+    tool takes the one value that it asks for, a JSON object, or `decline`.
     """
+    if text is None:
+        sys.exit(_ask(ident, showing, options))
     answer = read_text(text)
     question_id = run_with(options.driver(), lambda host: _find_question(host, ident, answer))
     if question_id is None:
@@ -75,10 +87,34 @@ def answer_command(ident: str, text: str, is_driven: bool, showing: OutputOption
     sys.exit(drive(host, work, lines))
 
 
+def _ask(ident: str, showing: OutputOptions, options: HostOptions) -> int:
+    """Show the whole question at the terminal, ask, and return the exit status."""
+    if not can_ask(asks=not showing.no_input):
+        raise UsageError("give the answer as TEXT: only a terminal shows the question and asks")
+    _check_no_tool()
+    host, lines = open_driver(options, showing), JobOutput(showing)
+
+    async def work(on_event: OnEvent) -> JobSummary:
+        item = _item(await host.inbox(), await host.jobs.find(ident, ("job", "task")))
+        if item is None or item.job_id is None or item.asking is None:
+            if item is not None and item.task_id is not None:
+                raise UsageError(f"give the answer to a task as TEXT; {_where(item)} shows its question")
+            await _question(host, ident)
+            raise Conflict(f"question {ident} has been answered already, or was never asked")
+        await lines.begin(host, item.job_id)
+        return await host.job(item.job_id)
+
+    return drive(host, work, lines)
+
+
+def _item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
+    return next((item for item in items if ident in (item.id, item.job_id)), None)
+
+
 async def _find_question(host: Host, ident: str, answer: str) -> str | None:
     """Return the id of a Job's question, also for an unknown id; None for a task, which is answered here."""
     ident = await host.jobs.find(ident, ("job", "task"))
-    item = next((item for item in await host.inbox() if ident in (item.id, item.job_id)), None)
+    item = _item(await host.inbox(), ident)
     if item is not None and item.asking is not None:
         _check_approval(item, ident, answer)
         return item.id
@@ -92,13 +128,19 @@ def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
     """Raise UsageError for an approval by a Job's id, where another call may wait by now, and for one by a tool."""
     if item.asking is None or not item.asking.call_digest:
         return
-    if os.environ.get(_CALL_ID) and not is_refusal(item.asking, answer):
-        raise UsageError(
-            f"a tool cannot approve a call: {_CALL_ID} is set, so a tool runs this command; answer it in a terminal"
-        )
+    if not is_refusal(item.asking, answer):
+        _check_no_tool()
     if ident != item.id:
         step = GiveAnswer(item.id, is_approval=True)
         raise UsageError(f"{item.asking.shown}: an approval must name the question that it answers", next_steps=(step,))
+
+
+def _check_no_tool() -> None:
+    """Raise UsageError if a tool of an Expert runs this command."""
+    if os.environ.get(_CALL_ID):
+        raise UsageError(
+            f"a tool cannot approve a call: {_CALL_ID} is set, so a tool runs this command; answer it in a terminal"
+        )
 
 
 async def _question(host: Host, ident: str) -> str:
@@ -128,7 +170,6 @@ async def _is_task(host: Host, ident: str) -> bool:
 # perstack inbox
 
 _ITEMS_PER_WRITE = 200  # items written at once: each write is a system call
-_MAX_QUESTION_LINES = 40  # maximum lines shown of a question
 
 
 @click.command("inbox")
@@ -178,32 +219,34 @@ def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Ite
     head = f"{owner_kind}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)
-    lines = _text(item, workspace).splitlines()
-    yield "\n".join(
-        (f"  {screen.fit(head, len(item.id) + 2)}", *(f"  {line}".rstrip(" ") for line in lines[:_MAX_QUESTION_LINES]))
-    )
-    if len(lines) > _MAX_QUESTION_LINES:
-        yield "\n"
-        yield screen.styled(
-            f"  … {count(len(lines) - _MAX_QUESTION_LINES, 'more line')}: perstack inbox --json", dim=True
-        )
-    for step in _steps(item):
+    text, is_whole = _text(item, workspace)
+    lines = (f"  {line}".rstrip(" ") for line in text.split("\n"))
+    yield "\n".join((f"  {screen.fit(head, len(item.id) + 2)}", *lines))
+    for step in _steps(item, is_whole=is_whole):
         yield "\n  "
         yield screen.styled(cli_phrase(step), dim=True)
     yield "\n"
 
 
-def _text(item: InboxItem, workspace: Path) -> str:
-    if item.asking is None:
-        return item.text
-    if not item.asking.call_digest:
-        return question_text(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
-    return call_text(item.asking, workspace, item.cost)
+def _text(item: InboxItem, workspace: Path) -> FittedPage:
+    """Return the question as far as a list has room for it."""
+    if item.asking is not None and item.asking.call_digest:
+        return page_of(item.asking, workspace, item.cost).fitted(LIST)
+    text = approvable_text(item.text)
+    if item.asking is not None:
+        text = question_text(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
+    return fitted(text.split("\n"), LIST, _where(item))
 
 
-def _steps(item: InboxItem) -> tuple[NextStep, ...]:
+def _where(item: InboxItem) -> str:
+    return f"perstack answer {item.id}" if item.task_id is None else f"perstack task get {item.id}"
+
+
+def _steps(item: InboxItem, *, is_whole: bool) -> tuple[NextStep, ...]:
+    if item.next_steps:
+        return item.next_steps
     of_call = item.asking is not None and bool(item.asking.call_digest)
-    return item.next_steps or (GiveAnswer(item.id, is_approval=of_call),)
+    return (GiveAnswer(item.id, is_approval=of_call, is_shown=is_whole),) if of_call or is_whole else ()
 
 
 def _next_steps(item: InboxItem) -> str:

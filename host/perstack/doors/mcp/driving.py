@@ -170,7 +170,8 @@ class ClientCall(OperationCall[Outcome]):
         asking = job.asking
         if asking is None or asking.id != before.question_id or before.reply is None:
             return job, None
-        return job, elicitation.answer_in(asking, before.reply)
+        workspace = await self.project.host.jobs.workspace_for_diff(asking)
+        return job, elicitation.answer_in(asking, before.reply, workspace)
 
     async def _answer(
         self, job: JobSummary, question: OpenQuestion, text: str, progress: Progress | None

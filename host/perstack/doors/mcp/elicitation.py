@@ -99,9 +99,9 @@ def returned_answer(params: types.CallToolRequestParams) -> PendingAnswer | None
     return PendingAnswer(question, reply if isinstance(reply, types.ElicitResult) else None)
 
 
-def answer_in(question: OpenQuestion, reply: types.ElicitResult) -> str | None:
+def answer_in(question: OpenQuestion, reply: types.ElicitResult, workspace: Path | None) -> str | None:
     """Return the reply to the form of `ask_by_result` as `Host.answer` takes it; None without an answer."""
-    return _answer_of_reply(form_of(question), question, reply)
+    return _answer_of_reply(form_of(question, workspace), question, reply)
 
 
 def _answer_of_reply(form: Form, question: OpenQuestion, reply: types.ElicitResult) -> str | None:

@@ -29,7 +29,9 @@ from perstack.core.runs.facts import Settlement
 from perstack.core.runs.media import MAX_ATTACHMENTS
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.served_project import DriveJob
+from perstack.doors.shared.consent import page_of
 from perstack.errors import Conflict, UsageError
+from perstack.next_steps import GiveAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -318,6 +320,10 @@ class Decision(OperationArguments):
             raise UsageError(f"question {self.id} asks for no approval of a call")
         if self.call_digest not in (None, asking.call_digest):
             raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
+        page = page_of(asking, await call.project.host.jobs.workspace_for_diff(asking))
+        if page.missing and self.answer != DENIES:
+            text = f"{page.missing}, so only a `{DENIES}` is taken here"
+            raise UsageError(text, next_steps=(GiveAnswer(self.id, is_approval=True),))
 
     @property
     def answer_text(self) -> str:

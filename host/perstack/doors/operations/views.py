@@ -22,9 +22,9 @@ from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import RunStatus
 from perstack.doors.operations import OperationCall, R
+from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
-from perstack.doors.shared.questions import call_text
 from perstack.engine.jobs.files import FilesDiff
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.rewind import Rewind
@@ -171,7 +171,8 @@ class OpenApproval(Fact):
     rule: str
     offers: tuple[str, ...]
     asked_at: int
-    text: str  # the whole question, as text for a person
+    text: str  # the whole page, as text for a person
+    missing: str | None = Field(default=None, exclude_if=falsy)  # what is not shown: then only a `no` is accepted
 
 
 class Approvals(Fact):
@@ -270,8 +271,10 @@ def _changed_files(files: tuple[FileDiff, ...]) -> tuple[ChangedFile, ...]:
 
 
 def open_approval(question: OpenQuestion, workspace: Path | None) -> OpenApproval:
-    """Return a call that waits for a person's approval, with its change to a file in the workspace as a diff."""
-    return view_of(OpenApproval, question, job_id=place_of(question.id)[0], text=call_text(question, workspace))
+    """Return a call that waits for a person's approval, with its page; `workspace` as in `page_of`."""
+    page = page_of(question, workspace)
+    texts = {"text": "\n".join(page.lines), "missing": page.missing or None}
+    return view_of(OpenApproval, question, job_id=place_of(question.id)[0], **texts)
 
 
 def in_list(job: JobSummary) -> str:

@@ -8,7 +8,6 @@ calls of the past, whose file may be another by now.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,15 +16,14 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import approvable_text
+from perstack.core.base.text import approvable_line, approvable_text
 from perstack.core.files.text_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
 from perstack.core.files.text_edit import Replacement, replacement
+from perstack.engine.permissions.changed_files import changed_path, is_edit, read_changed_file, reason_unread
 from perstack.errors import SkillError
-from perstack.system.files import FileTooLarge, NotRegular, read_below
 
 _EDIT_ARGS = ("oldText", "newText")
 _WRITE_ARGS = ("text",)
-_MAX_FILE_BYTES = 1 << 20  # maximum bytes of a file that is read to show its change
 _MAX_SHOWN_CHARS = 40_000  # maximum characters of a diff, and of texts that are compared without their file
 _MAX_NAME_CHARS = 200
 _MAX_LINE = 1 << 30  # no file that a tool edits has more lines
@@ -68,18 +66,18 @@ def _edited_line(result: str) -> int:
 
 def edit_in(workspace: Path, tool_name: str, args: JsonObject) -> FileEdit:
     """Return the diff to the file in the workspace; if there is none, that of `edit_by`, with a note that says why."""
-    path, old, new, full_text = (_text(args.get(name)) for name in ("path", *_EDIT_ARGS, "text"))
-    is_edit = old is not None and new is not None
-    if path is None or not (is_edit or (full_text is not None and tool_name in ("writeTextFile", "appendTextFile"))):
+    path = changed_path("", tool_name, args)
+    if path is None:
         return FileEdit()
+    old, new, full_text = (_text(args.get(name)) for name in (*_EDIT_ARGS, "text"))
     name, edit = _display_name(path), edit_by(tool_name, args)
     try:
-        data = _content(workspace, path)
+        data = read_changed_file(workspace, path)
     except FileNotFoundError:
-        is_new = tool_name == "writeTextFile" and not is_edit
+        is_new = tool_name == "writeTextFile" and not is_edit(args)
         return edit._replace(note=f"{name} is a new file" if is_new else f"{name} does not exist")
     except (OSError, ValueError, RuntimeError) as error:
-        return edit._replace(note=f"not compared with the file: {name} {_reason(error)}")
+        return edit._replace(note=f"not compared with the file: {name} {reason_unread(error)}")
     if not is_text(data):
         return edit._replace(note=f"not compared with the file: {name} is not a text")
     if old is not None and new is not None:
@@ -156,31 +154,5 @@ def _bytes(text: str) -> bytes:
 
 
 def _display_name(path: str) -> str:
-    name = approvable_text(path).replace("\n", "\\n")
+    name = approvable_line(path)
     return name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
-
-
-def _content(workspace: Path, path: str) -> bytes:
-    """Return the content of a file in the workspace. A link is followed as the tools follow it, within the workspace.
-
-    Raises OSError, also if it is outside, no regular file or too large, and ValueError for a path that cannot be.
-    """
-    root = workspace.resolve()
-    target = (workspace / os.path.normpath(path)).resolve()
-    if not target.is_relative_to(root):
-        raise PermissionError("is outside the workspace")
-    return read_below(root, str(target.relative_to(root)), _MAX_FILE_BYTES)
-
-
-def _reason(error: Exception) -> str:
-    match error:
-        case FileTooLarge():
-            return f"is larger than {_MAX_FILE_BYTES >> 20} MiB"
-        case NotRegular():
-            return "is no ordinary file"
-        case OSError() if error.strerror:
-            return f"cannot be read ({error.strerror.lower()})"
-        case OSError():
-            return str(error)
-        case _:
-            return "cannot be read"

@@ -12,9 +12,12 @@ from pydantic import JsonValue
 
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.ids import event_id_of
+from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import PlacedRun, RunOrigin
+from perstack.core.runs.commands import Call
 from perstack.core.runs.events import (
     CallInteractiveTool,
+    CallTools,
     FinishGeneration,
     RequestApproval,
     ResumeRun,
@@ -25,6 +28,7 @@ from perstack.core.runs.events import (
 from perstack.core.runs.log_rows import EventContext, LogRow
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.start import StartRun
 from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import RunLog
 
@@ -196,6 +200,7 @@ def _parsed_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
 # Rows of an event's line, also if this version cannot parse it.
 
 _QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
+_CALLS = (b'{"type":"callTools"', b'{"type":"finishGeneration"')
 _MAX_EVENTS_BETWEEN = 5  # maximum events between a question and the stop it causes
 
 
@@ -227,10 +232,36 @@ def question_at(checkpoint: CheckpointRef) -> str:
 def open_question_at(checkpoint: CheckpointRef) -> OpenQuestion | None:
     """Return the open question at a checkpoint, with who asked it and the form of its answer; None without one."""
     match _asks_at(checkpoint):
-        case (CallInteractiveTool() | RequestApproval()) as event:
+        case CallInteractiveTool() as event:
             return event.open_question
+        case RequestApproval() as event:
+            call, start = _call_before(checkpoint.entry, event.tool_call_id), _first_event(checkpoint.entry.log)
+            return event.question(call, start.expert) if call is not None and isinstance(start, StartRun) else None
         case _:
             return None
+
+
+def _first_event(log: RunLog) -> StoredEvent | None:
+    try:
+        return parse_line(log.lines[0])
+    except ValueError:
+        return None
+
+
+def _call_before(entry: LogEntry, call_id: str) -> Call | None:
+    """Return a call of the reply before this event, as it was decided; None if the log of the Run does not have it."""
+    decided: DecidedCall | None = None
+    for index in range(entry.place - 1, -1, -1):
+        line = entry.log.lines[index]
+        if not line.startswith(_CALLS):
+            continue
+        event = parse_line(line)
+        if isinstance(event, CallTools):
+            decided = next((call for call in event.calls if call.id == call_id), None)
+        elif isinstance(event, FinishGeneration):
+            part = next((part for part in event.message.tool_calls if part.tool_call_id == call_id), None)
+            return None if part is None or decided is None else Call(part, decided)
+    return None
 
 
 def _asks_at(checkpoint: CheckpointRef) -> StoredEvent | None:

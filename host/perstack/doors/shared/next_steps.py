@@ -40,7 +40,8 @@ def acp_phrase(step: NextStep) -> str:
 
 COMMANDS: Mapping[str, str] = {
     "GiveAnswer": 'perstack answer {id} "ANSWER"',
-    "GiveAnswer is_approval": "perstack answer {id} yes|always|no",
+    "GiveAnswer is_approval": "perstack answer {id}",
+    "GiveAnswer is_approval is_shown": "perstack answer {id} yes|always|no",
     "Resume": "perstack resume {id}",
     "Resume task": "perstack task resume {id}",
     "TryAgain": "perstack task retry {task_id}",
@@ -71,6 +72,8 @@ _LIMITS = {
 _QUESTIONS = "--type stopRunByInteractiveTool` shows where something was"
 CLI: Mapping[str, str] = {
     "GiveAnswer": "answer with: {command}",
+    "GiveAnswer is_approval": "see it whole and decide it with: {command}",
+    "GiveAnswer is_approval is_shown": "answer with: {command}",
     "AnswerEarlier": "answer an earlier question with --resume-from",
     "Resume": "continue with: {command}",
     "TryAgain": "{command}",

@@ -1,25 +1,20 @@
-"""Questions and approvals as text, with the changes that an edit would make, and as forms."""
+"""Questions as text, and questions and approvals as forms. `consent` has the page of a call that waits for approval."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import approvable_text
-from perstack.core.definitions.exec_grant import EXEC
-from perstack.core.definitions.permissions import read_rule
-from perstack.core.definitions.skills import BASE_SKILL
+from perstack.core.base.text import approvable_line, approvable_text
 from perstack.core.jobs.answers import (
-    ALWAYS,
-    ALWAYS_HERE,
     ANYTHING,
     APPROVAL,
+    DENIES,
     AcceptedAnswers,
     accepted_answers,
     beside_question,
@@ -28,9 +23,9 @@ from perstack.core.jobs.answers import (
 )
 from perstack.core.runs.questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
-from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
-
-_MAX_SHOWN_CHARS = 40_000  # maximum characters shown of one argument
+from perstack.doors.shared.consent import FORM, marked, page_of
+from perstack.errors import UsageError
+from perstack.next_steps import GiveAnswer
 
 
 def is_refusal(question: OpenQuestion, text: str) -> bool:
@@ -38,89 +33,12 @@ def is_refusal(question: OpenQuestion, text: str) -> bool:
     return read_approval(question, text).denies
 
 
-def call_text(question: OpenQuestion, workspace: Path | None = None, spent: str = "") -> str:
-    """Return every argument, why it is asked, and what further answers cover.
-
-    With a `workspace`, edits are a diff to the file in it. `spent` is what the Job has used so far.
-    """
-    change = requested_change(question, workspace)
-    lines = [
-        f"  {approvable_text(name)}: {value_text(value, question)}"
-        for name, value in question.args.items()
-        if name not in change.arguments
-    ]
-    diff = (f"  {line}" for line in (change.note, *change.lines) if line)
-    approvals = (f"{answer}: {description}, {_extent(answer)}" for answer, description in covered_calls(question))
-    return "\n".join((*head_lines(question), *lines, *diff, *approvals, *((f"so far: {spent}",) if spent else ())))
-
-
-def covered_calls(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
-    """Return each answer that approves more than this call, with a description of the calls that it covers."""
-    offers = [(_on_one_line(rule), _on_one_line(_describe_rule(rule))) for rule in question.offers]
-    wider = ((f"{answer}: {rule}", description) for answer in (ALWAYS, ALWAYS_HERE) for rule, description in offers)
-    return ((ALWAYS, "the same call again"), *wider)
-
-
-def _extent(answer: str) -> str:
-    return "in every Job of this project" if answer.startswith(ALWAYS_HERE) else "in this whole Job"
-
-
-def _describe_rule(text: str) -> str:
-    try:
-        rule = read_rule(text)
-    except ValueError:
-        return "every call that this rule matches"
-    if rule.group is not None:
-        work = "reads" if rule.group == "read" else "changes"
-        return f"every call of a file tool that {work} {'a file' if rule.bare is None else rule.bare.text}"
-    skill = "" if rule.skill is None else f" of skill {rule.skill.text}"
-    calls = f"every call of {'delegate ' if rule.is_delegate else ''}{rule.tool.text}{skill}"
-    if rule.bare is not None and rule.tool.text == EXEC:
-        return f"{calls} in the workspace's top folder with {_describe_command(rule.bare.text)}"
-    if rule.bare is not None:
-        return f"{calls} that matches {rule.bare.text}"
-    conditions = " and ".join(f"{name} matches {glob.text}" for name, glob in rule.named)
-    return f"{calls} whose {conditions}" if conditions else calls
-
-
-def _describe_command(text: str) -> str:
-    """Describe what a command pattern allows; only a rule of an earlier version has anything but one command."""
-    from perstack.core.permissions.command_patterns import read_command  # imported only for calls of programs
-
-    with suppress(ValueError):
-        if read_command(text).words is not None:
-            return f"exactly this command: {text}"
-    return f"a command that matches {text}, and no option that it does not name"
-
-
-def _on_one_line(text: str) -> str:
-    return approvable_text(text).replace("\n", "\\n")
-
-
-def head_lines(question: OpenQuestion) -> tuple[str, ...]:
-    """Return the lines above the arguments: the Expert, the tool, and each simple command that the call runs."""
-    runs = (f"  runs: {line}" for line in question.runs)
-    return approvable_text(question.text).replace("\n", " "), *runs
-
-
-def value_text(value: JsonValue, question: OpenQuestion) -> str:
-    """Return a value as lines that cannot be mistaken for others; invisible and omitted characters are made visible."""
-    text = approvable_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
-    cut_count = len(text) - _MAX_SHOWN_CHARS
-    if cut_count > 0:
-        job, half = place_of(question.id)[0], _MAX_SHOWN_CHARS // 2
-        note = f"… {cut_count:,} characters are left out here, see: perstack log {job} --verbose …"
-        text = f"{text[:half]}\n{note}\n{text[-half:]}"
-    return text.replace("\n", "\n    | ")  # lines of a value must not look like lines of ours
-
-
-def requested_change(question: OpenQuestion, workspace: Path | None) -> FileEdit:
-    """Return the diff of a call; none for other skills' tools, whose arguments of these names may mean anything."""
-    if question.skill_name not in ("", BASE_SKILL):
-        return FileEdit()
-    if workspace is None:
-        return edit_by(question.tool_name, question.args)
-    return edit_in(workspace, question.tool_name, question.args)
+def check_shown_whole(question: OpenQuestion, workspace: Path | None, text: str) -> None:
+    """Raise UsageError for a yes, as text, to a call that a form could not show whole, or for an invalid answer."""
+    if not question.call_digest or is_refusal(question, text):
+        return
+    if not page_of(question, workspace).fitted(FORM).is_whole:
+        raise UsageError("the call was not shown whole here", next_steps=(GiveAnswer(question.id, is_approval=True),))
 
 
 # Consent to a changed definition that executes something new.
@@ -148,11 +66,12 @@ def declines(answer: str) -> bool:
 def question_text(question: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
     allowed = accepted_answers(question)
-    lines = [f"{question.expert_key} asks: {_indent(question.shown)}"]
+    lines = [f"{question.expert_key} asks: {_shown(question.shown)}"]
     if allowed.schema is not None:
         lines += _fields(allowed.schema)
     lines += [
-        f"  {name}: {value_text(value, question)}" for name, value in beside_question(question.args, allowed).items()
+        f"  {approvable_line(name)}: {_value_text(value)}"
+        for name, value in beside_question(question.args, allowed).items()
     ]
     lines += [f"  {number}. {option}" for number, option in enumerate(_options(question, allowed), 1)]
     return "\n".join(lines)
@@ -179,7 +98,7 @@ def _options(question: OpenQuestion, allowed: AcceptedAnswers) -> Iterator[str]:
     descriptions = {entry.get("label"): entry.get("description") for entry in entries if isinstance(entry, dict)}
     for option in allowed.options:
         description = descriptions.get(option)
-        yield _indent(f"{option}: {description}" if isinstance(description, str) and description else option)
+        yield _shown(f"{option}: {description}" if isinstance(description, str) and description else option)
 
 
 def _fields(schema: JsonObject) -> Iterator[str]:
@@ -189,11 +108,15 @@ def _fields(schema: JsonObject) -> Iterator[str]:
         text = settings.get("description") or settings.get("title")
         limits = {key: settings[key] for key in ("enum", "oneOf", "default", "minimum", "maximum") if key in settings}
         parts = [text if isinstance(text, str) else "", json.dumps(limits, ensure_ascii=False) if limits else ""]
-        yield f"  {name} ({settings.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": ")
+        yield _shown(f"  {name} ({settings.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": "))
 
 
-def _indent(text: str) -> str:
-    return text.replace("\n", "\n    | ")  # lines of a text must not look like lines of ours
+def _shown(text: str) -> str:
+    return marked(approvable_text(text))
+
+
+def _value_text(value: JsonValue) -> str:
+    return _shown(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
 
 
 ANSWER = "answer"
@@ -222,16 +145,17 @@ class Form:
     message: str
     schema: JsonObject
     is_by_field: bool = False  # True if the fields come from the question's schema; otherwise the answer is one text
+    is_whole: bool = True  # False if the message does not show all of a call: then only a no is an answer
 
     def answer(self, content: Mapping[str, JsonValue]) -> str | None:
-        """Return the filled-in values as `Host.answer` takes them; None without any."""
+        """Return the filled-in values as `Host.answer` takes them; None without any that the form offers."""
         if self.is_by_field:
             values = {name: value for name, value in content.items() if value is not None}
             return json.dumps(values, ensure_ascii=False)
         text, comment = content.get(OTHER) or content.get(ANSWER), content.get(COMMENT)
         if isinstance(text, list):
             return json.dumps(text, ensure_ascii=False)
-        if not isinstance(text, str) or not text:
+        if not isinstance(text, str) or not text or not (self.is_whole or declines(text)):
             return None
         return f"{text}: {comment}" if isinstance(comment, str) and comment.strip() else text
 
@@ -239,20 +163,25 @@ class Form:
 def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists: bool = True) -> Form:
     """Return the form for a question.
 
-    With a `workspace`, edits are a diff to the file in it. `has_lists`: the client's protocol revision has
-    multiple-choice fields.
+    `workspace`: where the file is that a call changes; None if the reader may not see it. `has_lists`: the client's
+    protocol revision has multiple-choice fields.
     """
+    if question.call_digest:
+        page, allowed = page_of(question, workspace).fitted(FORM), accepted_answers(question)
+        offered = allowed if page.is_whole else replace(allowed, options=(DENIES,))
+        return Form(page.text, _text_schema(offered), is_whole=page.is_whole)
     if question.requested_schema is None:
-        return Form(_message(question, workspace), _text_schema(accepted_answers(question), has_lists=has_lists))
+        return Form(_message(question), _text_schema(accepted_answers(question), has_lists=has_lists))
     fields = _flat_fields(question.requested_schema, has_lists=has_lists)
     if fields is None:
         text = json.dumps(question.requested_schema, ensure_ascii=False)
-        return Form(f"{question.shown}\n\nThe answer is a JSON object by this schema: {text}", _text_schema(ANYTHING))
+        message = f"{approvable_text(question.shown)}\n\nThe answer is a JSON object by this schema: {text}"
+        return Form(message, _text_schema(ANYTHING))
     schema: JsonObject = {"type": "object", "properties": fields}
     required = question.requested_schema.get("required")
     if isinstance(required, list) and required:
         schema["required"] = required
-    return Form(question.shown, schema, is_by_field=True)
+    return Form(approvable_text(question.shown), schema, is_by_field=True)
 
 
 def choices_of(form: Form) -> dict[str, str]:
@@ -276,14 +205,12 @@ def _titles_of_options(field: JsonObject) -> dict[str, str]:
     return {str(choice["const"]): str(choice.get("title", choice["const"])) for choice in choices if "const" in choice}
 
 
-def _message(question: OpenQuestion, workspace: Path | None) -> str:
-    if question.call_digest:
-        return call_text(question, workspace)
+def _message(question: OpenQuestion) -> str:
     details = [
-        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        f"{approvable_line(name)}: {_value_text(value)}"
         for name, value in beside_question(question.args, accepted_answers(question)).items()
     ]
-    return "\n".join((question.text, *details))
+    return "\n".join((approvable_text(question.text), *details))
 
 
 def _text_schema(allowed: AcceptedAnswers, *, has_lists: bool = False) -> JsonObject:

@@ -10,7 +10,6 @@ from perstack.core.jobs.answers import GivenAnswer, read_job_answer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
 from perstack.core.jobs.summary import places_of
-from perstack.core.runs.events import CallInteractiveTool, RequestApproval
 from perstack.core.runs.facts import Answer, ContinuedFrom, Question, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run, call_key, is_unsettled
@@ -47,29 +46,25 @@ async def answer_in_branch(
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
-    answer = read_job_answer(await _question_at(reader, base, checkpoint_id), given_answer.text)
+    answer = read_job_answer(_question_at(base, checkpoint_id), given_answer.text)
     origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
     person_answer = PersonAnswer(answer, given_answer.by)
     return NewRun(expert, base.start.query, continued_from=origin, base=base, answer=person_answer)
 
 
-async def _question_at(reader: JobReader, base: Run, checkpoint_id: str) -> OpenQuestion:
-    job_id = base.start.job_id
+def _question_at(base: Run, checkpoint_id: str) -> OpenQuestion:
     if any(call.delegation is not None for call in base.open_calls):
         raise UsageError(
             f"a delegate was at work at {checkpoint_id}: only a question of a Coordinator can be answered again"
         )
-    if base.asked is not None:
-        for line in reversed(await reader.events(base.id, job_id=job_id, limit=base.head.seq)):
-            match line.event:
-                case (CallInteractiveTool() | RequestApproval()) as event if event.tool_call_id == base.asked:
-                    return event.open_question
-                case _:
-                    continue
-    raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", job_id),))
+    question = None if base.asked is None else base.questions.get(base.asked)
+    if question is None:
+        raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", base.start.job_id),))
+    return question
 
 
-# Answers of a recording to a stopped Job: to its question, or for calls that began and have no result.
+# Answers of a recording to a stopped Job: to its question, or for calls that began and have no result. Answers of a
+# person count only if the caller named the recording: a definition must not bring its own consent.
 
 DOOR = "recording"  # the door that is recorded for answers of a recording
 
@@ -80,7 +75,9 @@ def plays(job: Job) -> bool:
 
 
 def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
-    """Return the Coordinator's Run, resumed with the recorded answer; None if there is none, or no question."""
+    """Return the Coordinator's Run, resumed with the recorded answer; None without one that counts, or a question."""
+    if not context.overrides.names_recording:
+        return None
     question = loaded.question
     asking_run = None if question is None else loaded.runs.get(question.run_id)
     if question is None or asking_run is None:

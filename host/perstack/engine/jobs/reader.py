@@ -12,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
+from pydantic import JsonValue
+
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import Fact
-from perstack.core.base.usage import NO_USAGE, Usage, cost
+from perstack.core.base.usage import cost
 from perstack.core.jobs.due import DUE, due_of, job_state
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
@@ -82,7 +84,8 @@ class JobReader:
         cached = await read_summary(self.storage, job_id, JobSummary)
         if cached is None or cached.id != job_id:  # copied from another Job
             return await self._derive(job_id)
-        if cached.status != "running" and not _may_be_behind(cached):
+        # a question is computed from the logs: what a person answers must not come from a cache
+        if cached.status != "running" and cached.asking is None and not _may_be_behind(cached):
             return cached
         try:
             return await self._derive(job_id)
@@ -120,12 +123,12 @@ class JobReader:
     async def needing_attention(self) -> Sequence[JobNeedingAttention]:
         """Return every Job that asks a person something or cannot be read, in no order.
 
-        The logs of a Job with an intact summary are not read: `verify` finds their damage.
+        The logs of a Job with an intact summary that asks nothing are not read: `verify` finds their damage. A question
+        is computed from the logs.
         """
-        jobs: list[JobNeedingAttention] = []
-        for job_id, data in (await self.storage.summaries()).items():
-            cached = _read_summary(job_id, data)
-            jobs += map(_as_needing_attention, (cached,) if cached is not None else await self._summaries((job_id,)))
+        summaries = await self.storage.summaries()
+        unread = [job_id for job_id, data in summaries.items() if not _asks_nothing(job_id, data)]
+        jobs = map(_as_needing_attention, await self._summaries(unread))
         return [job for job in jobs if job.asking is not None or job.damaged is not None]
 
     async def _summaries(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
@@ -429,18 +432,16 @@ class _InboxSummary(Fact):
 
     id: str
     status: str
-    asking: OpenQuestion | None = None
-    usage: Usage = NO_USAGE
-    unpriced_tokens: int = 0
+    asking: JsonValue = None
 
 
-def _read_summary(job_id: str, data: bytes) -> _InboxSummary | None:
-    """Return what job.json says; None if the logs must be read."""
+def _asks_nothing(job_id: str, data: bytes) -> bool:
+    """Return whether job.json says that the Job is at rest and asks nothing, so that its logs need not be read."""
     try:
         summary = _InboxSummary.model_validate_json(data)
     except ValueError:
-        return None
-    return summary if summary.id == job_id and summary.status != "running" else None
+        return False
+    return summary.id == job_id and summary.status != "running" and summary.asking is None
 
 
 def _unreadable_job(job_id: str, error: StorageError | NotFound) -> JobSummary:
@@ -456,7 +457,7 @@ def _unreadable_job(job_id: str, error: StorageError | NotFound) -> JobSummary:
     )
 
 
-def _as_needing_attention(job: JobSummary | _InboxSummary) -> JobNeedingAttention:
-    if isinstance(job, JobSummary) and job.damaged:
+def _as_needing_attention(job: JobSummary) -> JobNeedingAttention:
+    if job.damaged:
         return JobNeedingAttention(job.id, damaged=job)
     return JobNeedingAttention(job.id, job.asking, cost=cost(job.usage, job.unpriced_tokens))

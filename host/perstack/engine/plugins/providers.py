@@ -255,25 +255,24 @@ class ProviderPool:
             return  # the delegate fails, and its caller learns why, once it is called
         check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
 
-    def get(self, setting: ProviderSetting, *, is_recorded: bool = False) -> Provider:
-        """Return the open endpoint of a setting.
+    def get(self, setting: ProviderSetting, *, is_agreed: bool = False) -> Provider:
+        """Return the open endpoint of a setting. Raises MissingCredential before anything is sent, and NotAgreed.
 
-        `is_recorded`: a Run was begun on this provider, so its name alone needs no further agreement. Raises
-        MissingCredential before anything is sent, and NotAgreed.
+        `is_agreed`: the caller has checked the agreement.
         """
         key = setting.to_json()
         if key not in self._open:
-            if setting.setting or not is_recorded:
+            if not is_agreed:
                 self._agreement.check(items_of_provider(setting, self._agreement.own))
             factory = self._plugins.provider(setting.provider_name)
             self._open[key] = factory.create(ProviderConfig(setting.setting, self._env))
         return self._open[key]
 
-    def endpoint(self, setting: ProviderSetting, project: Project, *, is_recorded: bool = False) -> OpenProvider:
+    def endpoint(self, setting: ProviderSetting, project: Project, *, is_agreed: bool = False) -> OpenProvider:
         """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
         limits = next((provider_limits for provider_limits in project.limits if provider_limits.name == name), None)
-        return OpenProvider(self.get(setting, is_recorded=is_recorded), name, limits)
+        return OpenProvider(self.get(setting, is_agreed=is_agreed), name, limits)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
         """Return the endpoint of the Run's current model, with its present settings.
@@ -289,7 +288,9 @@ class ProviderPool:
             raise UsageError(f"{run.id} is on {run.provider}: a recording is played from the beginning of a Job alone")
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_setting(project, expert, run.provider)
-        return self.endpoint(chosen, project, is_recorded=chosen.provider_name == run.provider)
+        if chosen.setting:  # the name alone is that of a provider on which the Run was begun
+            self._agreement.check(items_of_provider(chosen, self._agreement.own))
+        return self.endpoint(overrides.without_live_tools(chosen), project, is_agreed=True)
 
     async def close(self) -> None:
         """Close every endpoint."""

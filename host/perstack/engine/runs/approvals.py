@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 from perstack.core.definitions.exec_grant import REMEDY
 from perstack.core.definitions.permissions import GRANT, OPEN, Approval
 from perstack.core.definitions.sandbox import SANDBOX, SandboxPolicy
 from perstack.core.runs.commands import Call
-from perstack.core.runs.decide import SettledApproval, approval_events
+from perstack.core.runs.decide import (
+    ApprovalSubject,
+    SettledApproval,
+    approval_events,
+    request_event,
+    start_call_event,
+    text_result_event,
+)
 from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.state import Run, call_key
 from perstack.engine.runs.job_context import RunContext
@@ -30,16 +38,46 @@ _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_R
 async def ask_approval(context: RunContext, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
     session, job = context.session, context.job
-    paths = await job.rulings.resolved_paths(call, context.catalogue)
-    offers = await job.rulings.offers(call, context.catalogue, session.run.rules)
+    subject = await _subject(context, call)
     settled = await _decision_by_grant(context, call) or await _decision_without_person(context, call)
     if settled is not None and settled.approval.rule:
-        offers = tuple(dict.fromkeys((*offers, settled.approval.rule)))
+        subject = replace(subject, offers=tuple(dict.fromkeys((*subject.offers, settled.approval.rule))))
     if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
         job.has_sandboxed = True
         show_progress(context, call)(_NOTICE)
-    session.record_all(approval_events(call, paths, offers, session.stamp, settled))
+    session.record_all(approval_events(call, subject, session.stamp, settled))
     await session.flush()
+
+
+async def begins_as_approved(context: RunContext, call: Call) -> bool:
+    """Record that an approved call begins if it is exactly what was approved. Return False if it does not begin.
+
+    If the file that it changes, or its tool's definition, is another by now, a person is asked again; a call with
+    other arguments or paths has an error result.
+    """
+    session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
+    if call.digest != call.requested or await rulings.resolved_paths(call, catalogue) != call.leads_to:
+        text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
+        session.record(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
+        return False
+    change = (await rulings.basis(call, catalogue)).change_since(call)
+    if change:
+        session.record(request_event(call, await _subject(context, call), session.stamp, change))
+    else:
+        session.record(start_call_event(call, session.stamp))
+    return not change
+
+
+async def _subject(context: RunContext, call: Call) -> ApprovalSubject:
+    """Return what an approval of a call is bound to, as it is now."""
+    rulings, catalogue = context.job.rulings, context.catalogue
+    basis = await rulings.basis(call, catalogue)
+    return ApprovalSubject(
+        await rulings.resolved_paths(call, catalogue),
+        await rulings.offers(call, catalogue, context.session.run.rules),
+        basis.tool_digest,
+        basis.content,
+    )
 
 
 def show_progress(context: RunContext, call: Call) -> Callable[[str], None]:

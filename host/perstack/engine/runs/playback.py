@@ -78,10 +78,11 @@ async def has_other_results(context: RunContext) -> bool:
 
 
 def has_recorded_decision(context: RunContext, call: Call) -> bool:
-    """Return True if the recording has a person's decision about a call, with which the stopped Job is answered."""
+    """Return True if the recording has a person's decision about a call, and the caller named the recording."""
     session, player = context.session, context.endpoint.provider.player
     return (
         player is not None
+        and context.job.host.overrides.names_recording
         and player.answer_to(session.place, call.decided.id, session.run.step, SaidApproval) is not None
     )
 

@@ -13,7 +13,7 @@ from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
-from perstack.core.runs.decide import start_call_event, text_result_event
+from perstack.core.runs.decide import text_result_event
 from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens
@@ -22,7 +22,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import run_in_turn
 from perstack.engine.plugins.tool_catalogue import OfferedTool
-from perstack.engine.runs.approvals import SANDBOXED, sandboxed_session, show_progress
+from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
 from perstack.engine.runs.generation import error_info
 from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.errors import PerstackError, ProviderError, SkillError
@@ -176,7 +176,9 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
     session, played = context.session, await _play_calls(context, command.calls)
     if played is None:
         return
-    calls = [call for call in command.calls if not call.decided.asks or await _begins(context, call)]
+    calls = [
+        call for call in command.calls if not call.decided.asks or call.began or await begins_as_approved(context, call)
+    ]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
     if len(calls) == 1 and not session.has_unwritten:  # nothing to do while it runs: it needs no task
@@ -245,20 +247,6 @@ async def differs_from_recording(context: RunContext, command: Work) -> bool:
     from perstack.engine.runs.playback import has_other_results
 
     return await has_other_results(context)
-
-
-async def _begins(context: RunContext, call: Call) -> bool:
-    """Record that an approved call begins if it is exactly the approved one; otherwise record an error result."""
-    if call.began:
-        return True
-    session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
-    is_same = call.digest == call.requested and await rulings.resolved_paths(call, catalogue) == call.leads_to
-    if is_same:
-        session.record(start_call_event(call, session.stamp))
-    else:
-        text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
-        refuse_calls(session, [(call, text)])
-    return is_same
 
 
 def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:

@@ -12,6 +12,8 @@ from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, Written, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.exec_grant import subject_of
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import (
     DECISION_WORDS,
     STANDING_DECISIONS,
@@ -186,25 +188,33 @@ class RequestApproval(LaterEvent):
     offers: Annotated[tuple[str, ...], TEXT] = Field(
         default=(), exclude_if=falsy
     )  # that may be approved for the whole Job
+    tool_digest: str = Field(default="", exclude_if=falsy)  # of the tool's name, description and schema, as offered
+    # digest of the file that the call changes, `absent`, or why it cannot be read: what its diff was made from
+    content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
+    again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before
 
-    @property
-    def open_question(self) -> OpenQuestion:
-        """The question for the approval."""
-        skill = f" of skill {self.skill_name}" if self.skill_name else ""
+    def question(self, call: Call, expert: Expert) -> OpenQuestion:
+        """Return the question: it shows the call that will run, whatever else this event says."""
+        decided = call.decided
+        rule = self.rule if self.rule == REDACTED else decided.rule
+        skill = f" of skill {decided.skill_name}" if decided.skill_name else ""
+        again = f"; asked again: {self.again}" if self.again else ""
         return OpenQuestion(
             id=self.id,
             run_id=self.run_id,
             expert_key=self.expert_key,
-            tool_call_id=self.tool_call_id,
-            tool_name=self.tool_name,
-            skill_name=self.skill_name,
-            text=f"{self.expert_key} wants to call {self.tool_name}{skill}, which needs approval ({self.rule})",
-            args=self.args,
+            tool_call_id=decided.id,
+            tool_name=decided.tool_name,
+            skill_name=decided.skill_name,
+            text=f"{self.expert_key} wants to call {decided.tool_name}{skill}, which needs approval ({rule}){again}",
+            args=call.part.args,
             approval=True,
-            call_digest=self.call_digest,
-            rule=self.rule,
+            call_digest=call.digest,
+            rule=rule,
             offers=self.offers,
             asked_at=self.timestamp,
+            subject=subject_of(decided, expert),
+            content=self.content,
         )
 
     @override
@@ -220,13 +230,20 @@ class RequestApproval(LaterEvent):
         yield Repetition("the rule", self.rule, decided.rule, True, is_emptied=no_rule)
 
     def fold(self, run: Run) -> Run:
-        """Ask for the approval of a call that waits for one."""
+        """Ask for the approval of a call that waits for one, or again for one that is not what was approved."""
         call = open_call(run, self.tool_call_id)
-        if not call.waits_for_approval:
+        if not (call.may_be_asked_again if self.again else call.waits_for_approval):
             raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
-        call = replace(call, requested=self.call_digest, leads_to=self.leads_to, offers=self.offers)
-        # a redaction empties a request, and the page must show the call that a yes runs
-        question = self.model_copy(update={"args": call.part.args, "expert_key": run.start.expert_key}).open_question
+        call = replace(
+            call,
+            requested=self.call_digest,
+            leads_to=self.leads_to,
+            offers=self.offers,
+            tool_digest=self.tool_digest,
+            content=self.content,
+            approval=None,
+        )
+        question = self.question(call, run.start.expert)
         return replace(
             run,
             asked=self.tool_call_id,
@@ -236,11 +253,17 @@ class RequestApproval(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
+        if self.again and isinstance(command, RunTools):
+            call = next((call for call in command.calls if call.decided.id == self.tool_call_id), None)
+            if call is None:
+                return open_call_difference([call.decided.id for call in command.calls], self.tool_call_id)
+            return difference_of(call.digest, self.call_digest, "digest of the call")
         return _approval_difference(self, run, command)
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        text = f"approval of {self.tool_name} {json.dumps(self.args, ensure_ascii=False)} (rule {self.rule})"
+        again = f"; again, because {self.again}" if self.again else ""
+        text = f"approval of {self.tool_name} {json.dumps(self.args, ensure_ascii=False)} (rule {self.rule}){again}"
         return [LogRow("asks", text, "magenta", "approval")]
 
 

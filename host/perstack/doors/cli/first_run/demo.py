@@ -18,6 +18,7 @@ import click
 
 from perstack.config.project import DEFINITION, Template, templates
 from perstack.core.base.text import one_line
+from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import HostOptions
@@ -87,7 +88,8 @@ def _write(template: Template, folder: Path) -> None:
 
 def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int]:
     """Run the Expert, and return its Job, None if it was interrupted before it began, with the exit status."""
-    options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION))
+    overrides = Overrides(recording=str((folder / _RECORDING).resolve()))  # its answers of a person count, too
+    options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION), overrides=overrides)
     host, lines = options.driver(), JobOutput(OutputOptions(output="human", no_input=True))
 
     async def work(on_event: OnEvent) -> JobSummary:

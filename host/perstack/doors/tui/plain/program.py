@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.consent import TERMINAL, page_of
 from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import plain_phrase
-from perstack.doors.shared.questions import call_text, question_text, select_option
+from perstack.doors.shared.questions import question_text, select_option
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import count
 from perstack.doors.tui.actions import COMMANDS, HINTS
@@ -38,6 +41,7 @@ class _OpenJob:
         self.session = Session(host, None, on_change, self.printer, plain_phrase, drives=drives)
         self.was_busy = False
         self.asked: str | None = None  # the id of the question that was shown
+        self.is_whole = True  # False if that is a call which was too long to be shown whole
 
     @property
     def name(self) -> str:
@@ -156,9 +160,18 @@ class PlainProgram:
         if room.asked != asking.id:
             self._discard()
             room.asked = asking.id
-            is_call = bool(asking.call_digest)
-            self.put(call_text(asking, self.host.workspace, session.spent) if is_call else question_text(asking))
-        self.put(f"> {asking_hint(asking, covers=False)}")
+            self.put(self._question_text(asking))
+        self.put(f"> {asking_hint(asking, covers=False, is_whole=room.is_whole)}")
+
+    def _question_text(self, asking: OpenQuestion) -> str:
+        room = self.room
+        if not asking.call_digest:
+            room.is_whole = True
+            return question_text(asking)
+        where = f"perstack start --job {place_of(asking.id)[0]}, without --plain"
+        page = replace(page_of(asking, self.host.workspace, room.session.spent), where=where)
+        text, room.is_whole = page.fitted(TERMINAL)
+        return text
 
     # --- input ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +289,12 @@ class PlainProgram:
             self._print_prompt()
         elif question.call_digest:
             is_no = text in ("n", "N")
-            self.room.session.send(DENIES if is_no else decision(question, text) or text)
+            answer = DENIES if is_no else decision(question, text) or text
+            word = yes_or_no(answer)
+            if self.room.is_whole or (word is not None and not word.is_yes):
+                self.room.session.send(answer)
+            else:
+                self.put(f"> {asking_hint(question, is_whole=False)}")
         else:
             self.room.session.send(select_option(accepted_answers(question), text))
 

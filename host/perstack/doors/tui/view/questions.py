@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import assert_never
 
 from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers, wider_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.questions import covered_calls, head_lines, question_text, requested_change, value_text
+from perstack.doors.shared.consent import Row, covered_calls, marked, page_of
+from perstack.doors.shared.questions import question_text
 from perstack.doors.shared.text import break_anywhere, cells
 from perstack.doors.tui.view.items import difference
 from perstack.doors.tui.view.styled_text import Line, Span, clean, wrap
@@ -25,26 +27,46 @@ CHOSEN = "❯ "  # the mark before the call that a key settles
 
 
 def asking_lines(question: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
-    """Return the whole question: what the Job has used so far, every argument, and for an edit its diff."""
+    """Return the whole question; of a call that waits for approval its page."""
     if not question.call_digest:
         first, *more_lines = wrap(question_text(question), width)
         return [(Span(first, "ask"),), *((Span(line),) for line in more_lines)]
-    change = requested_change(question, workspace)
-    lines: list[Line] = [(Span(piece, "ask"),) for line in head_lines(question) for piece in wrap(line, width)]
-    lines += [(Span(line, "dim"),) for line in wrap(f"so far: {spent}", width) if spent]
-    for name, value in question.args.items():
-        if name not in change.arguments:
-            lines += _argument(name, value_text(value, question), width)
-    lines += [(Span("  "), Span(line, "warn")) for line in wrap(change.note, width - 2) if line]
-    lines += [
-        (Span("  "), *_difference_line(line)) for text in change.lines[2:] for line in _in_pieces(text, width - 2)
-    ]
-    return lines
+    page = page_of(question, workspace, spent)
+    return [line for row in page.rows for line in _lines_of_row(row, width)]
 
 
-def asking_hint(question: OpenQuestion, *, covers: bool = True) -> str:
-    """Return the hint how to answer. `covers`: it also says which calls each further answer covers."""
+def _lines_of_row(row: Row, width: int) -> list[Line]:
+    match row.kind:
+        case "head":
+            return [(Span(line, "ask"),) for line in wrap(row.text, width)]
+        case "argument":
+            return _argument(row.label, marked(row.text), width)
+        case "note":
+            return [(Span("  "), Span(line, "warn")) for line in wrap(row.text, width - 2)]
+        case "diff":
+            return [(Span("  "), *_difference_line(line)) for line in _in_pieces(row.text, width - 2)]
+        case "covers":
+            return []  # the hint below has them, next to their keys
+        case "spent":
+            return [(Span(line, "dim"),) for line in wrap(row.text, width)]
+        case "run":
+            first, *more = break_anywhere(clean(row.text), max(8, width - 8))
+            return [
+                (Span("  runs: ", "dim"), Span(first, "strong")),
+                *((Span(" " * 8), Span(x, "strong")) for x in more),
+            ]
+        case _:
+            assert_never(row.kind)
+
+
+def asking_hint(question: OpenQuestion, *, covers: bool = True, is_whole: bool = True) -> str:
+    """Return the hint how to answer. `covers`: it also says which calls each further answer covers.
+
+    `is_whole`: the whole of a call has been visible; before, only a no is an answer.
+    """
     allowed = accepted_answers(question)
+    if question.call_digest and not is_whole:
+        return "End, or Down to the last line, before a yes · n no, and why"
     if question.call_digest:
         of_job = covered_calls(question)[: 1 + len(question.offers)]
         texts = [f"{number or 'a'} {texts if covers else answer}" for number, (answer, texts) in enumerate(of_job)]

@@ -75,6 +75,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._chosen = 0
         self._has_decided = False  # True if a key has decided: further keys decide nothing
         self._room = 0  # number of question lines visible at once
+        self._read: list[Line] | None = None  # the question's lines whose last one has been visible
         self._more: Sequence[str] = ()  # lines below the hint
         self._is_refused = False  # True while the reason for a no is typed
         self._made: list[Line] = []  # the question's lines, what they were made for, and when
@@ -126,16 +127,32 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         width = max(20, (self.size.width or self.screen.size.width - 4) - 3)
         if self._asking is not None:
             lines = self._question_lines(self._asking, self._session.spent, width)
-            hint = asking_hint(self._asking)
+            hints = self._question_hints(self._asking, lines, width)
         else:
             lines = unsettled_lines(self._session.unsettled, self._session.settled, self._chosen, width)
-            hint = UNSETTLED_HINT
-        hints = self._hints(hint, lines, width)
+            hints = self._hints(UNSETTLED_HINT, lines, width)
         self._at_chosen = next((index for index, line in enumerate(lines) if line and line[0].text == CHOSEN), 0)
         self._lines.show(lines)
         self._lines.styles.height = min(len(lines), self._room)
         self._hint.show([(Span(text, "dim"),) for text in hints])
         self._hint.styles.height = len(hints)
+
+    def _question_hints(self, question: OpenQuestion, lines: list[Line], width: int) -> list[str]:
+        """Return the hint lines of a question. A call gets a yes only once its last line has been visible."""
+        hints = self._hints(asking_hint(question), lines, width)
+        if len(lines) <= self._room:
+            self._read = lines
+        return hints if self._has_read else self._hints(asking_hint(question, is_whole=False), lines, width)
+
+    def _on_scrolled(self) -> None:
+        """Let a yes be given once the end is visible. Only a scroll by a person counts as having read that far."""
+        if self._lines.scroll_offset.y + self._room >= len(self._made) and self._read != self._made:
+            self._read = self._made
+            self.draw()
+
+    @property
+    def _has_read(self) -> bool:
+        return self._asking is None or not self._asking.call_digest or self._read == self._made
 
     def _question_lines(self, question: OpenQuestion, spent: str, width: int) -> list[Line]:
         """Return the question's lines, made again after a moment: the file of an edit may change while it waits."""
@@ -201,6 +218,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
     def scroll_pages(self, pages: int) -> None:
         """Scroll the question."""
         self._lines.scroll_relative(y=pages * max(1, self._room - 1), animate=False)
+        self.call_after_refresh(self._on_scrolled)
 
     def on_key(self, event: events.Key) -> None:
         """Decide an approval or settle a call by one key."""
@@ -210,8 +228,10 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self.hand_over()
         elif event.key in ("up", "down") and self._asking is not None:
             self._lines.scroll_relative(y=-1 if event.key == "up" else 1, animate=False)
+            self.call_after_refresh(self._on_scrolled)
         elif event.key in ("home", "end") and self._asking is not None:
             self._lines.scroll_to(y=0 if event.key == "home" else self._lines.whole_height(), animate=False)
+            self.call_after_refresh(self._on_scrolled)
         elif self._asking is not None and self._asking.call_digest:
             self._decide(self._asking, event.character or "")
         elif self._asking is None and self._session is not None:
@@ -221,7 +241,7 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         event.stop()
 
     def _decide(self, question: OpenQuestion, key: str) -> None:
-        answer = decision(question, key)
+        answer = decision(question, key) if self._has_read else None
         self._has_decided = answer is not None or key in ("n", "N")
         if answer is not None:
             self.post_message(self.Answered(answer))

@@ -1,0 +1,212 @@
+"""The page that a person reads before a call runs: computed from the call, whole, and by one function for every door.
+
+`page_of` reads the recorded call and the file that it would change. A page has every argument, the diff to the file,
+what each further answer covers, and at its end, next to the question, all that runs: each simple command, as the parser
+finds it that decides rules. Nothing on it comes from texts stored beside the call.
+
+A door lays out the page. One with little room takes `fitted`: what does not fit there whole cannot be agreed to there.
+Only a no is offered, and the page says where it can be read whole. Change together: `page_of`, and the
+digests that an approval is bound to (`engine.permissions.changed_files`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import JsonValue
+
+from perstack.core.base.text import approvable_line, approvable_text
+from perstack.core.definitions.exec_grant import EXEC
+from perstack.core.definitions.permissions import read_rule
+from perstack.core.definitions.skills import BASE_SKILL
+from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE
+from perstack.core.runs.questions import OpenQuestion, count_blanks
+from perstack.dataclass import dataclass
+from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
+from perstack.doors.shared.text import count
+from perstack.engine.permissions.changed_files import changed_path, content_digest
+
+RowKind = Literal["head", "argument", "note", "diff", "covers", "spent", "run"]
+
+_LONG_LINES = 12  # lines from which on an argument comes before the short ones, away from the question
+_LONG_CHARS = 1_000
+_FAR_LINES = 24  # lines of a page from which on its head is repeated at its end
+
+
+class Row(NamedTuple):
+    """One part of a page, of one or more lines."""
+
+    kind: RowKind
+    text: str
+    label: str = ""  # name of an argument
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines as plain text; those of a value are marked, and cannot be mistaken for others."""
+        match self.kind:
+            case "argument":
+                return f"  {self.label}: {marked(self.text)}".split("\n")
+            case "note" | "diff":
+                return [f"  {self.text}"]
+            case "run":
+                return [f"  runs: {self.text}"]
+            case _:
+                return [self.text]
+
+
+class Room(NamedTuple):
+    """How much of a page a door can show."""
+
+    lines: int
+    chars: int
+
+
+FORM = Room(60, 4_000)  # a form of an MCP client, or a request of an editor: a dialog, which may not scroll
+LIST = Room(40, 4_000)  # an item of a list
+TERMINAL = Room(2_000, 200_000)  # lines that a terminal keeps for scrolling back
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentPage:
+    """All that a person agrees to by a yes."""
+
+    question_id: str
+    rows: tuple[Row, ...]
+    missing: str = ""  # what nobody may see here, so that nobody can agree to it here
+    where: str = ""  # command that shows it whole and asks; empty: `perstack answer` with its id
+
+    @property
+    def lines(self) -> list[str]:
+        """Every line of the page."""
+        return [line for row in self.rows for line in row.lines]
+
+    def fitted(self, room: Room) -> FittedPage:
+        """Return the page for a door: whole, or its beginning and end with a note where it can be read whole."""
+        return fitted(self.lines, room, self.where or f"perstack answer {self.question_id}", self.missing)
+
+
+class FittedPage(NamedTuple):
+    """A page as a door shows it. If it is not whole, the door offers no yes."""
+
+    text: str
+    is_whole: bool
+
+
+def fitted(lines: Sequence[str], room: Room, where: str, missing: str = "") -> FittedPage:
+    """Return a question for a door: whole, or its beginning and end with a note that the command `where` shows it.
+
+    `missing`: what is not among the lines.
+    """
+    fits = len(lines) <= room.lines and sum(map(len, lines)) <= room.chars
+    if fits and not missing:
+        return FittedPage("\n".join(lines), is_whole=True)
+    note = f"{missing or 'not everything is shown here'}, so nothing is agreed to here; the whole of it: {where}"
+    if fits:
+        return FittedPage("\n".join((*lines, note)), is_whole=False)
+    half, width = room.lines // 2, max(80, room.chars // room.lines)
+    left_out = f"… {count(max(0, len(lines) - 2 * half), 'line')} and the ends of long ones are left out here …"
+    shown = (*lines[:half], left_out, *lines[max(half, len(lines) - half) :])
+    cut = (line if len(line) <= width else f"{line[:width]} …" for line in shown)
+    return FittedPage("\n".join((*cut, note)), is_whole=False)
+
+
+def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> ConsentPage:
+    """Return the page of a call that waits for approval, as it would run now.
+
+    `workspace`: where the file is that it changes; None if the reader may not see that file. `spent`: what the Job has
+    used so far.
+    """
+    change = _change(question, workspace)
+    head = approvable_line(question.text)
+    arguments = [
+        Row("argument", _value_text(value), approvable_line(name))
+        for name, value in question.args.items()
+        if name not in change.arguments
+    ]
+    details = (
+        *sorted(arguments, key=_is_long, reverse=True),
+        *(Row("note", note) for note in (_staleness(question, workspace), change.note) if note),
+        *(Row("diff", line) for line in change.lines),
+        *(Row("covers", f"{answer}: {calls}, {_extent(answer)}") for answer, calls in covered_calls(question)),
+        *((Row("spent", f"so far: {spent}"),) if spent else ()),
+    )
+    commands = question.commands.items()
+    runs = [Row("run", line if times == 1 else f"{line}  ({times:,} times)") for line, times in commands]
+    is_far = sum(len(row.lines) for row in details) + len(runs) > _FAR_LINES
+    repeated = (Row("head", head),) if is_far else ()
+    is_hidden = workspace is None and changed_path(question.skill_name, question.tool_name, question.args) is not None
+    missing = "the file is off limits to tools, and its change is not shown" if is_hidden else ""
+    return ConsentPage(question.id, (Row("head", head), *details, *repeated, *runs), missing)
+
+
+def _change(question: OpenQuestion, workspace: Path | None) -> FileEdit:
+    """Return the diff of a call; none for other skills' tools, whose arguments of these names may mean anything."""
+    if question.skill_name not in ("", BASE_SKILL):
+        return FileEdit()
+    if workspace is None:
+        return edit_by(question.tool_name, question.args)
+    return edit_in(workspace, question.tool_name, question.args)
+
+
+def _staleness(question: OpenQuestion, workspace: Path | None) -> str:
+    if not question.content or workspace is None:
+        return ""
+    current = content_digest(workspace, question.skill_name, question.tool_name, question.args)
+    is_same = current == question.content
+    return "" if is_same else "the file has changed since this was asked: this is its change now, and a yes asks again"
+
+
+def covered_calls(question: OpenQuestion) -> tuple[tuple[str, str], ...]:
+    """Return each answer that approves more than this call, with a description of the calls that it covers."""
+    offers = [(approvable_line(rule), approvable_line(_describe_rule(rule))) for rule in question.offers]
+    wider = ((f"{answer}: {rule}", description) for answer in (ALWAYS, ALWAYS_HERE) for rule, description in offers)
+    return ((ALWAYS, "the same call again"), *wider)
+
+
+def _extent(answer: str) -> str:
+    return "in every Job of this project" if answer.startswith(ALWAYS_HERE) else "in this whole Job"
+
+
+def _describe_rule(text: str) -> str:
+    try:
+        rule = read_rule(text)
+    except ValueError:
+        return "every call that this rule matches"
+    if rule.group is not None:
+        work = "reads" if rule.group == "read" else "changes"
+        return f"every call of a file tool that {work} {'a file' if rule.bare is None else rule.bare.text}"
+    skill = "" if rule.skill is None else f" of skill {rule.skill.text}"
+    calls = f"every call of {'delegate ' if rule.is_delegate else ''}{rule.tool.text}{skill}"
+    if rule.bare is not None and rule.tool.text == EXEC:
+        return f"{calls} in the workspace's top folder with {_describe_command(rule.bare.text)}"
+    if rule.bare is not None:
+        return f"{calls} that matches {rule.bare.text}"
+    conditions = " and ".join(f"{name} matches {glob.text}" for name, glob in rule.named)
+    return f"{calls} whose {conditions}" if conditions else calls
+
+
+def _describe_command(text: str) -> str:
+    """Describe what a command pattern allows; only a rule of an earlier version has anything but one command."""
+    from perstack.core.permissions.command_patterns import read_command  # imported only for calls of programs
+
+    with suppress(ValueError):
+        if read_command(text).words is not None:
+            return f"exactly this command: {text}"
+    return f"a command that matches {text}, and no option that it does not name"
+
+
+def _value_text(value: JsonValue) -> str:
+    return approvable_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
+
+
+def _is_long(row: Row) -> bool:
+    return len(row.text) > _LONG_CHARS or row.text.count("\n") >= _LONG_LINES
+
+
+def marked(text: str) -> str:
+    """Return a text whose further lines are marked, so that they cannot be mistaken for lines of ours."""
+    return text.replace("\n", "\n    | ")
