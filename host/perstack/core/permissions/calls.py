@@ -59,6 +59,7 @@ class PolicyCall:
     shown: str = ""  # tool's name as the model sees it, if that differs
     resolve: Resolve = as_written
     root: str = ""  # absolute path of the workspace, for rules with absolute paths
+    changed: str = ""  # why nobody has agreed to the tool's definition; no rule allows such a call without a question
 
     @property
     def is_exempt(self) -> bool:

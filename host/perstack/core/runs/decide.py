@@ -200,6 +200,7 @@ def approval_events(
     offers: tuple[str, ...],
     stamp: Stamps,
     settled: SettledApproval | None,
+    changes: tuple[str, ...] = (),
 ) -> tuple[events.StoredEvent, ...]:
     """Return the request for approval, if not recorded yet, and the stop; or the decision, if nobody need be asked."""
     digest = call.digest
@@ -213,6 +214,7 @@ def approval_events(
         rule=call.decided.rule,
         leads_to=leads_to,
         offers=offers,
+        changes=changes,
     )
     requested = () if call.requested is not None else (request,)
     next_stamp = stamp(len(requested))

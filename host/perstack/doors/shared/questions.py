@@ -81,9 +81,10 @@ def _on_one_line(text: str) -> str:
 
 
 def head_lines(question: OpenQuestion) -> tuple[str, ...]:
-    """Return the lines above the arguments: the Expert, the tool, and each simple command that the call runs."""
+    """Return the lines above the arguments: the Expert, the tool and what changed of it, and what the call runs."""
     runs = (f"  runs: {line}" for line in question.runs)
-    return approvable_text(question.text).replace("\n", " "), *runs
+    definition = (f"  definition {_on_one_line(line)}" for line in question.changes)
+    return approvable_text(question.text).replace("\n", " "), *definition, *runs
 
 
 def value_text(value: JsonValue, question: OpenQuestion) -> str:

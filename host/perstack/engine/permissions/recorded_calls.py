@@ -222,6 +222,7 @@ class RulingReplay:
             subject=subject,
             shown=decided.tool_name,
             root=self._root,
+            changed=decided.changed,
         )
         delegate = _as_delegation(call, decided.target)
         if delegate is not None:

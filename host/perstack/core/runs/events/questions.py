@@ -166,6 +166,8 @@ class RequestApproval(LaterEvent):
     offers: Annotated[tuple[str, ...], TEXT] = Field(
         default=(), exclude_if=falsy
     )  # that may be approved for the whole Job
+    # lines of the tool's definition that differ from the one that was agreed to
+    changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
 
     @property
     def open_question(self) -> OpenQuestion:
@@ -184,6 +186,7 @@ class RequestApproval(LaterEvent):
             call_digest=self.call_digest,
             rule=self.rule,
             offers=self.offers,
+            changes=self.changes,
             asked_at=self.timestamp,
         )
 
