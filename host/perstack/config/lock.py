@@ -29,7 +29,13 @@ from perstack.core.definitions.skills import (
     agent_skills,
     with_tools,
 )
-from perstack.core.definitions.tool_definitions import by_name, definition_diff, definition_digest, text_diff
+from perstack.core.definitions.tool_definitions import (
+    Definitions,
+    by_name,
+    definition_diff,
+    definition_digest,
+    text_diff,
+)
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
@@ -143,6 +149,12 @@ class Lock(Fact):
         skills = tuple(skill for skill in self.skills if skill.name in names)
         locked_experts = {key: entry for key, entry in self.experts.items() if key in team}
         return Lock(experts=locked_experts, skills=skills) if skills or locked_experts else None
+
+    def definitions(self) -> Definitions:
+        """Return the digests of the locked tools' definitions; of skills of equal names the last one's."""
+        return {
+            skill.name: {spec.name: definition_digest(spec) for spec in skill.toolset().specs} for skill in self.skills
+        }
 
     def names(self, definition: Skill) -> bool:
         """Return whether a skill of that name is locked, under any definition."""

@@ -339,6 +339,7 @@ class RecordedCalls:
                 shown=call.tool,
                 resolve=self._resolve,
                 root=self._root,
+                changed=call.changed,
             )
             return _as_delegation(recorded, call.target) or recorded
 

@@ -19,6 +19,8 @@ from perstack.core.definitions.tool_definitions import by_name, definition_diff,
 from perstack.dataclass import dataclass
 from perstack.ports.skill import Toolset
 
+_MAX_LISTED = 20  # tools that one notice lists at most
+
 INSTRUCTIONS = ""  # key of a skill's instructions among the digests of its tools
 
 _CHANGED_IN_LOCK = "its definition is not the one of perstack.lock"
@@ -108,7 +110,7 @@ class AgreedTools:
             ("new, left out", [name for name, tool in judged.items() if tool is None]),
             ("changed, each call asks", [name for name, tool in judged.items() if tool is not None and tool.changed]),
         ]
-        yield from (f"{words}: {', '.join(sorted(names))}" for words, names in lists if names)
+        yield from (f"{words}: {_list(sorted(names))}" for words, names in lists if names)
         if has_other_instructions:
             yield "its instructions changed, the new ones are not shown to the model"
 
@@ -116,9 +118,12 @@ class AgreedTools:
         words = "; ".join(differences)
         if self._is_locked:
             return f"{out_of_date(skill)} ({words})"
-        return (
-            f"skill {skill} has changed since this Job first offered its tools ({words}); a new Job takes it as it is"
-        )
+        return f"skill {skill} has changed since this Job first used it ({words}); a new Job takes it as it is"
+
+
+def _list(names: list[str]) -> str:
+    more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def own_tools(toolset: Toolset) -> JudgedToolset:

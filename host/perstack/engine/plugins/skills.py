@@ -194,8 +194,8 @@ class JobSkills:
 
         Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
         no skill. Skills in `played` are not opened: a recording answers. From the first `vault` on, stderr of servers
-        is shown masked. `recorded` are the definitions of tools that the Job was offered first. Raises SkillError if a skill has no plugin or a wrong definition, or is required and cannot be
-        reached.
+        is shown masked. `recorded` are the definitions of tools that the Job was offered first. Raises SkillError if a
+        skill has no plugin or a wrong definition, or is required and cannot be reached.
         """
         definitions = with_base(expert.skills)
         self._vault = vault or self._vault
@@ -440,6 +440,7 @@ class RunSkills:
             self.catalogue = self._make_catalogue(toolsets)
             self._known_toolsets = toolsets
             self._notify(self.catalogue.renamed)
+            self._notify(self.catalogue.differing)
         return self.catalogue
 
     async def connect_locked(self, names: Collection[str]) -> bool:
@@ -460,6 +461,7 @@ class RunSkills:
         unreachable: dict[str, str] = {}
         guidance: list[str] = []
         definitions: dict[str, Mapping[str, str]] = {}
+        notices: dict[str, str] = {}
         for definition in self._definitions:
             if isinstance(definition, InteractiveSkill):
                 offered += interactive_tools(definition) if self._is_coordinator else []
@@ -480,7 +482,7 @@ class RunSkills:
             if judged.digests is not None and tools:
                 definitions[name] = agreed_among(judged.digests, tools)
             if judged.notice:
-                self._notify({name: judged.notice})
+                notices[name] = judged.notice
             if tools and judged.instructions.strip():
                 guidance.append(f"What skill {name} says of its tools:\n{_cut_guidance(judged.instructions.strip())}")
         return Catalogue(
@@ -491,6 +493,7 @@ class RunSkills:
             unreachable,
             self._revealed,
             definitions,
+            notices,
         )
 
     def _judge(self, name: str, toolset: Toolset) -> JudgedToolset:

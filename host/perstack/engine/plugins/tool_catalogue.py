@@ -139,6 +139,7 @@ class Catalogue:
         unreachable: Mapping[str, str] | None = None,
         revealed: Sequence[str] = (),
         definitions: Definitions | None = None,
+        differing: Mapping[str, str] | None = None,
     ) -> None:
         """Assign names, and divide the tools; `revealed` are tools found by searches no longer in the context."""
         unique = _with_unique_names(offered)
@@ -155,6 +156,7 @@ class Catalogue:
         self.guidance = guidance  # instructions of the skills for the model, and which skills cannot be reached
         self.unreachable = dict(unreachable or {})
         self.definitions = definitions or {}  # agreed definitions of the tools on offer, to be recorded
+        self.differing = differing or {}  # notices about tools that are not as agreed, by skill
 
     @property
     def shown(self) -> tuple[ToolSpec, ...]:

@@ -28,6 +28,8 @@ SANDBOXED = "(This ran in a sandbox with few files and no network, unless [sandb
 
 _REMEDY = f"To have it run, add {REMEDY} to the definition."
 _REMEDY_OF_CHANGE = "To agree to the tool as it is now, run `perstack install`, or begin a new Job without a lock."
+_MAX_CHANGE_CHARS = 20_000  # characters of a tool's changed definition that a question shows
+_TOO_LONG = f"Its changed definition has more than {_MAX_CHANGE_CHARS:,} characters. {_REMEDY_OF_CHANGE}"
 _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_REMEDY}"
 
 
@@ -38,6 +40,8 @@ async def ask_approval(context: RunContext, call: Call) -> None:
     offers = await job.rulings.offers(call, context.catalogue, session.run.rules)
     granted, changes = await _decision_by_grant(context, call)
     settled = granted or await _decision_without_person(context, call)
+    if settled is None and sum(map(len, changes)) > _MAX_CHANGE_CHARS:  # nobody can agree to what is not shown whole
+        settled, changes = SettledApproval(Approval(decision="no", text=_TOO_LONG)), ()
     if settled is not None and settled.approval.rule:
         offers = tuple(dict.fromkeys((*offers, settled.approval.rule)))
     if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:

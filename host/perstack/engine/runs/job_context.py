@@ -155,9 +155,8 @@ class JobContext:
         found: Definitions = run.definitions
         for other in self.runs.values():
             equal = {skill.name for skill in with_tools(other.start.expert.skills) if _is_among(skill, skills)}
-            found = merged_definitions(
-                {name: other.definitions[name] for name in equal & other.definitions.keys()}, found
-            )
+            earlier = {name: other.definitions[name] for name in equal & other.definitions.keys()}
+            found = merged_definitions(earlier, found)
         return found
 
     def vault(self, run: Run) -> SecretVault | None:

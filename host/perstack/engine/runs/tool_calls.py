@@ -82,8 +82,8 @@ async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decid
     if is_unknown or definition_digest(spec) == decided.definition:
         return None
     return (
-        f"Not run: the definition of {decided.tool_name} has changed since this call was decided. Call it again if it is"
-        " still needed: a person is then asked."
+        f"Not run: the definition of {decided.tool_name} has changed since this call was decided. Call it again if it"
+        " is still needed: a person is then asked."
     )
 
 
