@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from changing_server import EVIL, TURN, Project, add, entry, is_shown, notices, offered
 from hosts import Seen, results, wait_for
+from terminal import Terminal, reply
 
 from perstack.config.grants import ProjectGrants
 from perstack.core.base.ids import By
@@ -321,3 +322,39 @@ def test_an_approval_for_the_job_ends_with_the_definition(tmp_path: Path) -> Non
     assert project.calls == ['add {"a": "1"}', "turn {}"]
     assert job.asking is not None
     assert job.asking.offers == ()
+
+
+def test_a_definition_that_is_too_long_to_show_cannot_be_agreed_to_in_a_question(tmp_path: Path) -> None:
+    project, seen = Project(tmp_path), Seen()
+    project.install()
+    project.serve([entry(description="Adds. " * 10_000)])
+    job, _ = project.run([add(), text("ok")], seen)
+    assert (job.status, project.calls) == ("completed", [])
+    assert "more than 20,000 characters" in results(seen)[0]
+
+
+def test_a_continued_job_is_offered_what_it_was_offered_before(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    job, _ = project.run([add(), text("ok")])
+    project.serve([CHANGES["description"]])
+    host, provider = project.host([add("2"), text("ok")])
+    job = wait_for(host.continue_job("a", "again", job_id=job.id))
+    assert job.asking is not None
+    assert project.calls == ['add {"a": "1"}']
+    assert not is_shown(provider, EVIL)
+
+
+def test_the_list_of_grants_says_which_tools_have_changed(tmp_path: Path, terminal: Terminal) -> None:
+    project = Project(terminal.workspace, ASKS)
+    terminal.script(a=[reply("", ("add", {"a": "1"})), reply("done")])
+    terminal.env["XDG_STATE_HOME"] = str(tmp_path / "home")
+    ProjectGrants(terminal.workspace, tmp_path / "home" / "perstack" / "grants").add("s/sub", ME)
+    seen = terminal.look("run", "a", "q", "--provider", "scripted", types="always in this project: s/add\n")
+    assert "done" in seen
+    assert [line.split("  ")[-1].strip() for line in terminal.call("permissions", "list").out.splitlines()[1:]] == [
+        "as perstack.lock has them",
+        "1 tool as allowed",
+    ]
+    project.serve([CHANGES["schema"]])
+    assert terminal.call("install").code == 0
+    assert "changed since: s/add" in terminal.call("permissions", "list").out
