@@ -337,7 +337,7 @@ def test_a_continued_job_is_offered_what_it_was_offered_before(tmp_path: Path) -
     project = Project(tmp_path)
     job, _ = project.run([add(), text("ok")])
     project.serve([CHANGES["description"]])
-    host, provider = project.host([add("2"), text("ok")])
+    host, provider = project.host([add(), text("ok"), add("2"), text("ok")])
     job = wait_for(host.continue_job("a", "again", job_id=job.id))
     assert job.asking is not None
     assert project.calls == ['add {"a": "1"}']
