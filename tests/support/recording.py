@@ -136,6 +136,7 @@ _VOLATILE = frozenset(
     (
         "id", "timestamp", "jobId", "runId", "checkpointId", "durationMs", "by", "requestDigest", "toolsDigest",
         "instruction", "provider", "model", "providerSettings", "overrides", "expert", "hash", "callDigest",
+        "definition", "definitions",  # of tools: a played Job opens no server
     )
 )  # fmt: skip
 

@@ -1,6 +1,9 @@
 """Rules that a person has approved for a whole project, kept outside of every workspace.
 
 A grant approves calls that a rule of the definition, or the missing name of `exec`, asks about. It removes no `deny`.
+
+For a tool of a server or plugin a grant holds only while the tool's definition is the one that the person allowed: the
+grant has its digest, or perstack.lock has exactly this definition. Tools of the host need no pin.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Fact, falsy
 from perstack.core.definitions.permissions import wrong_rule
+from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
 from perstack.system.files import locked_folder, read_regular, replace_private_file
@@ -30,6 +34,16 @@ class ProjectGrant(Fact):
     rule: str
     by: By
     granted_at: int  # milliseconds since 1970
+    # digests of the definitions that it was given for, by skill and tool; empty: what perstack.lock has
+    pins: dict[str, dict[str, str]] = Field(default_factory=dict, exclude_if=falsy)
+
+    def holds_for(self, skill: str, tool: str, definition: str, *, is_locked: bool) -> bool:
+        """Return whether the grant was given for this definition of a tool; an empty one is the host's own.
+
+        `is_locked`: perstack.lock has exactly this definition.
+        """
+        pinned = self.pins.get(skill, {}).get(tool)
+        return not definition or (is_locked if pinned is None else pinned == definition)
 
 
 class _Grants(Fact):
@@ -62,19 +76,30 @@ class ProjectGrants:
             raise StorageError(f"{path} cannot be read ({reason}): remove it to revoke all grants") from error
         return content.grants if content.folder == self._folder else ()
 
+    def readable(self) -> tuple[ProjectGrant, ...]:
+        """Return the grants whose rules can be parsed. Raises StorageError."""
+        return tuple(grant for grant in self.all() if wrong_rule(grant.rule) is None)
+
     def rules(self) -> tuple[str, ...]:
         """Return the rules of the grants. Raises StorageError."""
-        return tuple(grant.rule for grant in self.all() if wrong_rule(grant.rule) is None)
+        return tuple(grant.rule for grant in self.readable())
 
-    def add(self, rule: str, by: By) -> None:
-        """Add a grant, unless it exists. Raises StorageError."""
+    def add(self, rule: str, by: By, pins: Definitions | None = None) -> None:
+        """Add a grant for tools with these definitions; an equal rule's grant gets them in addition.
+
+        Without `pins` a grant holds for tools of the host, and for those that perstack.lock has. Raises StorageError.
+        """
 
         def added(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:
-            if any(grant.rule == rule for grant in grants):
-                return grants
-            if len(grants) >= _MAX_GRANTS:
+            earlier = next((grant for grant in grants if grant.rule == rule), None)
+            if earlier is None and len(grants) >= _MAX_GRANTS:
                 raise StorageError(f"the project has {_MAX_GRANTS:,} grants: revoke some first")
-            return (*grants, ProjectGrant(rule=rule, by=by, granted_at=SYSTEM.now()))
+            all_pins = merged_definitions({} if earlier is None else earlier.pins, pins or {})
+            if earlier is not None and all_pins == earlier.pins:
+                return grants
+            new = {skill: dict(digests) for skill, digests in all_pins.items()}
+            grant = ProjectGrant(rule=rule, by=by, granted_at=SYSTEM.now(), pins=new)
+            return (*(other for other in grants if other is not earlier), grant)
 
         self._change(added)
 

@@ -6,7 +6,7 @@ digests contains secrets.
 
 import json
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -28,6 +28,13 @@ from perstack.core.definitions.skills import (
     ToolSpec,
     agent_skills,
     with_tools,
+)
+from perstack.core.definitions.tool_definitions import (
+    Definitions,
+    by_name,
+    definition_diff,
+    definition_digest,
+    text_diff,
 )
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import Install
@@ -143,6 +150,12 @@ class Lock(Fact):
         locked_experts = {key: entry for key, entry in self.experts.items() if key in team}
         return Lock(experts=locked_experts, skills=skills) if skills or locked_experts else None
 
+    def definitions(self) -> Definitions:
+        """Return the digests of the locked tools' definitions; of skills of equal names the last one's."""
+        return {
+            skill.name: {spec.name: definition_digest(spec) for spec in skill.toolset().specs} for skill in self.skills
+        }
+
     def names(self, definition: Skill) -> bool:
         """Return whether a skill of that name is locked, under any definition."""
         return any(skill.name == definition.name for skill in self.skills)
@@ -197,6 +210,37 @@ def digest_of_schema(schema: JsonObject) -> str:
 
 def _digest(data: bytes) -> str:
     return f"sha256:{sha256(data).hexdigest()}"
+
+
+def lock_changes(old: Lock, new: Lock) -> tuple[str, ...]:
+    """Return lines about what a new lock agrees to and the old one did not: of each skill that was locked before.
+
+    A tool that is gone needs no agreement. A skill that was not locked is agreed to with its definition.
+    """
+    lines: list[str] = []
+    for skill in new.skills:
+        earlier = _earlier(old, skill)
+        if earlier is not None and earlier != skill:
+            lines += _changes_of(earlier, skill)
+    return tuple(lines)
+
+
+def _earlier(old: Lock, skill: LockedSkill) -> LockedSkill | None:
+    """Return a skill's entry in the old lock: of this definition, or of the same name."""
+    entries = [entry for entry in old.skills if entry.name == skill.name]
+    return next((entry for entry in entries if entry.digest == skill.digest), entries[0] if entries else None)
+
+
+def _changes_of(old: LockedSkill, new: LockedSkill) -> Iterator[str]:
+    before, after = by_name(old.toolset().specs), by_name(new.toolset().specs)
+    for name, spec in after.items():
+        earlier = before.get(name)
+        if earlier is None or definition_digest(earlier) != definition_digest(spec):
+            yield f"{new.name}/{name} is {'new' if earlier is None else 'changed'}:"
+            yield from (f"  {line}" for line in definition_diff(earlier, spec))
+    if old.instructions != new.instructions:
+        yield f"the instructions of {new.name} are changed:"
+        yield from (f"  {line}" for line in text_diff(old.instructions, new.instructions))
 
 
 NO_LOCK = Lock.model_construct()  # constructed without validation, so that no start builds a validator

@@ -149,3 +149,50 @@ def test_a_terminal_shows_a_row_for_each_skill(shop: Terminal) -> None:
     seen = shop.look("install")
     assert "ready with 2 tools" in seen
     assert "2 skills locked" in seen
+
+
+def _differs(shop: Terminal) -> bytes:
+    """Lock the tools, change one and add one. Return the lock."""
+    assert shop.call("install").code == 0
+    grown = tool_entry("walk") | {"description": "It can walk.\nsecretly\u200b\n+ harmless"}
+    offer(shop.workspace, grown, tool_entry("dig", depth="integer"), tool_entry("swim"))
+    return (shop.workspace / "perstack.lock").read_bytes()
+
+
+def test_new_and_changed_tools_are_shown_and_need_agreement_in_a_pipe(shop: Terminal) -> None:
+    before = _differs(shop)
+    result = shop.call("install")
+    assert result.code == 2
+    assert (shop.workspace / "perstack.lock").read_bytes() == before
+    lines = [line for line in result.err.splitlines() if " in " not in line and "starting" not in line]
+    first = lines.index("tools/walk is changed:") + 1
+    assert lines[first : first + 2] == ["  +     | secretly\\u200b", "  +     | + harmless"]
+    assert "tools/swim is new:" in lines
+    assert "  + description: It can swim." in lines
+    assert lines[-1] == "error: these tools differ from perstack.lock: agree to them with --yes, if you do"
+    agreed = shop.call("install", "--yes")
+    assert (agreed.code, "tools/walk is changed:" in agreed.err) == (0, True)
+    assert [tool["name"] for tool in lock_of(shop.workspace)["skills"][1]["tools"]] == ["dig", "swim", "walk"]
+    assert shop.call("install").code == 0, "nothing differs any more"
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+def test_a_terminal_is_asked_about_them(shop: Terminal, answer: str) -> None:
+    before = _differs(shop)
+    seen = shop.look("install", types=f"{answer}\n")
+    assert "tools/walk is changed:" in seen
+    assert "Agree to all of this?" in seen
+    assert ((shop.workspace / "perstack.lock").read_bytes() == before) is (answer == "no")
+
+
+def test_a_tool_that_is_gone_needs_no_agreement(shop: Terminal) -> None:
+    shop.call("install")
+    offer(shop.workspace, tool_entry("walk"))
+    assert shop.call("install").code == 0
+    assert [tool["name"] for tool in lock_of(shop.workspace)["skills"][1]["tools"]] == ["walk"]
+
+
+def test_validate_names_the_tools_that_differ(shop: Terminal) -> None:
+    _differs(shop)
+    result = shop.call("validate", "--tools")
+    assert "new, left out: swim; changed, each call asks: walk" in result.err + result.out

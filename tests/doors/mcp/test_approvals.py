@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from changing_server import EVIL, Project, entry
 from editor import attached, structure, texts
 from hosts import wait_for
 from mcp_types import ElicitRequestFormParams, ElicitResult
@@ -120,3 +121,22 @@ def test_the_tool_answer_approves_of_nothing_and_puts_the_form_to_the_person(ask
     assert written(asking) == ("", "")
     wait_for(person(), 60)
     assert written(asking) == ("", "")
+
+
+def test_the_form_of_a_changed_tool_shows_what_changed(terminal: Terminal, era: str) -> None:
+    folder = terminal.workspace
+    Project(folder).serve([entry()])
+    terminal.script(a=[reply("", ("add", {"a": "1"})), reply("Done.")])
+    assert terminal.call("install").code == 0
+    Project(folder).serve([entry(description=EVIL)])
+
+    async def work() -> list[str]:
+        deny = ElicitResult(action="accept", content={"answer": "no"})
+        async with attached(terminal, era=era, fill=lambda params: deny) as editor:
+            assert texts(await editor.call("a", query="Add"))[0] == "Done."
+            return [one.message for one in editor.shown]
+
+    (shown,) = wait_for(work(), 60)
+    assert "needs approval (its definition is not the one of perstack.lock)" in shown
+    assert f"\n  definition - description: Adds two numbers.\n  definition + description: {EVIL}\n" in shown
+    assert not (folder / "notes").exists()

@@ -83,17 +83,18 @@ def test_the_first_calls_connect_once_and_show_it(tmp_path: Path) -> None:
     assert _offered_names(provider, 0) == _offered_names(provider, 1) == ["dig", "walk"]
 
 
-def test_tools_that_have_changed_are_named_and_offered_from_the_next_generation_on(tmp_path: Path) -> None:
+def test_tools_that_differ_from_the_lock_are_named_and_none_of_them_is_offered_as_it_is(tmp_path: Path) -> None:
     offer(tmp_path, tool_entry("walk"), tool_entry("dig"), tool_entry("rest"))
     _locked(tmp_path, ONE + skill("a", "mine", tmp_path))
     offer(tmp_path, tool_entry("walk"), tool_entry("dig", depth="integer"), tool_entry("swim"))
     provider, seen = ScriptedProvider([turn(tool("rest"), tool("walk")), text("ok")]), Seen()
     wait_for(_host(tmp_path, provider).run("a", "q", on_event=seen))
     assert [event.message for event in seen.of("skillStderr")] == [
-        "perstack.lock is out of date for skill mine: install the skills again (missing: rest; new: swim; changed: dig)"
+        "perstack.lock is out of date for skill mine: install the skills again"
+        " (missing: rest; new, left out: swim; changed, each call asks: dig)"
     ]
     assert _offered_names(provider, 0) == ["dig", "rest", "walk"]
-    assert sorted(_offered_names(provider, 1)) == ["dig", "swim", "walk"]
+    assert _offered_names(provider, 1) == ["dig", "walk"]
     (gone,) = [event for event in seen.of("finishToolCall") if event.tool_name == "rest"]
     assert gone.is_error
     assert "call rest" not in did(tmp_path)

@@ -212,9 +212,10 @@ def test_what_a_skill_offers_may_change_while_a_run_goes_on(bench: Bench) -> Non
     assert results(seen) == ["grown", "grown"]
     guidance = [event.guidance for event in seen.of("startGeneration")]
     mine = "What skill mine says of its tools:\n"
-    assert guidance == [f"{mine}Count from one.", f"{mine}Now there is more.", None], "the log says it once"
-    assert provider.requests[0].instruction.endswith("Count from one.")
-    assert provider.requests[2].instruction.endswith("Now there is more.")
+    assert guidance == [f"{mine}Count from one.", None, None], "other instructions need a new Job"
+    assert provider.requests[2].instruction.endswith("Count from one.")
+    notices = [event.message for event in seen.of("skillStderr")]
+    assert "its instructions changed, the new ones are not shown to the model" in notices[-1]
 
 
 class Slow(Counter):

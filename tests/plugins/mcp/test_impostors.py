@@ -151,7 +151,7 @@ async def _installed(bed: Bed, locked: LockedTool) -> None:
     from perstack.config.lock import lock_path, read_lock, write_lock
 
     async with Host.open(config=bed.workspace / "perstack.toml", workspace=bed.workspace, env=bed.env) as host:
-        await host.skills.install()
+        await host.skills.install(agrees=lambda changes: True)
     path = lock_path(str(bed.workspace / "perstack.toml"))
     lock = read_lock(path)
     (entry,) = lock.skills

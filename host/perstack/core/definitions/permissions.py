@@ -71,13 +71,16 @@ class StandingApproval(Fact):
     rule: str = ""
 
 
-def call_digest(skill_name: str, tool_name: str, args: JsonObject) -> str:
+def call_digest(skill_name: str, tool_name: str, args: JsonObject, definition: str = "") -> str:
     """Return the digest of a call: of its skill, tool and arguments, independent of the order of keys.
+
+    `definition` is the digest of the tool's definition, which is part of it for a tool of a server or plugin.
 
     >>> call_digest("s", "t", {"a": 1, "b": 2}) == call_digest("s", "t", {"b": 2, "a": 1})
     True
     """
-    return f"{VERSION}:{sha256(canonical_json([skill_name, tool_name, _sorted(args)])).hexdigest()}"
+    parts: list[JsonValue] = [skill_name, tool_name, _sorted(args)]
+    return f"{VERSION}:{sha256(canonical_json([*parts, definition] if definition else parts)).hexdigest()}"
 
 
 def refusal(rule: str, text: str, *, is_unattended: bool) -> str:

@@ -124,6 +124,8 @@ class DecidedCall(Fact):
     ways: Annotated[dict[str, tuple[str, ...]], EMPTIED] = Field(
         default_factory=dict[str, tuple[str, ...]], exclude_if=falsy
     )
+    definition: str = Field(default="", exclude_if=falsy)  # digest of the tool's definition; empty for the host's tools
+    changed: str = Field(default="", exclude_if=falsy)  # why that definition is not agreed to, so that each call asks
 
 
 def legal_tool_name(name: str) -> str:

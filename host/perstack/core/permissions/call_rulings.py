@@ -66,7 +66,7 @@ def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
 def _covering_approval(
     chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, call: PolicyCall
 ) -> StandingApproval | None:
-    digest = call_digest(decided.skill_name, decided.tool_name, call.args) if standing else ""
+    digest = call_digest(decided.skill_name, decided.tool_name, call.args, decided.definition) if standing else ""
     return next(
         (
             approval

@@ -69,8 +69,9 @@ class PolicyCall:
     resolve: Resolve = as_written
     root: str = ""  # absolute path of the workspace, for rules with absolute paths
     is_host: bool = (
-        False  # True for a tool of the base skill or the host: `allow` rules without a skill are about these
+        False  # True for a tool of the base skill or the host; `allow` rules without a skill are about these
     )
+    changed: str = ""  # why nobody has agreed to the tool's definition; no rule allows such a call without a question
 
     @property
     def is_exempt(self) -> bool:

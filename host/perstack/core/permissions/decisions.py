@@ -278,6 +278,8 @@ def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
     sets = [rules_of(rule_set) for rule_set in chain]
     rulings = [_ruling_by(rules, call) for rules in sets]
     ruling = strictest(rulings) if rulings else Ruling("allow")
+    if call.changed:
+        ruling = strictest([Ruling("ask", reason=call.changed), ruling])
     if ruling.decision == "deny":
         return ruling
     projects = [rules for rules in sets if not rules.expert]

@@ -35,6 +35,7 @@ class PastCall:
     args: JsonObject | None  # arguments; None if they were redacted from the log
     decision: Decision
     ran: bool
+    changed: str = ""  # why the definition of the tool was not agreed to
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ def _call(
         args=None if part is None else _object(part, "args"),
         decision="deny" if is_denied else "ask" if call.get("asks") or call.get("approvedBy") else "allow",
         ran=not is_denied and not call.get("asks"),
+        changed=_text(call, "changed"),
     )
 
 

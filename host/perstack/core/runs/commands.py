@@ -48,8 +48,8 @@ class Call:
 
     @property
     def digest(self) -> str:
-        """The digest of skill, tool and arguments that an approval of this call is bound to."""
-        return call_digest(self.decided.skill_name, self.decided.tool_name, self.part.args)
+        """The digest of skill, tool, its definition and the arguments that an approval of this call is bound to."""
+        return call_digest(self.decided.skill_name, self.decided.tool_name, self.part.args, self.decided.definition)
 
 
 def query_of(call: Call) -> str:

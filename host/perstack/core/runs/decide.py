@@ -202,6 +202,7 @@ class ApprovalSubject:
     offers: tuple[str, ...] = ()
     tool_digest: str = ""
     content: str = ""
+    changes: tuple[str, ...] = ()  # lines of the definition that differ from the one that was agreed to
 
 
 def request_event(
@@ -221,6 +222,7 @@ def request_event(
         tool_digest=subject.tool_digest,
         content=subject.content,
         again=again,
+        changes=subject.changes,
     )
 
 

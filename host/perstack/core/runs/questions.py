@@ -29,6 +29,7 @@ class OpenQuestion(Fact):
     call_digest: str = Field(default="", exclude_if=falsy)  # of a call that needs approval by a rule
     rule: str = Field(default="", exclude_if=falsy)
     offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # that a person may approve for the whole Job
+    changes: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # differences of the tool's definition
     asked_at: int = 0
 
     # meaning of the arguments, and what the file was that the call changes: from the log, never from a cache

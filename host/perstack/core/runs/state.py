@@ -13,7 +13,7 @@ A stop (a question, an interrupt, the step limit, an error) changes `status`, no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import Enum
 from typing import Literal
@@ -30,6 +30,7 @@ from perstack.core.definitions.models import full_name, parts_of
 from perstack.core.definitions.permissions import RuleSet, StandingApproval, Widening
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.runs.commands import Call
 from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo, remaining_todos
 from perstack.core.runs.messages import (
@@ -204,6 +205,7 @@ class Run:
     is_switched: bool = False  # True if the current generation began on a model whose context may be larger
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
+    definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
 
     @property
     def on(self) -> str:

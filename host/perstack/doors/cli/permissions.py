@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perstack.config.grants import ProjectGrants
+from perstack.config.grants import ProjectGrant, ProjectGrants
 from perstack.config.load import open_definition, read_permissions
+from perstack.config.lock import lock_path, read_lock
 from perstack.config.project import workspace_folder
 from perstack.config.trust import TrustStore, folder_of
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import one_line
 from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.definitions.trust_items import TrustItem, digests_of
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
@@ -92,10 +94,31 @@ def list_command(as_json: bool, options: HostOptions) -> None:
         for grant in grants:
             write_json_line(grant.to_json())
     elif grants:
-        rows = [(grant.rule, grant.by.user, minute(grant.granted_at)) for grant in grants]
-        table(Screen.of_stdout(), ("rule", "granted by", "when"), rows, texts=(0,))
+        locked = _locked_tools(options)
+        rows = [(grant.rule, grant.by.user, minute(grant.granted_at), _state(grant, locked)) for grant in grants]
+        table(Screen.of_stdout(), ("rule", "granted by", "when", "tools of servers"), rows, texts=(0, 3))
     else:
         print_err("nothing was granted to this project")
+
+
+def _locked_tools(options: HostOptions) -> Definitions:
+    """Return the definitions that perstack.lock has, by skill and tool. Raises UsageError."""
+    path = options.project(required=False).path
+    return {} if path is None else read_lock(lock_path(path)).definitions()
+
+
+def _state(grant: ProjectGrant, locked: Definitions) -> str:
+    """Say for which definitions of tools a grant holds, and which of them perstack.lock has otherwise by now."""
+    changed = [
+        f"{skill}/{name}"
+        for skill, digests in grant.pins.items()
+        for name, digest in digests.items()
+        if locked.get(skill, {}).get(name, digest) != digest
+    ]
+    if changed:
+        return f"changed since: {', '.join(changed)}"
+    number = sum(map(len, grant.pins.values()))
+    return f"{count(number, 'tool')} as allowed" if number else "as perstack.lock has them"
 
 
 @permissions_command.command("revoke")

@@ -7,16 +7,18 @@ import os
 import sys
 import threading
 import webbrowser
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
 import click
 
-from perstack.core.base.text import one_line
+from perstack.core.base.text import approvable_text, one_line
 from perstack.doors.cli.first_run.keys import keep_key, remove_key, variable_of_provider
 from perstack.doors.cli.options import HostOptions, env_path_option, place_options, run_with, stack
-from perstack.doors.cli.terminal import LiveRows, is_attended, print_err, print_out
+from perstack.doors.cli.terminal import LiveRows, confirm, is_attended, print_err, print_out
 from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.screen import is_terminal
 from perstack.doors.shared.text import count
 from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
 from perstack.errors import UsageError
@@ -26,18 +28,30 @@ from perstack.errors import UsageError
 
 @click.command("install")
 @click.argument("experts", nargs=-1, metavar="[EXPERT]...")
+@click.option("--yes", is_flag=True, help="Agree to new and changed tools without confirmation.")
 @env_path_option
 @place_options
-def install_command(experts: tuple[str, ...], options: HostOptions) -> None:
+def install_command(experts: tuple[str, ...], yes: bool, options: HostOptions) -> None:
     """Ask every skill for its tools, and record them in perstack.lock, next to perstack.toml.
 
-    Covers the given Experts and their delegates, by default all. Exit status 1 if a skill failed; the others are
+    Covers the given Experts and their delegates, by default all. Shows what differs from the lock before, and asks
+    before new or changed tools of a locked skill are recorded. Exit status 1 if a skill failed; the others are
     recorded.
     """
 
+    def agrees(changes: Sequence[str]) -> bool:
+        progress.end()
+        for line in changes:
+            print_err(approvable_text(line).replace("\n", "\\n"))
+        if yes:
+            return True
+        if not (is_attended() and is_terminal(sys.stdin)):
+            raise UsageError("these tools differ from perstack.lock: agree to them with --yes, if you do")
+        return confirm("Agree to all of this?")
+
     async def main(on_step: OnInstall) -> Installed:
         async with options.driver() as host:
-            return await host.skills.install(*experts, on_step=on_step)
+            return await host.skills.install(*experts, on_step=on_step, agrees=agrees)
 
     progress = _Table() if is_attended() else _ProgressLines()
     try:
@@ -71,6 +85,9 @@ class _ProgressLines:
     def live_display(self) -> AbstractContextManager[object]:
         return nullcontext()
 
+    def end(self) -> None:
+        pass  # lines need no end
+
     def take(self, step: InstallStep) -> None:
         print_err(f"{step.skill}: {_words(step)}")
 
@@ -82,6 +99,9 @@ class _Table:
 
     def live_display(self) -> AbstractContextManager[object]:
         return self._rows.live
+
+    def end(self) -> None:
+        self._rows.live.stop()  # a question must not be overwritten
 
     def take(self, step: InstallStep) -> None:
         self._steps[step.skill] = step

@@ -131,6 +131,7 @@ def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> 
         *sorted(arguments, key=_is_long, reverse=True),
         *(Row("note", note) for note in (_staleness(question, workspace), change.note) if note),
         *(Row("diff", line) for line in change.lines),
+        *(Row("note", f"definition {approvable_line(line)}") for line in question.changes),
         *(Row("covers", f"{answer}: {calls}, {_extent(answer)}") for answer, calls in covered_calls(question)),
         *((Row("spent", f"so far: {spent}"),) if spent else ()),
     )

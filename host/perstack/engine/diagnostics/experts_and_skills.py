@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, LockedFolder, lock_path, merge_locks, read_lock, write_lock
+from perstack.config.lock import Lock, LockedFolder, lock_changes, lock_path, merge_locks, read_lock, write_lock
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
@@ -14,6 +14,7 @@ from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
+from perstack.next_steps import Install
 from perstack.ports.skill import SkillContext, SkillFactory
 
 if TYPE_CHECKING:
@@ -128,6 +129,19 @@ class Experts:
 # The declared skills, without a Run: logins to their servers, and perstack.lock.
 
 
+AgreesToChanges = Callable[[Sequence[str]], bool]
+"""Return whether a person agrees to what these lines show, whole: tools and instructions that differ from the lock."""
+
+
+def refuse_changes(changes: Sequence[str]) -> bool:
+    """Raise UsageError that names each new or changed tool: nobody was asked about them."""
+    names = "; ".join(line.rstrip(":") for line in changes if not line.startswith(" "))
+    raise UsageError(
+        f"perstack.lock differs from what its skills offer now ({names}), and nobody has agreed to it",
+        next_steps=(Install(),),
+    )
+
+
 class Skills:
     """The skills that the Experts of the definition in force declare."""
 
@@ -155,10 +169,14 @@ class Skills:
         factory, definition = _login_of(setup, skill_name, expert_key)
         return await factory.logout(definition, setup.skill_context(""))
 
-    async def install(self, *expert_keys: str, on_step: OnInstall = lambda step: None) -> Installed:
+    async def install(
+        self, *expert_keys: str, on_step: OnInstall = lambda step: None, agrees: AgreesToChanges = refuse_changes
+    ) -> Installed:
         """Ask every skill of these Experts, or of all, and of their delegates for its tools; write perstack.lock.
 
-        `on_step` receives the progress. A skill that fails keeps its earlier entry. Raises NotAgreed and StorageError.
+        `on_step` receives the progress. `agrees` is asked before new or changed tools of a locked skill replace those
+        of the lock; without it they are refused. A skill that fails keeps its earlier entry. Raises NotAgreed,
+        StorageError, and UsageError if the changes are not agreed to.
         """
         from perstack.engine.diagnostics.install import Installed, ask_skills
         from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock
@@ -189,6 +207,9 @@ class Skills:
         skills = (skill for expert in declared for skill in agent_skills(expert.skills))
         places = {path_in_lock(setup.project.path, skill) for skill in skills}
         locked = tuple(folder for folder in folders if not isinstance(folder, UsageError))
+        changes = lock_changes(old, new)
+        if changes and not agrees(changes):
+            raise UsageError("the changes were not agreed to: perstack.lock is as it was")
         write_lock(path, merge_locks(old, new.model_copy(update={"agent_skills": locked}), declared, places))
         return Installed(path, (*steps, *map(_step, folders)))
 

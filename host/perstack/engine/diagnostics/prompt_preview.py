@@ -8,7 +8,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
-from perstack.core.definitions.skills import ToolSpec
+from perstack.core.definitions.skills import ToolSpec, with_tools
 from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
 from perstack.core.runs.messages import ExpertMessage
@@ -57,6 +57,7 @@ async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinat
         setup.plugins.skills,
         context,
         Emitter((), note),
+        setup.lock(),
         runtimes=setup.runtimes(context.job_id),
         agreement=setup.agreement,
     )
@@ -68,7 +69,9 @@ async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinat
             is_coordinator=is_coordinator,
             sandbox=setup.policy(expert),
         )
-        catalogue = opened.catalogue
+        await opened.connect_locked([skill.name for skill in with_tools(expert.skills)])
+        catalogue = await opened.refresh()
+        problems += map(Note, catalogue.differing.values())
         problems += (Note(f"skill {skill!r}: {message}") for skill, message in catalogue.renamed.items())
         return OfferedTools(catalogue.shown, catalogue.deferred, tuple(problems), catalogue.guidance)
     finally:

@@ -234,6 +234,7 @@ class RulingReplay:
             shown=decided.tool_name,
             root=self._root,
             is_host=decided.skill_name in host_skills(run.start.expert),
+            changed=decided.changed,
         )
         delegate = _as_delegation(call, decided.target)
         if delegate is not None:
@@ -352,6 +353,7 @@ class RecordedCalls:
                 resolve=self._resolve,
                 root=self._root,
                 is_host=call.skill in own_skills,
+                changed=call.changed,
             )
             return _as_delegation(recorded, call.target) or recorded
 

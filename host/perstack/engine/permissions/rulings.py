@@ -199,4 +199,5 @@ class Rulings:
             return None
         if self._resolve is None:
             self._resolve = path_resolver(Path(self._workspace))
-        return policy_call(tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=tool.rank == 0)
+        call = policy_call(tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=tool.rank == 0)
+        return replace(call, changed=decided.changed)

@@ -31,6 +31,7 @@ from perstack.core.definitions.skills import (
     misdeclared,
     with_base,
 )
+from perstack.core.definitions.tool_definitions import Definitions, by_name
 from perstack.core.definitions.trust_items import items_of_skill
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
@@ -40,12 +41,14 @@ from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
 from perstack.engine.plugins.agent_skills import SkillLibrary
+from perstack.engine.plugins.agreed_tools import AgreedTools, JudgedToolset, out_of_date, own_tools
 from perstack.engine.plugins.builtin_tools import context_tools
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
     OfferedTool,
     PlayedSession,
+    agreed_among,
     delegate_tools,
     interactive_tools,
     skill_tools,
@@ -65,95 +68,55 @@ if TYPE_CHECKING:
 
 
 class LockedSession(SkillSession):
-    """A session that offers the locked tools until it is connected, then the skill's own tools if they differ."""
+    """A session that lists the locked tools until it is connected, and then the skill's own."""
 
-    def __init__(
-        self,
-        name: str,
-        locked: Toolset,
-        session: SkillSession,
-        connect: Callable[[], Awaitable[Toolset]],
-        show: Callable[[str], None],
-    ) -> None:
+    def __init__(self, locked: Toolset, session: SkillSession, connect: Callable[[], Awaitable[Toolset]]) -> None:
         """Create an unconnected session."""
-        self._name = name
-        self._offered = locked
+        self._locked = locked
         self._session = session
         self._connect = connect
-        self._show = show
         self._lock = asyncio.Lock()
-        self._live_tools: Toolset | None = None
-        self._problem = ""
-        self._removed_names: frozenset[str] = frozenset()
+        self.is_connected = False
+        self.problem = ""  # why the skill cannot be reached, once that was tried
 
     async def tools(self) -> Toolset:
-        """Return the locked tools, the skill's own if they differ, or none if it could not be reached."""
-        if self._live_tools is None:
-            return self._offered
-        live = await self._session.tools()
-        return self._offered if live is self._live_tools else live
+        """Return the locked tools, the skill's own once it is connected, or none if it could not be reached."""
+        if self.is_connected:
+            return await self._session.tools()
+        return _NO_TOOLS if self.problem else self._locked
 
     async def connect(self) -> None:
         """Connect, if that was not tried before. Raises SkillError if the skill cannot be reached."""
         async with self._lock:
-            if self._problem:
-                raise SkillError(self._problem)
-            if self._live_tools is None:
-                await self._connect_and_compare()
+            if self.problem:
+                raise SkillError(self.problem)
+            if not self.is_connected:
+                try:
+                    await self._connect()
+                except SkillError as error:
+                    self.problem = str(error)
+                    raise
+                self.is_connected = True
 
     async def call(self, call: ToolCall) -> ToolResult | Question:
         """Connect and call the tool. Raises SkillError if the skill cannot be reached, which is tried only once."""
         await self.connect()
-        if call.tool_name in self._removed_names:
-            return ToolResult.text(
-                f"Skill {self._name!r} no longer has a tool {call.tool_name!r}: perstack.lock is out of date.",
-                is_error=True,
-            )
         return await self._session.call(call)
 
     @override
     async def close(self) -> None:
-        if not self._problem:
+        if not self.problem:
             await self._session.close()
 
-    async def _connect_and_compare(self) -> None:
-        try:
-            live = await self._connect()
-        except SkillError as error:
-            self._problem, self._offered = str(error), Toolset()
-            raise
-        difference = _difference(self._offered, live)
-        if difference:
-            self._show(f"{out_of_date(self._name)} ({difference})")
-            self._removed_names = _names(self._offered) - _names(live)
-            self._offered = live
-        self._live_tools = live
 
+async def tool_in_force(session: SkillSession, name: str) -> ToolSpec | None:
+    """Return the tool as its skill defines it now; None if it is not there. Raises SkillError.
 
-def out_of_date(name: str) -> str:
-    """Return the notice that perstack.lock is out of date for a skill."""
-    return f"perstack.lock is out of date for skill {name}: install the skills again"
-
-
-def _names(toolset: Toolset) -> frozenset[str]:
-    return frozenset(spec.name for spec in toolset.specs)
-
-
-def _difference(locked: Toolset, live: Toolset) -> str:
-    old, new = _by_name(locked), _by_name(live)
-    parts = [
-        ("missing", sorted(old.keys() - new.keys())),
-        ("new", sorted(new.keys() - old.keys())),
-        ("changed", sorted(name for name in old.keys() & new.keys() if old[name] != new[name])),
-    ]
-    words = [f"{word}: {', '.join(names)}" for word, names in parts if names]
-    if locked.instructions != live.instructions:
-        words.append("its instructions changed")
-    return "; ".join(words)
-
-
-def _by_name(toolset: Toolset) -> dict[str, ToolSpec]:
-    return {spec.name: spec.model_copy(update={"skill_name": ""}) for spec in toolset.specs}
+    A locked skill is connected to, because only its server knows.
+    """
+    if isinstance(session, LockedSession):
+        await session.connect()
+    return by_name((await session.tools()).specs).get(name)
 
 
 CLOSE_TIMEOUT_S = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
@@ -172,6 +135,7 @@ class _ConnectedSkill:
     session: SkillSession | None
     toolset: Toolset = _NO_TOOLS
     problem: str = ""
+    agreed: AgreedTools | None = None  # None: definitions of the host itself, or of a recording
 
 
 @dataclass(slots=True)
@@ -211,7 +175,7 @@ class JobSkills:
         self._emit = emit
         self._clock = clock
         self._open: dict[bytes, _SkillConnection] = {}
-        self._notices: set[tuple[str, str]] = set()  # notices about renamed tools that this Job has already shown
+        self._notices: set[tuple[str, str]] = set()  # notices about tools that this Job has already shown
         self._numbers = count(1)
         self._vault: SecretVault | None = None
 
@@ -225,13 +189,14 @@ class JobSkills:
         sandbox: SandboxPolicy | None = None,
         played: Mapping[str, Toolset] | None = None,
         vault: SecretVault | None = None,
+        recorded: Definitions | None = None,
     ) -> RunSkills:
         """Open the skills of a Run of this Expert.
 
         Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
         no skill. Skills in `played` are not opened: a recording answers. From the first `vault` on, stderr of servers
-        is shown masked. Raises SkillError if a skill has no plugin or a wrong definition, or is required and cannot be
-        reached.
+        is shown masked. `recorded` are the definitions of tools that the Job was offered first. Raises SkillError if a
+        skill has no plugin or a wrong definition, or is required and cannot be reached.
         """
         definitions = with_base(expert.skills)
         self._vault = vault or self._vault
@@ -256,8 +221,10 @@ class JobSkills:
         )
         work = {name: opening.work for name, opening in openings.items()}
         builtin_tools = (*self._loading(expert, project), *_played_search(played))
-        notify = partial(self._notify_renamed, run_id)
-        skills = RunSkills(expert, project, definitions, work, notify, builtin_tools, is_coordinator=is_coordinator)
+        notify = partial(self._notify, run_id)
+        skills = RunSkills(
+            expert, project, definitions, work, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
+        )
         await skills.refresh()
         return skills
 
@@ -349,11 +316,13 @@ class JobSkills:
         if locked is not None:
             toolset = locked.toolset()
             connect = partial(self._connect, opening, session)
-            return _ConnectedSkill(LockedSession(definition.name, toolset, session, connect, show), toolset)
+            agreed = AgreedTools(toolset, is_locked=True)
+            return _ConnectedSkill(LockedSession(toolset, session, connect), toolset, agreed=agreed)
         if self._lock.names(definition):
             show(f"{out_of_date(definition.name)} (its definition has changed)")
         try:
-            return _ConnectedSkill(session, await self._connect(opening, session))
+            toolset = await self._connect(opening, session)
+            return _ConnectedSkill(session, toolset, agreed=AgreedTools(toolset, is_locked=False))
         except SkillError as error:
             return _ConnectedSkill(None, problem=str(error))
 
@@ -400,7 +369,7 @@ class JobSkills:
             if opening.is_shown:
                 self._show_end(opening)
 
-    def _notify_renamed(self, run_id: str, notices: Mapping[str, str]) -> None:
+    def _notify(self, run_id: str, notices: Mapping[str, str]) -> None:
         for skill, message in notices.items():
             if (skill, message) not in self._notices:
                 self._notices.add((skill, message))
@@ -437,10 +406,12 @@ class RunSkills:
         work: Mapping[str, asyncio.Task[_ConnectedSkill]],
         notify: Callable[[Mapping[str, str]], None],
         loading: tuple[OfferedTool, ...] = (),
+        recorded: Definitions | None = None,
         *,
         is_coordinator: bool,
     ) -> None:
-        """Create with an empty catalogue; `notify` shows notices about renamed tools, by skill."""
+        """Create with an empty catalogue; `notify` shows notices about renamed and changed tools, by skill."""
+        self._recorded = recorded or {}
         self._expert = expert
         self._notify = notify
         self._loading = loading
@@ -470,13 +441,28 @@ class RunSkills:
             self.catalogue = self._make_catalogue(toolsets)
             self._known_toolsets = toolsets
             self._notify(self.catalogue.renamed)
+            self._notify(self.catalogue.differing)
         return self.catalogue
+
+    async def connect_locked(self, names: Collection[str]) -> bool:
+        """Connect to locked skills of these names. Return whether any is newly connected: its tools may differ."""
+        sessions = [
+            session
+            for name in names
+            if (work := self._work.get(name)) is not None and (connected := _result_if_done(work)) is not None
+            if isinstance(session := connected.session, LockedSession)
+            if not (session.is_connected or session.problem)
+        ]
+        await asyncio.gather(*(session.connect() for session in sessions), return_exceptions=True)
+        return any(session.is_connected for session in sessions)
 
     def _make_catalogue(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
         offered: list[OfferedTool] = []
         missing: dict[str, str] = {}
         unreachable: dict[str, str] = {}
         guidance: list[str] = []
+        definitions: dict[str, Mapping[str, str]] = {}
+        notices: dict[str, str] = {}
         for definition in self._definitions:
             if isinstance(definition, InteractiveSkill):
                 offered += interactive_tools(definition) if self._is_coordinator else []
@@ -491,10 +477,15 @@ class RunSkills:
                     unreachable[name] = missing[name][:_MAX_PROBLEM_CHARACTERS]
                     guidance.append(f"The tools of skill {name} are not there: {unreachable[name]}")
                 continue
-            tools = skill_tools(definition, session, toolset.specs)
+            judged = self._judge(name, toolset)
+            tools = skill_tools(definition, session, judged.tools)
             offered += tools
-            if tools and toolset.instructions.strip():
-                guidance.append(f"What skill {name} says of its tools:\n{_cut_guidance(toolset.instructions.strip())}")
+            if judged.digests is not None and tools:
+                definitions[name] = agreed_among(judged.digests, tools)
+            if judged.notice:
+                notices[name] = judged.notice
+            if tools and judged.instructions.strip():
+                guidance.append(f"What skill {name} says of its tools:\n{_cut_guidance(judged.instructions.strip())}")
         return Catalogue(
             [*offered, *self._loading, *delegate_tools(self._expert, self._project.experts), *self._context_tools],
             missing,
@@ -502,7 +493,16 @@ class RunSkills:
             self._expert.tool_search or self._project.tool_search or "auto",
             unreachable,
             self._revealed,
+            definitions,
+            notices,
         )
+
+    def _judge(self, name: str, toolset: Toolset) -> JudgedToolset:
+        connected = self._work[name].result()
+        is_away = isinstance(connected.session, LockedSession) and bool(connected.session.problem)
+        if connected.agreed is None or is_away:
+            return own_tools(toolset)
+        return connected.agreed.judge(name, toolset, self._recorded.get(name, {}))
 
 
 async def _toolset(work: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
@@ -551,6 +551,10 @@ async def _problem(work: asyncio.Task[_ConnectedSkill]) -> str | None:
 
 def _result(task: asyncio.Task[_T]) -> _T | None:
     return None if task.cancelled() or task.exception() is not None else task.result()
+
+
+def _result_if_done(task: asyncio.Task[_T]) -> _T | None:
+    return _result(task) if task.done() else None
 
 
 def _cut_guidance(text: str) -> str:

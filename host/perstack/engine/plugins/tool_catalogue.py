@@ -30,6 +30,7 @@ from perstack.core.definitions.skills import (
     legal_tool_name,
     named_arguments,
 )
+from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
 from perstack.core.runs.messages import History, ToolCallPart
 from perstack.core.runs.request_digest import KeptTools, kept_tools
@@ -42,6 +43,7 @@ from perstack.core.runs.tool_search import (
     search,
 )
 from perstack.dataclass import dataclass
+from perstack.engine.plugins.agreed_tools import INSTRUCTIONS, JudgedTool
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 from perstack.system.concurrency import violation_of
 
@@ -102,6 +104,7 @@ class OfferedTool:
     own_name: str = ""  # the tool's name in its skill, which may differ from the one the model sees
     may_sample: bool = False  # True if the skill may ask the Run's model for generations
     may_wait: bool = False  # True if the tool may be deferred behind the tool search
+    judged: JudgedTool | None = None  # its definition in force, for a tool of a server or plugin
 
     @cached_property
     def checker(self) -> Checker:
@@ -135,6 +138,8 @@ class Catalogue:
         tool_search: ToolSearch = "auto",
         unreachable: Mapping[str, str] | None = None,
         revealed: Sequence[str] = (),
+        definitions: Definitions | None = None,
+        differing: Mapping[str, str] | None = None,
     ) -> None:
         """Assign names, and divide the tools; `revealed` are tools found by searches no longer in the context."""
         unique = _with_unique_names(offered)
@@ -150,6 +155,8 @@ class Catalogue:
         """Skills whose tools are not offered, and why: shown to a model that calls an unknown tool."""
         self.guidance = guidance  # instructions of the skills for the model, and which skills cannot be reached
         self.unreachable = dict(unreachable or {})
+        self.definitions = definitions or {}  # agreed definitions of the tools on offer, to be recorded
+        self.differing = differing or {}  # notices about tools that are not as agreed, by skill
 
     @property
     def shown(self) -> tuple[ToolSpec, ...]:
@@ -205,7 +212,7 @@ class Catalogue:
         if violation is not None:
             place = f" at {violation.place}" if violation.place else ""
             return _refuse(call, f"Wrong arguments{place}: {violation.message}", offered.spec)
-        spec = offered.spec
+        spec, judged = offered.spec, offered.judged
         return DecidedCall(
             id=call.tool_call_id,
             tool_name=call.tool_name,
@@ -215,6 +222,8 @@ class Catalogue:
             polling=spec.polling,
             pin=spec.pin,
             target=spec.target,
+            definition="" if judged is None else judged.definition,
+            changed="" if judged is None else judged.changed,
         )
 
     async def _search(self, call: ToolCall) -> ToolResult:
@@ -235,21 +244,28 @@ def _refuse(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> D
     )
 
 
-def skill_tools(definition: Skill, session: SkillSession, specs: Sequence[ToolSpec]) -> list[OfferedTool]:
+def skill_tools(definition: Skill, session: SkillSession, tools: Sequence[JudgedTool]) -> list[OfferedTool]:
     """Return a skill's tools, filtered by its `pick` and `omit`."""
     may_sample = isinstance(definition, McpStdioSkill | McpSseSkill) and definition.sampling
     may_wait = not is_base_skill(definition)
     return [
         OfferedTool(
-            replace_name(apply_definition(spec, definition), legal_tool_name(spec.name), definition.name),
+            replace_name(apply_definition(tool.spec, definition), legal_tool_name(tool.spec.name), definition.name),
             session,
-            spec.name,
+            tool.spec.name,
             may_sample,
             may_wait,
+            tool if tool.definition else None,
         )
-        for spec in specs
-        if is_picked(spec.name, definition.pick, definition.omit)
+        for tool in tools
+        if is_picked(tool.spec.name, definition.pick, definition.omit)
     ]
+
+
+def agreed_among(digests: Mapping[str, str], tools: Sequence[OfferedTool]) -> Mapping[str, str]:
+    """Return the agreed definitions of the offered tools, and of the skill's instructions."""
+    names = {INSTRUCTIONS, *(tool.own_name for tool in tools)}
+    return {name: digest for name, digest in digests.items() if name in names}
 
 
 def replace_name(spec: ToolSpec, name: str, skill_name: str) -> ToolSpec:

@@ -7,13 +7,15 @@ not there: it runs in a sandbox, or, where none works, not at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 
+from perstack.config.grants import ProjectGrant
 from perstack.core.definitions.exec_grant import REMEDY
 from perstack.core.definitions.permissions import GRANT, OPEN, Approval
 from perstack.core.definitions.sandbox import SANDBOX, SandboxPolicy
+from perstack.core.definitions.tool_definitions import definition_diff
 from perstack.core.runs.commands import Call
 from perstack.core.runs.decide import (
     ApprovalSubject,
@@ -25,6 +27,7 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.state import Run, call_key
+from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillSession
@@ -32,6 +35,9 @@ from perstack.ports.skill import SkillSession
 SANDBOXED = "(This ran in a sandbox with few files and no network, unless [sandbox] says more: exec is not named.)"
 
 _REMEDY = f"To have it run, add {REMEDY} to the definition."
+_REMEDY_OF_CHANGE = "To agree to the tool as it is now, run `perstack install`, or begin a new Job without a lock."
+_MAX_CHANGE_CHARS = 20_000  # characters of a tool's changed definition that a question shows
+_TOO_LONG = f"Its changed definition has more than {_MAX_CHANGE_CHARS:,} characters. {_REMEDY_OF_CHANGE}"
 _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_REMEDY}"
 
 
@@ -39,7 +45,11 @@ async def ask_approval(context: RunContext, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
     session, job = context.session, context.job
     subject = await _subject(context, call)
-    settled = await _decision_by_grant(context, call) or await _decision_without_person(context, call)
+    granted, changes = await _decision_by_grant(context, call)
+    settled = granted or await _decision_without_person(context, call)
+    if settled is None and sum(map(len, changes)) > _MAX_CHANGE_CHARS:  # nobody can agree to what is not shown whole
+        settled, changes = SettledApproval(Approval(decision="no", text=_TOO_LONG)), ()
+    subject = replace(subject, changes=changes)
     if settled is not None and settled.approval.rule:
         subject = replace(subject, offers=tuple(dict.fromkeys((*subject.offers, settled.approval.rule))))
     if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
@@ -108,15 +118,41 @@ async def sandboxed_session(context: RunContext) -> SkillSession:
     return await context.job.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
 
 
-async def _decision_by_grant(context: RunContext, call: Call) -> SettledApproval | None:
-    """Return the decision that a person has made for the whole project, if it covers the call."""
+async def _decision_by_grant(context: RunContext, call: Call) -> tuple[SettledApproval | None, tuple[str, ...]]:
+    """Return the decision that a person has made for the whole project, if it covers the call.
+
+    Without one, return also how the tool's definition differs from the one that was agreed to, for the question.
+    """
+    tool = context.catalogue.find(call.decided)
+    judged = None if tool is None else tool.judged
+    changes = () if judged is None or not call.decided.changed else judged.changes
     if context.plays_recording:
-        return None
+        return None, changes
     job, run = context.job, context.session.run
-    rule = await job.rulings.granted_rule(
-        call, context.catalogue, run.rules, await asyncio.to_thread(job.host.grants.rules)
-    )
-    return None if rule is None else SettledApproval(Approval(decision="job", rule=rule), GRANT)
+    grants = await asyncio.to_thread(job.host.grants.readable)
+    held, stale = _divided(grants, call, tool)
+    rule = await job.rulings.granted_rule(call, context.catalogue, run.rules, held)
+    if rule is not None:
+        return SettledApproval(Approval(decision="job", rule=rule), GRANT), ()
+    rule = await job.rulings.granted_rule(call, context.catalogue, run.rules, stale)
+    if rule is None or judged is None or tool is None:
+        return None, changes
+    reason = f"of this tool has changed since {rule} was allowed in this project, or was not shown then; it is now:"
+    return None, (reason, *definition_diff(None, tool.spec))
+
+
+def _divided(
+    grants: Iterable[ProjectGrant], call: Call, tool: OfferedTool | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the rules of grants that hold for the tool's definition in force, and those of the others."""
+    held: list[str] = []
+    stale: list[str] = []
+    is_locked = tool is not None and tool.judged is not None and tool.judged.is_locked
+    for grant in grants:
+        name = call.decided.tool_name if tool is None else tool.own_name
+        holds = grant.holds_for(call.decided.skill_name, name, call.decided.definition, is_locked=is_locked)
+        (held if holds else stale).append(grant.rule)
+    return tuple(held), tuple(stale)
 
 
 async def _decision_without_person(context: RunContext, call: Call) -> SettledApproval | None:
@@ -124,7 +160,8 @@ async def _decision_without_person(context: RunContext, call: Call) -> SettledAp
     run, host = context.session.run, context.job.host
     if run.asks_exec and await context.job.rulings.is_allowed(call, context.catalogue, run.permissions):
         return await _decide_exec(context, call)
-    return SettledApproval(Approval(decision="no")) if host.overrides.unattended else None
+    text = _REMEDY_OF_CHANGE if call.decided.changed else ""
+    return SettledApproval(Approval(decision="no", text=text)) if host.overrides.unattended else None
 
 
 async def _decide_exec(context: RunContext, call: Call) -> SettledApproval | None:

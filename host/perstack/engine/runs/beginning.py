@@ -19,10 +19,12 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
 from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
-from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force
+from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force, read_rule
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.skills import legal_tool_name
+from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.runs.decide import answer_event, changed_definition, definition_in_directory, resume_event
 from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
@@ -195,8 +197,32 @@ class RunStarter:
 
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
-            self._job.host.grants.add(answer.answer.rule, answer.by)  # before it is recorded: a failure answers nothing
+            # before it is recorded: a failure answers nothing
+            self._job.host.grants.add(answer.answer.rule, answer.by, _pins(session.run, answer.answer.rule))
         session.record(answer_event(session.run, answer.answer, session.stamp, answer.by))
+
+
+def _pins(run: Run, rule: str) -> Definitions:
+    """Return the definitions, as the Run was offered them, of the tools that a rule may be about."""
+    from perstack.core.permissions.calls import PolicyCall
+    from perstack.core.permissions.matching import is_about
+
+    parsed = read_rule(rule)
+    pins = {
+        skill: {
+            name: digest
+            for name, digest in digests.items()
+            if name and is_about(parsed, PolicyCall(tool=name, skill=skill, shown=legal_tool_name(name)))
+        }
+        for skill, digests in run.definitions.items()
+    }
+    call = run.calls.get(run.asked or "")
+    if call is not None and call.decided.definition:  # of the call that the person was shown, under any name
+        skill = call.decided.skill_name
+        digests = run.definitions.get(skill, {})
+        shown = {name: digest for name, digest in digests.items() if digest == call.decided.definition}
+        pins[skill] = {**pins.get(skill, {}), **shown}
+    return {skill: digests for skill, digests in pins.items() if digests}
 
 
 # The recorded settings of a new or redefined Run.

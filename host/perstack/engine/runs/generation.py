@@ -18,6 +18,7 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Exceeded
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
+from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow
@@ -374,6 +375,7 @@ def _start_event(
         tools_digest=tools_digest,
         max_tokens=granted.max_tokens if granted is not None and is_lower else None,
         reserved=None if granted is None else granted.amount.as_charge(),
+        definitions=unrecorded(catalogue.definitions, run.definitions),
     )
     return event.model_copy(update={"request_digest": request_digest(run, event)})
 

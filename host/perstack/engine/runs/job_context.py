@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from perstack.config.lock import Lock
+from perstack.config.lock import Lock, shared_definition
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.skills import Skill, with_tools
+from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import QueueFields
 from perstack.core.runs.state import Run
@@ -143,6 +145,20 @@ class JobContext:
         by = this_user("worker", self.worker.name)
         return {"by": by, "definition": run.definition, "due": 0, "priority": priority}
 
+    def offered_definitions(self, run: Run) -> Definitions:
+        """Return the definitions of tools that the Job's Runs were offered, for the skills of this Run.
+
+        A delegate that begins after a resume is offered what the Job was offered before. Experts may have different
+        skills of one name.
+        """
+        skills = {skill.name: shared_definition(skill) for skill in with_tools(run.start.expert.skills)}
+        found: Definitions = run.definitions
+        for other in self.runs.values():
+            equal = {skill.name for skill in with_tools(other.start.expert.skills) if _is_among(skill, skills)}
+            earlier = {name: other.definitions[name] for name in equal & other.definitions.keys()}
+            found = merged_definitions(earlier, found)
+        return found
+
     def vault(self, run: Run) -> SecretVault | None:
         """Return the secrets that tools of the Job have shown in this process; None for a Run that masks none."""
         if not run.start.mask_secrets:
@@ -152,6 +168,10 @@ class JobContext:
             self._vault = self.host.vault(self.job.id, block)
             self._vault.continue_after((other.secrets for other in self.runs.values()), block)
         return self._vault
+
+
+def _is_among(skill: Skill, skills: Mapping[str, Skill]) -> bool:
+    return skill.name in skills and shared_definition(skill) == skills[skill.name]
 
 
 @dataclass(frozen=True, slots=True)

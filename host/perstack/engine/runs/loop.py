@@ -216,6 +216,7 @@ class RunLoop:
                 sandbox=start.sandbox,
                 played=played_skills(job, session.run),
                 vault=job.vault(session.run),
+                recorded=job.offered_definitions(session.run),
             )
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its message
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
 from perstack.core.runs.decide import text_result_event
@@ -21,6 +22,7 @@ from perstack.core.runs.state import Run, call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import run_in_turn
+from perstack.engine.plugins.skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
 from perstack.engine.runs.generation import error_info
@@ -37,11 +39,23 @@ if TYPE_CHECKING:
 
 
 async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
-    """Return what the catalogue and the permission rules decide about the calls of a reply."""
+    """Return what the catalogue and the permission rules decide about the calls of a reply.
+
+    A locked skill is connected to before its first call is decided: its tools may not be those of the lock.
+    """
+    decided = await _decide(context, parts)
+    called = {call.skill_name for call in decided if call.kind == "tool" and call.definition}
+    if called and await context.skills.connect_locked(called):
+        await context.skills.refresh()
+        return await _decide(context, parts)
+    return decided
+
+
+async def _decide(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
     decided = [await context.catalogue.decide(part) for part in parts]
     run, vault, job = context.session.run, context.vault, context.job
     catalogue, rules, approvals = context.catalogue, run.rules_for(decided), job.job.standing
-    if not rules:
+    if not rules and not any(call.changed for call in decided):
         return decided
     shown = await job.rulings.of(parts, decided, catalogue, rules, approvals)
     if vault is None:
@@ -49,6 +63,28 @@ async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Se
     # with masked secrets the rules apply to the arguments that tools receive, too
     filled = await job.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
     return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
+
+
+async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decided: DecidedCall) -> str | None:
+    """Return why a call must not run: its tool is not the one that was decided on. None if it is.
+
+    Compare right before the call, because a server may change its tools at any time after the decision.
+    """
+    if tool.judged is None:
+        return None
+    try:
+        spec = await tool_in_force(session, tool.own_name)
+    except SkillError:
+        return None  # the call fails with it
+    if spec is None:
+        return f"Skill {decided.skill_name!r} no longer has a tool {tool.own_name!r}."
+    is_unknown = not decided.definition and not tool.judged.changed  # decided by an earlier version
+    if is_unknown or definition_digest(spec) == decided.definition:
+        return None
+    return (
+        f"Not run: the definition of {decided.tool_name} has changed since this call was decided. Call it again if it"
+        " is still needed: a person is then asked."
+    )
 
 
 def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> None:
@@ -311,6 +347,9 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
         session = await sandboxed_session(context) if is_confined else tool.session
     except PerstackError as error:
         return ToolOutcome(ToolResult.text(f"Not run: {error}", is_error=True))
+    problem = await _problem_of_definition(tool, session, call.decided)
+    if problem is not None:
+        return ToolOutcome(ToolResult.text(problem, is_error=True))
     if context.vault is None:
         result = await _call_skill(session, request)
     else:

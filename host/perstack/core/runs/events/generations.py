@@ -14,6 +14,7 @@ from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
+from perstack.core.definitions.tool_definitions import merged_definitions
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
 from perstack.core.runs.context import after_generation, requesting
 from perstack.core.runs.events.base import (
@@ -65,6 +66,8 @@ class StartGeneration(LaterEvent):
     request_digest: str | None = None  # of the whole request: `request_digest.py`. None in earlier logs
     max_tokens: int | None = None  # of the reply, by the budget, if less than the user's setting
     reserved: Charge | None = None  # most that this attempt may cost, until the cost is known; only with a budget
+    # digests of the definitions of offered tools, by skill and tool, as far as they are not recorded yet
+    definitions: dict[str, dict[str, str]] = Field(default_factory=dict, exclude_if=falsy)
 
     @override
     def repeated(self, run: Run) -> Iterator[Repetition]:
@@ -84,6 +87,7 @@ class StartGeneration(LaterEvent):
             max_tokens=self.max_tokens,
             context=requesting(run, self.tools_digest, has_new_guidance=self.guidance is not None),
             is_switched=False,
+            definitions=merged_definitions(run.definitions, self.definitions),
         )
 
     @override

@@ -192,6 +192,8 @@ class RequestApproval(LaterEvent):
     # digest of the file that the call changes, `absent`, or why it cannot be read: what its diff was made from
     content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
     again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before
+    # lines of the tool's definition that differ from the one that was agreed to
+    changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
 
     def question(self, call: Call, expert: Expert) -> OpenQuestion:
         """Return the question: it shows the call that will run, whatever else this event says."""
@@ -212,6 +214,7 @@ class RequestApproval(LaterEvent):
             call_digest=call.digest,
             rule=rule,
             offers=self.offers,
+            changes=self.changes,
             asked_at=self.timestamp,
             subject=subject_of(decided, expert),
             content=self.content,
