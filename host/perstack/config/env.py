@@ -72,7 +72,7 @@ def read_env(
             unread.append(path)
     from_environ = {name: value for name, value in environ.items() if value or name not in variables}
     variables.update(from_environ)
-    kept = {} if stored is None else stored.read()
+    kept: Mapping[str, str] = {} if stored is None else stored.read()
     is_taken = variables if is_named else from_environ
     keys = {name: key for name, key in kept.items() if not is_taken.get(name)}
     variables.update(keys)

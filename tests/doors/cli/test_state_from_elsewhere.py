@@ -87,7 +87,7 @@ def by_archive(theirs: Path, ours: Path) -> None:
 @pytest.fixture(params=[by_clone, by_copy, by_archive])
 def cloned(request: pytest.FixtureRequest, stranger: Terminal, terminal: Terminal) -> Terminal:
     """Return the stranger's folder as it arrives in ours."""
-    request.param(stranger.workspace, terminal.workspace)
+    request.param(stranger.workspace, terminal.as_stranger().workspace)
     terminal.env["OWNED"] = stranger.env["OWNED"]
     return terminal
 

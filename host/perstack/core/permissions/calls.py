@@ -68,9 +68,7 @@ class PolicyCall:
     shown: str = ""  # tool's name as the model sees it, if that differs
     resolve: Resolve = as_written
     root: str = ""  # absolute path of the workspace, for rules with absolute paths
-    is_host: bool = (
-        False  # True for a tool of the base skill or the host; `allow` rules without a skill are about these
-    )
+    is_host: bool = False  # True for a tool of the base skill or the host, which `allow` rules without a skill mean
     changed: str = ""  # why nobody has agreed to the tool's definition; no rule allows such a call without a question
 
     @property
