@@ -181,7 +181,7 @@ class Database:
         """Return the result of `work`, called with None without a file. Cancellation abandons it."""
 
         def reading() -> T:
-            return work(self._reader.connection() if self._reader.is_open or self.path.exists() else None)
+            return work(self._reader.connection() if self._reader.is_open or self._has_content() else None)
 
         with self._explain_errors():
             return await self._reader.do(reading, wholly=False)
@@ -266,6 +266,13 @@ class Database:
         # A non-empty WAL must be read, and SQLite then needs the -shm file; otherwise `immutable` needs no other file.
         log = self.path.with_name(self.path.name + "-wal")
         return self._open_unchanged(self.path, "mode=ro" if log.exists() and log.stat().st_size else "immutable=1")
+
+    def _has_content(self) -> bool:
+        """Return whether there is a database to read; as evidence, an empty file is none."""
+        try:
+            return self.path.stat().st_size > 0 or not self._is_evidence
+        except OSError:
+            return self.path.exists()
 
     def _open_evidence(self) -> sqlite3.Connection:
         """Open the file without writing next to it: a copy of it, if SQLite would have to apply a log first."""

@@ -30,6 +30,17 @@ print(StateKey(Path(sys.argv[1])).read_or_create().decode())
 needs_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no PERSTACK_TRUST agree to anything, as `tmp_path` does for other tests."""
+    monkeypatch.delenv("PERSTACK_TRUST")
+
+
+@pytest.fixture
+def terminal(terminal: Terminal) -> Terminal:
+    return terminal.as_stranger()
+
+
 @pytest.fixture
 def fresh(terminal: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     """Return a project of a user who has no key yet."""

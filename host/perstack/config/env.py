@@ -45,14 +45,15 @@ def read_env(
     is_named: bool = False,
     owners: Collection[int] = (),
     stored: KeyStore | None = None,
+    may_open: Callable[[Path], bool] = lambda path: True,
     is_agreed: Callable[[EnvFile], bool] = lambda file: False,
 ) -> Environment:
     """Return the variables of `environ`, of the stored keys and of the files, without changing `os.environ`.
 
     Names are relative to `folder`; without any, `.env` and `.env.local` are read. Missing files are skipped, because
     `.env.local` is optional. `${OTHER}` in values is not expanded. `is_named`: a person named these files, which then
-    precede the stored keys. Any other must belong to the user, root or one of `owners`, and its variables count only
-    if it is agreed to. The keys in `stored` are for providers alone.
+    precede the stored keys. Any other is opened only if it may be, must belong to the user, root or one of `owners`,
+    and its variables count only if it is agreed to. The keys in `stored` are for providers alone.
 
     Raises:
         UsageError: a file exists but cannot be read, or may be another user's.
@@ -62,6 +63,9 @@ def read_env(
     unread: list[Path] = []
     paths = [folder / name for name in names or DEFAULT_FILES]
     for path in filter(_is_there, paths):
+        if not is_named and not may_open(path):
+            unread.append(path)
+            continue
         if not is_named:
             check_owner(path, "env_file", owners)
         file = _read(path)

@@ -142,6 +142,10 @@ class StateMark:
         key = self._key.read()
         return key is not None and compare_digest(_mac(key, mark.id, identity).encode(), mark.mac.encode())
 
+    def is_missing(self) -> bool:
+        """Return whether there is no state yet that a reader could change: no file, or no content in a folder."""
+        return self.is_absent() and not (self.state.is_file and os.path.lexists(self.state.path))
+
     def is_absent(self) -> bool:
         """Return whether there is no state yet: no folder or file, or one without any content."""
         state = self.state

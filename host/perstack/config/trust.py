@@ -8,6 +8,7 @@ the user's own.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -260,12 +261,13 @@ def environment_of(project: Project, place: ProjectPlace, env_files: Sequence[st
         project.env_path,
         stored=KeyStore.of_user(),
         owners=() if project.path is None else owner_of(Path(project.path)),
+        may_open=partial(_may_open, project, place),
         is_agreed=lambda file: _is_agreed(project, place, file),
     )
 
 
 def env_items(project: Project, place: ProjectPlace) -> list[TrustItem]:
-    """Return an item for each `.env` file of a project, agreed to or not. Raises UsageError."""
+    """Return an item for each `.env` file of a project that may be opened, agreed to or not. Raises UsageError."""
     found: list[EnvFile] = []
 
     def note(file: EnvFile) -> bool:
@@ -273,8 +275,18 @@ def env_items(project: Project, place: ProjectPlace) -> list[TrustItem]:
         return False
 
     owners = () if project.path is None else owner_of(Path(project.path))
-    read_env(place.folder, project.env_path, owners=owners, is_agreed=note)
+    may_open = partial(_may_open, project, place)
+    read_env(place.folder, project.env_path, owners=owners, may_open=may_open, is_agreed=note)
     return [env_item(file) for file in found]
+
+
+def _may_open(project: Project, place: ProjectPlace, path: Path) -> bool:
+    """Return whether a `.env` file is in the folder of the definition, or that of another folder is agreed to."""
+    if folder_contains(folder_of(project, place.folder), str(path)):
+        return True
+    agreement = Agreement(project)
+    items = items_of_keys(project, ("env_path",), agreement.own)
+    return bool(items) and not agreement.missing(items)
 
 
 def _is_agreed(project: Project, place: ProjectPlace, file: EnvFile) -> bool:

@@ -39,6 +39,17 @@ def tree(folder: Path) -> dict[str, object]:
     }
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no PERSTACK_TRUST agree to anything, as `tmp_path` does for other tests."""
+    monkeypatch.delenv("PERSTACK_TRUST")
+
+
+@pytest.fixture
+def terminal(terminal: Terminal) -> Terminal:
+    return terminal.as_stranger()
+
+
 @pytest.fixture
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     """Return a project of another user with state of every kind, each of which would write OWNED."""
@@ -87,7 +98,7 @@ def by_archive(theirs: Path, ours: Path) -> None:
 @pytest.fixture(params=[by_clone, by_copy, by_archive])
 def cloned(request: pytest.FixtureRequest, stranger: Terminal, terminal: Terminal) -> Terminal:
     """Return the stranger's folder as it arrives in ours."""
-    request.param(stranger.workspace, terminal.as_stranger().workspace)
+    request.param(stranger.workspace, terminal.workspace)
     terminal.env["OWNED"] = stranger.env["OWNED"]
     return terminal
 
@@ -220,7 +231,7 @@ def test_a_mark_from_elsewhere_is_none(terminal: Terminal) -> None:
     assert terminal.call("run", "solo", "go", "--job-id", "j").code == 0
     mark = terminal.workspace / "perstack" / "origin.json"
     assert mark.exists()
-    other = Terminal(terminal.workspace / "other")
+    other = Terminal(terminal.workspace / "other").as_stranger()
     shutil.copytree(terminal.workspace / "perstack", other.workspace / "perstack")
     shutil.copy(terminal.workspace / "perstack.toml", other.workspace)
     other.env = terminal.env
@@ -395,7 +406,7 @@ def test_a_log_beside_a_database_is_shown_before_it_counts(terminal: Terminal) -
     for path in (terminal.workspace / "s.db", wal, terminal.workspace / "perstack.toml"):
         shutil.copy(path, other)
     wait_for(storage.close())
-    copied = Terminal(other)
+    copied = Terminal(other).as_stranger()
     before = tree(other)
     assert copied.call("du", "second").code == 0
     assert copied.call("delete", "second", "--yes").code == 2

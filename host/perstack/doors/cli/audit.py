@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from perstack.config.env import read_env
 from perstack.core.audit.receipts import MAX_RECEIPT_BYTES
 from perstack.core.audit.redaction import Redaction
 from perstack.core.audit.verification import Kind, Report
@@ -37,7 +36,7 @@ def receipt_command(job: str, to: str | None, options: HostOptions) -> None:
     verify --receipt` compares the logs with it.
     """
     project = options.project(required=False)
-    host = options.host_of(project, env=read_env(options.find().folder, project.env_path))
+    host = options.host_of(project, env=options.env(project))
 
     async def make_receipt(host: Host) -> bytes:
         return await host.audit.receipt(await host.jobs.find(job))

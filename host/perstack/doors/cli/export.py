@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from perstack.config.env import read_env
 from perstack.core.base.text import REDACTED
 from perstack.core.recordings.model import FORMAT, Recording
 from perstack.doors.cli.log_print import print_damage
@@ -112,7 +111,7 @@ def _host(options: HostOptions) -> Host:
         project = options.project(required=False)
     except DefinitionError:
         return options.reader()
-    return options.host_of(project, env=read_env(options.find().folder, project.env_path))
+    return options.host_of(project, env=options.env(project))
 
 
 def _check_replaceable(path: Path) -> None:

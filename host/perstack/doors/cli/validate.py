@@ -142,7 +142,7 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
 
 def _checked(path: Path, options: HostOptions) -> tuple[Project | None, tuple[Problem, ...]]:
     definition = open_definition(path, must_be_whole=False)
-    env = options.env(Project(env_path=definition.project.env_path))
+    env = options.env(Project(env_path=definition.project.env_path, path=str(path.absolute())))
     return asyncio.run(validate_definition(definition, env))
 
 

@@ -114,6 +114,7 @@ class AuditTrail:
             return None
         from perstack.engine.anchors.receipts import read_signer
 
+        self._check_agreed()
         return read_signer(key, self._env)
 
     # --- writing and removing -------------------------------------------------------------------------------------
@@ -232,11 +233,16 @@ class AuditTrail:
     def _anchor(self) -> Anchor | None:
         if self._named_anchor is None:
             return None
-        from perstack.config.trust import Agreement
         from perstack.engine.anchors.targets import anchor_of
 
-        (self._agreement or Agreement(self._project)).check_keys(self._project, ("audit",))
+        self._check_agreed()
         return anchor_of(self._named_anchor, self._directory, self._env)
+
+    def _check_agreed(self) -> None:
+        """Raise NotAgreed if nobody has agreed to what `[audit]` reads, starts and reaches."""
+        from perstack.config.trust import Agreement
+
+        (self._agreement or Agreement(self._project)).check_keys(self._project, ("audit",))
 
     @property
     def _sending(self) -> AnchorSender | None:

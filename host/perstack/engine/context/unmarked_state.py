@@ -89,8 +89,9 @@ class UnmarkedStorage(Storage):
         self.gate = gate
         self.keeps_copies = storage.keeps_copies
         self._whole = storage
-        # nothing to protect before the state exists; and what appears there meanwhile is refused by the gate
-        self._evidence = evidence or (storage if gate.mark.is_absent() else storage.as_evidence())
+        # nothing to protect before the state exists; and what appears there meanwhile is refused by the gate. An empty
+        # file of a database is read as evidence too: its storage would write to it when it opens it
+        self._evidence = evidence or (storage if gate.mark.is_missing() else storage.as_evidence())
         self._spaces: dict[str, UnmarkedStorage] = {}
 
     @property

@@ -11,10 +11,11 @@ from perstack.config.load import DefinitionFile
 from perstack.config.settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
 from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
+from perstack.config.trust import Agreement
 from perstack.core.base.secrets import masked_words
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.keys import KeyPath
+from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.models import NAMED, Models, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import runtime_of
@@ -30,6 +31,7 @@ from perstack.core.definitions.skills import (
     is_base_skill,
     is_picked,
 )
+from perstack.core.definitions.trust_items import items_of_provider, items_of_skill
 from perstack.engine.permissions.rule_checks import warn_of_rules
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
@@ -39,7 +41,11 @@ from perstack.support.variables import fill_address, find_by_address, variables_
 
 
 async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
-    """Report what the installed plugins lack or reject in the valid parts of the file. Keys are not checked."""
+    """Report what the installed plugins lack or reject in the valid parts of the file. Keys are not checked.
+
+    What its user has not agreed to is not opened: folders elsewhere, and providers that are not a vendor's endpoint.
+    """
+    agreement = Agreement(Project(path=str(definition.path.absolute())), is_vendor=plugins.is_vendor)
     _check_storage(definition, plugins, env)
     for runtime, at, report in _runtimes(definition):
         try:
@@ -47,9 +53,15 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
         except UsageError as error:
             report.error(at, str(error))
     for setting, at, report in _providers(definition):
-        if setting.provider_name:  # a missing name has been reported already
+        is_vendor = plugins.is_vendor(setting.provider_name)  # None: a missing or unknown name
+        if is_vendor or (setting.provider_name and not agreement.missing(items_of_provider(setting, agreement.own))):
             await _check_provider(setting, at, report, plugins, env)
+        elif setting.provider_name and is_vendor is None:
+            _report_unknown_provider(setting, at, report, plugins)
     for skill, at, report in _skills(definition):
+        if isinstance(skill, AgentSkill) and agreement.missing(items_of_skill(skill, spell(at), agreement.own)):
+            report.warn(at, f"{skill.path} is not looked at: it is in another folder, and nobody has agreed to that")
+            continue
         _check_skill(skill, at, report, plugins)
         if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
             _warn_of_lacks(skill, at, report, env)
@@ -91,13 +103,22 @@ def _providers(definition: DefinitionFile) -> Iterator[tuple[ProviderSetting, Ke
             yield draft.expert.provider, (*draft.at, "provider"), draft.report
 
 
+def _report_unknown_provider(
+    setting: ProviderSetting, at: KeyPath, report: Reporter, plugins: Plugins
+) -> ProviderFactory | None:
+    """Return the factory of a provider, or report that there is none of that name."""
+    try:
+        return plugins.provider(setting.provider_name)
+    except UsageError as error:
+        report.error((*at, "providerName"), str(error))
+        return None
+
+
 async def _check_provider(
     setting: ProviderSetting, at: KeyPath, report: Reporter, plugins: Plugins, env: Mapping[str, str]
 ) -> None:
-    try:
-        factory = plugins.provider(setting.provider_name)
-    except UsageError as error:
-        report.error((*at, "providerName"), str(error))
+    factory = _report_unknown_provider(setting, at, report, plugins)
+    if factory is None:
         return
     try:
         provider = factory.create(ProviderConfig(setting.setting, env))
