@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import sha256
-from typing import TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from pydantic import JsonValue
 
@@ -28,7 +28,6 @@ from perstack.core.base.records import Fact, JsonObject, canonical_json
 from perstack.core.base.secrets import masked_settings
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.exec_grant import EXEC
-from perstack.core.definitions.expert_tests import ExpertTest
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.keys import Key, KeyPath, spell
 from perstack.core.definitions.models import Models
@@ -36,6 +35,9 @@ from perstack.core.definitions.project import Project, Workspace
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import AnySkill, McpStdioSkill, is_base_skill
 from perstack.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
 
 _TableT = TypeVar("_TableT", bound=Fact)
 
