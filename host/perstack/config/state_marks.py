@@ -65,7 +65,7 @@ class StateKey:
         if self._from_environment:
             return self._of_environment(self._from_environment)
         try:
-            with _opened(self.path) as file:
+            with _open_file(self.path) as file:
                 status = os.fstat(file)
                 if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                     raise StorageError(f"{self.path} is open to other users: chmod 600 {self.path}")
@@ -132,7 +132,7 @@ class StateMark:
     def is_valid(self) -> bool:
         """Return whether this user's installation made the state. Raises StorageError for an unusable key."""
         try:
-            with _opened(self.state.mark) as file:
+            with _open_file(self.state.mark) as file:
                 mark = _Mark.model_validate_json(read_rest(file, _MAX_FILE_BYTES))
             identity = _identity(self.state)
         except (OSError, ValidationError):
@@ -265,7 +265,7 @@ else:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[int]:
+def _open_file(path: Path) -> Generator[int]:
     file = open_regular(path)
     try:
         yield file

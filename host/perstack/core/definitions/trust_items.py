@@ -77,7 +77,7 @@ def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a definition may name without an agreement: paths in its own folder, and vendors of models."""
+    """Names that a definition may use without an agreement: paths in its own folder, and vendors of models."""
 
     contains: Callable[[str], bool] = lambda path: False
     """Return whether a path, or the address of a file, stays in the definition's folder, also through links."""
@@ -223,13 +223,13 @@ def _is_inert(key: Key, value: object, own: Ownership) -> bool:
 def _of_named_providers(project: Project, own: Ownership) -> Iterator[TrustItem]:
     """Yield a provider for each model whose name selects one that is no vendor's: `provider/model`."""
     models = (project.model, *project.models.values(), *(expert.model for expert in project.experts.values()))
-    names = dict.fromkeys(name.partition("/")[0] for item in models for name in _each(item) if "/" in name)
+    names = dict.fromkeys(name.partition("/")[0] for item in models for name in _names_in(item) if "/" in name)
     for name in names:
         if own.is_vendor(name) is False:
             yield from items_of_provider(ProviderSetting(provider_name=name), own)
 
 
-def _each(models: Models | None) -> tuple[str, ...]:
+def _names_in(models: Models | None) -> tuple[str, ...]:
     return () if models is None else (models,) if isinstance(models, str) else models
 
 

@@ -1,4 +1,4 @@
-"""What a call over MCP or HTTP decides about a Job: pure functions for the marks of `core.base.decisions`."""
+"""Decisions of a call over MCP or HTTP about a Job: pure functions for the marks of `core.base.decisions`."""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -
 # What the limits of a Job are after a call.
 
 
-async def _resumed(call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None) -> JobSubject:
+async def _subject_of_resume(
+    call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None
+) -> JobSubject:
     """Return a Job with its limits after a resumption, for which this server's options count as well."""
     await call.project.job_to_drive(job_id)
     job, overrides = await call.project.host.jobs.load(job_id), call.project.host.jobs.source.current.overrides
@@ -258,7 +260,7 @@ class _ResumeJob(OperationArguments):
 
     @override
     async def subject(self, call: OperationCall[R]) -> JobSubject:
-        return await _resumed(call, self.job, self.max_steps, self.max_cost)
+        return await _subject_of_resume(call, self.job, self.max_steps, self.max_cost)
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:

@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How much of a page a door can show."""
+    """Size of the part of a page that a door can show."""
 
     lines: int
     chars: int
@@ -72,7 +72,7 @@ TERMINAL = Room(2_000, 200_000)  # lines that a terminal keeps for scrolling bac
 
 @dataclass(frozen=True, slots=True)
 class ConsentPage:
-    """All that a person agrees to by a yes."""
+    """Page with everything that a person agrees to by a yes."""
 
     question_id: str
     rows: tuple[Row, ...]

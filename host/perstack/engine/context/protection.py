@@ -1,4 +1,4 @@
-"""Which files of this machine Experts and their programs must keep off, and how: the one answer of the host.
+"""Files of this machine that Experts and their programs must keep off, and how: the one answer of the host.
 
 File tools, the views of sandboxes, snapshots, attachments and rewinds follow a `Protection`. In addition, some names
 are protected wherever they are (`core.base.file_names`): files of variables, definitions, git's own, and the state of

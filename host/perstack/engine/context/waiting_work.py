@@ -1,4 +1,4 @@
-"""What is waiting to run in a state: the page that its user sees before agreeing that it may be acted upon.
+"""Work that waits in a state: the page that its user sees before agreeing that the host may act on it.
 
 Everything is folded from the logs, as it is when it runs, and shown whole, as ASCII: no character of it can be
 invisible or move a cursor. Texts that only models see (queries, instructions, messages) run nothing and are left out.

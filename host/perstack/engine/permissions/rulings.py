@@ -76,7 +76,7 @@ def _has_not_begun(call: Call) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalBasis:
-    """What an approval is bound to besides the call."""
+    """Facts in addition to the call that an approval is bound to."""
 
     tool_digest: str  # digest of the tool's definition
     content: str  # digest of the file that the call changes; empty if it changes none
