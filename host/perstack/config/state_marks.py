@@ -8,7 +8,7 @@ key of the MAC is in the user's state directory, where no repository can put one
   the folder that it arrives in. Moving a folder within a file system keeps both numbers.
 - A mark is only made for state that is created here, under a lock on its folder, or by a person's agreement
   (`perstack trust --state`). A folder that exists with any content is somebody's.
-- An invalid mark is no mark: nothing about it is reported to whoever forged it.
+- An invalid mark is no mark: nothing about it is reported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StateKey:
         return cls(Path() if given else user_directory("state", environ) / "state.key", given)
 
     def read(self) -> bytes | None:
-        """Return the key; None if there is none yet. Raises StorageError for one that cannot be used."""
+        """Return the key; None if there is none yet. Raises StorageError for an unusable key."""
         if self._from_environment:
             return self._of_environment(self._from_environment)
         try:

@@ -1,4 +1,4 @@
-"""Comparison of a cache with the value that the logs give: every leaf, whatever its name.
+"""Comparison of a cache with the value that the logs give: every leaf, under every name.
 
 A cache (job.json, an entry, run-setting.json, a checkpoint) has to be the JSON that this version writes for the same
 logs. Both are compared as JSON values, so a field of a model is compared from the moment it exists, at any depth, and

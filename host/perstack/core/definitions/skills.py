@@ -52,8 +52,10 @@ class Subject(Fact):
 
     any_case: Annotated[bool, Field(exclude_if=falsy)] = False  # True if names of arguments may be in camelCase as well
 
-    reads: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # those of `paths` whose files the tool reads
-    writes: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # those that it changes, creates or removes
+    reads: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # names in `paths` of files that the tool reads
+    writes: Annotated[
+        tuple[str, ...], Field(exclude_if=falsy)
+    ] = ()  # names in `paths` of files that it changes, creates or removes
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ class ToolSpec(Fact):
 
 
 def definition_digest(spec: ToolSpec) -> str:
-    """Return the digest of what a model is told about a tool: its name, description and schema."""
+    """Return the digest of the name, description and schema of a tool, which a model sees."""
     return sha256(canonical_json([spec.name, spec.description, spec.input_schema])).hexdigest()
 
 

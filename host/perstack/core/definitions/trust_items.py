@@ -106,17 +106,17 @@ def items_of_test(expert_key: str, test: ExpertTest, own: Ownership) -> list[Tru
 
 
 def items_of_skill(skill: AnySkill, place: str, own: Ownership) -> list[TrustItem]:
-    """Return the items of a skill that is about to be opened."""
+    """Return the items of a skill that will be opened."""
     return _items(("skills",), _table_part(skill, own), place)
 
 
 def items_of_provider(setting: ProviderSetting, own: Ownership) -> list[TrustItem]:
-    """Return the items of a provider that is about to be opened."""
+    """Return the items of a provider that will be opened."""
     return _items(("provider",), _table_part(setting, own), f"provider {setting.provider_name}")
 
 
 def items_of_iterate(settings: Iterate, expert_key: str, own: Ownership) -> list[TrustItem]:
-    """Return the items of the evaluator that is about to be run."""
+    """Return the items of the evaluator that will be run."""
     return _items(("iterate",), _table_part(settings, own), f"iterate of {expert_key}")
 
 
@@ -221,7 +221,7 @@ def _is_inert(key: Key, value: object, own: Ownership) -> bool:
 
 
 def _of_named_providers(project: Project, own: Ownership) -> Iterator[TrustItem]:
-    """Yield a provider for each model whose name selects one that is no vendor's: `provider/model`."""
+    """Yield each provider, except vendors', that the name of a model selects: `provider/model`."""
     models = (project.model, *project.models.values(), *(expert.model for expert in project.experts.values()))
     names = dict.fromkeys(name.partition("/")[0] for item in models for name in _names_in(item) if "/" in name)
     for name in names:

@@ -147,7 +147,7 @@ def read_command(text: str) -> CommandPattern:
 
 
 def has_options(text: str) -> bool:
-    """Return whether a rule has options in braces, which only one that allows may have."""
+    """Return whether a rule has options in braces, which only an allow rule may have."""
     return re.search(r"(?:^|\s)\{\s*[-+]", text) is not None
 
 
@@ -401,7 +401,7 @@ _GIT_COMMANDS = words_of(
     restore rev-list rev-parse revert rm shortlog show show-branch show-ref stash status switch tag version whatchanged
     """
 )
-"""Commands of git that `exec(git *)` covers: those that neither change its configuration nor run what they are told."""
+"""Commands of git that `exec(git *)` covers: they neither change its configuration nor run other programs."""
 
 _SCRIPTED = INTERPRETERS.keys() | AWKS | SHELLS | OTHER_SHELLS | WRAPPERS | {"sed", "gsed", "m4", "dc", "jshell", "tsx"}
 _OLD_STYLE = frozenset({"tar", "bsdtar", "gtar", "ar", "ps", "unrar", "7z"})  # options without `-` in the first word

@@ -172,7 +172,7 @@ def _of_series(series: SeriesState) -> Iterator[str]:
 async def _owners(
     storage: Storage, kind: OwnerKind, parse: Callable[[bytes], _E], evolve: Callable[[_S | None, _E], _S]
 ) -> AsyncIterator[_S | str]:
-    """Yield the state of each owner, or a line about one that cannot be read."""
+    """Yield the state of each owner, or a line about an unreadable one."""
     space = space_of(storage, kind)
     for owner_id in await job_ids(space):
         state: _S | None = None

@@ -169,7 +169,7 @@ class Rulings:
         return () if rule_call is None else await asyncio.to_thread(resolved_paths, rule_call)
 
     async def basis(self, call: Call, catalogue: Catalogue) -> ApprovalBasis:
-        """Return what an approval of a call is bound to besides the call itself, as it is now."""
+        """Return the present facts in addition to the call that its approval is bound to."""
         tool = catalogue.find(call.decided)
         spec, args = None if tool is None else tool.spec, call.part.args
         workspace, decided = Path(self._workspace), call.decided
