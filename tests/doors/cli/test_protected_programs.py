@@ -58,6 +58,30 @@ def test_an_expert_does_not_change_what_a_command_of_the_definition_runs(
     assert exists or not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("node grade", "grade.js"),
+        ("node ./grade", "grade.mjs"),
+        ("node lib", "lib/index.js"),
+        ("java Grade", "Grade.class"),
+    ],
+)
+def test_a_program_that_is_named_without_its_ending_is_protected(terminal: Terminal, command: str, file: str) -> None:
+    path = terminal.workspace / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("exit 0")
+    written, moved, *gone = outcomes(terminal, f"{ITERATE}evaluator = {command.split()}\n", file)
+    assert all("may only read" in text for text in (written, moved, *gone)), (written, moved, gone)
+    assert path.read_text() == "exit 0"
+
+
+def test_a_file_that_would_run_instead_of_one_with_an_ending_is_not_created(terminal: Terminal) -> None:
+    (terminal.workspace / "grade.js").write_text("exit 0")
+    written, *_ = outcomes(terminal, f'{ITERATE}evaluator = ["node", "grade"]\n', "grade")
+    assert "may only read" in written
+
+
 def test_the_command_of_a_waiting_task_is_protected(terminal: Terminal) -> None:
     (terminal.workspace / "ready.sh").write_text("exit 1")
     terminal.project(SOLO)
