@@ -108,6 +108,7 @@ def test_the_users_folders_are_out_of_reach(terminal: Terminal, name: str, way: 
     home = terminal.workspace if way != "link" else terminal.workspace.parent / "home"
     terminal.env["HOME"] = str(home)
     for variable, folder in (("CONFIG", ".config"), ("STATE", ".local/state"), ("CACHE", ".cache")):
+        terminal.env.pop(f"XDG_{variable}_HOME", None)
         if way == "variables":
             terminal.env[f"XDG_{variable}_HOME"] = str(terminal.workspace / "xdg" / folder)
     path = (home if way != "variables" else home / "xdg") / name
