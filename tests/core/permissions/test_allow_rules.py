@@ -180,6 +180,14 @@ def test_what_a_rule_shows_is_allowed(rule: str, line: str) -> None:
         ("exec(command=git)", "git log --output=x"),
         ("exec(command=git, args=*)", "git log --output=x"),
         ("exec(args=status)", "git status -s"),
+        ("exec(cp *)", "cp evil perstack.toml"),
+        ("exec(cp *)", "cp evil sub/PERSTACK.lock"),
+        ("exec(cp *)", "cp evil perstack/jobs/x"),
+        ("exec(cp {-r} *)", "cp -r perstack out"),
+        ("exec(mv *)", "mv evil sub/perstack/tasks"),
+        ("exec(tee {-o *} *)", "tee -o Perstack.toml"),
+        ("exec(tee --output=*)", "tee --output=perstack.toml"),
+        ("exec(dd *)", "sh -c 'dd a,perstack.toml'"),
     ],
 )
 def test_what_a_rule_does_not_show_is_not(rule: str, line: str) -> None:
@@ -219,11 +227,14 @@ def test_an_operand_is_matched_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "work" / "out").symlink_to("..")
     (tmp_path / "work" / "in").symlink_to(".")
     (tmp_path / "work" / "plain").symlink_to(".env")
+    (tmp_path / "work" / "settings").symlink_to("perstack.toml")
     for line, expected in (
         ("cat in/a", True),
         ("cat out/a", False),
         ("cat x,out", False),
         ("cat plain", False),
+        ("cat settings", False),
+        ("cat in/perstack/jobs", False),
         ("cat new", True),
     ):
         words = line.split()

@@ -58,6 +58,30 @@ def test_an_expert_does_not_change_what_a_command_of_the_definition_runs(
     assert exists or not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("node grade", "grade.js"),
+        ("node ./grade", "grade.mjs"),
+        ("node lib", "lib/index.js"),
+        ("java Grade", "Grade.class"),
+    ],
+)
+def test_a_program_that_is_named_without_its_ending_is_protected(terminal: Terminal, command: str, file: str) -> None:
+    path = terminal.workspace / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("exit 0")
+    written, moved, *gone = outcomes(terminal, f"{ITERATE}evaluator = {command.split()}\n", file)
+    assert all("may only read" in text for text in (written, moved, *gone)), (written, moved, gone)
+    assert path.read_text() == "exit 0"
+
+
+def test_a_file_that_would_run_instead_of_one_with_an_ending_is_not_created(terminal: Terminal) -> None:
+    (terminal.workspace / "grade.js").write_text("exit 0")
+    written, *_ = outcomes(terminal, f'{ITERATE}evaluator = ["node", "grade"]\n', "grade")
+    assert "may only read" in written
+
+
 def test_the_command_of_a_waiting_task_is_protected(terminal: Terminal) -> None:
     (terminal.workspace / "ready.sh").write_text("exit 1")
     terminal.project(SOLO)
@@ -84,6 +108,7 @@ def test_the_users_folders_are_out_of_reach(terminal: Terminal, name: str, way: 
     home = terminal.workspace if way != "link" else terminal.workspace.parent / "home"
     terminal.env["HOME"] = str(home)
     for variable, folder in (("CONFIG", ".config"), ("STATE", ".local/state"), ("CACHE", ".cache")):
+        terminal.env.pop(f"XDG_{variable}_HOME", None)
         if way == "variables":
             terminal.env[f"XDG_{variable}_HOME"] = str(terminal.workspace / "xdg" / folder)
     path = (home if way != "variables" else home / "xdg") / name

@@ -10,6 +10,7 @@ from posixpath import join, normpath
 
 from pydantic import JsonValue
 
+from perstack.core.base.file_names import STATE_FOLDER, fold_case, protected_by_name
 from perstack.core.base.records import JsonObject, texts_in
 from perstack.core.definitions.skills import (
     BASE_SKILL,
@@ -146,10 +147,11 @@ class PolicyCall:
     def is_within(self, path: str) -> bool:
         """Return whether a path that its program is given leads to a place in the workspace.
 
-        A link to a hidden file, such as `.env`, leads to none unless the path itself is hidden.
+        A link to a hidden file, such as `.env`, leads to none unless the path itself is hidden. A file that tools may
+        not change is in no such place either: whether a program reads or changes its operand is not known.
         """
         names = self.resolve(path, self.folder)
-        if any(name.startswith("/") or name.split("/")[0] == ".." for name in names):
+        if any(name.startswith("/") or name.split("/")[0] == ".." or _is_protected(name) for name in names):
             return False
         return all(_hidden_parts(name) <= _hidden_parts(path) for name in names)
 
@@ -161,6 +163,12 @@ class PolicyCall:
 
     def _argument(self, name: str) -> JsonValue:
         return self.args.get(name) if name else None
+
+
+def _is_protected(name: str) -> bool:
+    """Return whether a path in the workspace is its state, or a file that its names alone protect from changes."""
+    parts = fold_case(tuple(name.split("/")))
+    return parts[0] == STATE_FOLDER or protected_by_name(parts, change=True) is not None
 
 
 def _hidden_parts(path: str) -> set[str]:

@@ -109,13 +109,22 @@ def _programs(
         yield from _modules(entry, roots)
 
 
+_LOADED_ENDINGS = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".json", ".node", ".class", ".groovy")
+"""Endings that node, bun, java and groovy add to a name without one, as `node grade` runs `grade.js`."""
+_FOLDER_MAINS = ("__main__.py", "package.json", *(f"index{ending}" for ending in _LOADED_ENDINGS))
+"""Files that Python and node run if they are given a folder."""
+
+
 def _program_at(path: Path, *, is_certain: bool) -> Iterator[Path]:
-    """Yield the program that a word names: a file, or what Python runs of a folder. Other folders are data."""
+    """Yield the program that a word names: a file, or what a loader runs of a folder. Other folders are data.
+
+    If the word means a file with an ending, the one without must not be created: it would run instead.
+    """
+    loaded = [file for ending in _LOADED_ENDINGS if (file := path.with_name(f"{path.name}{ending}")).is_file()]
+    yield from loaded
     if path.is_dir():
-        main = path / "__main__.py"
-        if main.exists():
-            yield main
-    elif is_certain or path.is_file():
+        yield from (main for name in _FOLDER_MAINS if (main := path / name).exists())
+    elif is_certain or loaded or path.is_file():
         yield path
 
 
