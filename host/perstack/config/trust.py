@@ -50,17 +50,17 @@ def _unknown_vendor(name: str) -> bool | None:
 def folder_contains(folder: Path, path: str) -> bool:
     """Return whether a path, or the address of a file, relative to a folder stays in it, also through links."""
     scheme, colon, rest = path.partition(":")
-    if colon and scheme == "memory":
-        return True
-    is_address = bool(colon) and scheme in _OWN_SCHEMES
+    is_address = bool(colon) and scheme in (*_OWN_SCHEMES, "memory")
     if colon and not is_address and not path.startswith("/"):
         return False
-    target = Path(rest if is_address else path)
+    # the key may mean a path, or an address: a name that looks like an address must stay in the folder as both
+    names = [path, rest] if is_address and scheme in _OWN_SCHEMES else [path]
     try:
-        real = os.path.realpath(folder / target.expanduser())
+        real = [os.path.realpath(folder / Path(name).expanduser()) for name in names]
     except (RuntimeError, ValueError):  # an unknown user, or a NUL character
         return False
-    return Path(real).is_relative_to(os.path.realpath(folder))
+    top = os.path.realpath(folder)
+    return all(Path(name).is_relative_to(top) for name in real)
 
 
 def folder_of(project: Project, otherwise: Path) -> Path:
