@@ -7,6 +7,7 @@ the user's own.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
@@ -18,7 +19,6 @@ from perstack.config.env import EnvFile, read_env
 from perstack.config.keys import KeyStore
 from perstack.config.project import ProjectPlace, is_named, owner_of
 from perstack.core.base.records import Fact, canonical_json
-from perstack.core.base.secrets import masked_variables
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides, ProviderSetting
@@ -40,6 +40,8 @@ from perstack.system.clock import SYSTEM
 from perstack.system.files import read_regular, replace_private_file
 from perstack.system.user import user_directory
 
+_OPAQUE = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_-]{16,}")
+"""Value of a `.env` file that is not shown: it looks like a key, and can be no command line, path or address."""
 _OWN_SCHEMES = ("file", "sqlite")  # addresses of storages that are paths
 
 
@@ -239,10 +241,8 @@ def page_of(items: Iterable[TrustItem]) -> list[str]:
 def env_item(file: EnvFile) -> TrustItem:
     """Return the item of a `.env` file, which an agreement lets be read as long as it does not change."""
     digest = sha256(canonical_json(["env", sha256(file.content).hexdigest()])).hexdigest()
-    lines = (
-        approvable_line(f"{name}={value}")
-        for name, value in masked_variables(file.variables, lambda value: "***").items()
-    )
+    values = ((name, "***" if _OPAQUE.fullmatch(value) else value) for name, value in file.variables.items())
+    lines = (approvable_line(f"{name}={value}") for name, value in values)
     return TrustItem(
         place=str(file.path), digest=digest, kinds=("reads",), shown=f"reads: {file.path.name} sets {', '.join(lines)}"
     )

@@ -54,22 +54,42 @@ def records(terminal: Terminal) -> list[Path]:
     return list(Path(terminal.env["XDG_STATE_HOME"]).rglob("*.json"))
 
 
-def test_it_shows_all_that_has_an_effect_and_no_secret(terminal: Terminal) -> None:
+def test_it_shows_all_that_has_an_effect_whole(terminal: Terminal) -> None:
     result = terminal.call("trust", "--show")
     assert result.code == 0
     assert result.lines == [
         f"{terminal.workspace}:",
         '+ reaches: providerName = "anthropic", setting.baseUrl = "https://proxy.example",'
-        ' setting.headers.x-key = "***"  (provider)',
+        ' setting.headers.x-key = "s3cret"  (provider)',
         '+ pays: cron = "0 2 * * *", timezone = "UTC", expert = "solo", query = "Report.", overlap = "skip"'
         "  (schedules.nightly)",
-        '+ executes: command = "uvx", args = ["mcp-server-time", "--utc", "--token", "***"], requiredEnv = ["TOKEN"],'
+        '+ executes: command = "uvx", args = ["mcp-server-time", "--utc", "--token", "s3cret-too"], requiredEnv = ["TOKEN"],'
         ' env.ZONE = "UTC"  (experts.solo.skills.clock)',
-        '+ reaches: endpoint = "https://web.example/mcp", headers.Authorization = "***"  (experts.solo.skills.web)',
+        '+ reaches: endpoint = "https://web.example/mcp", headers.Authorization = "Bearer s3cret"  (experts.solo.skills.web)',
         '+ executes: evaluator = "pytest -q"  (experts.solo.iterate)',
     ]
-    assert "s3cret" not in result.out
     assert records(terminal) == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [r'"-c", "eval \"$1\"", "--token", "touch evil"', '"API_TOKEN=x;touch evil"', '"https://user:;touch$IFS-x@h"'],
+)
+def test_nothing_of_a_command_can_be_made_to_look_like_a_secret(terminal: Terminal, args: str) -> None:
+    server = f'[experts.a.skills.s]\ntype = "mcpStdioSkill"\ncommand = "sh"\nargs = [{args}]\n'
+    terminal.project(f'[experts.a]\ninstruction = "i"\n{server}')
+    assert f"args = [{args}]" in terminal.call("trust", "--show").out
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["[retention]\nkeepLast = 0\n", '[prices."anthropic/x"]\ninput = 0\noutput = 0\n'],
+    ids=["retention", "prices"],
+)
+def test_a_zero_is_a_value(terminal: Terminal, table: str) -> None:
+    terminal.project(f"{table}{ALONE}")
+    (line,) = [line for line in terminal.call("trust", "--show").lines if line[0] == "+"]
+    assert " = 0" in line
 
 
 def test_a_program_that_is_given_heads_is_something_to_agree_to(terminal: Terminal) -> None:
@@ -77,7 +97,7 @@ def test_a_program_that_is_given_heads_is_something_to_agree_to(terminal: Termin
         '[audit]\nanchor = ["notary", "--token", "s3cret"]\nsigningKey = "env:KEY"\n[experts.solo]\ninstruction = "i"\n'
     )
     (terminal.workspace / "perstack.toml").write_text(toml)
-    shown = '+ reaches, reads: anchor = ["notary", "--token", "***"], signingKey = "env:KEY"  (audit)'
+    shown = '+ reaches, reads: anchor = ["notary", "--token", "s3cret"], signingKey = "env:KEY"  (audit)'
     assert terminal.call("trust", "--show").lines[1] == shown
     assert terminal.call("trust", "--yes").code == 0
     (terminal.workspace / "perstack.toml").write_text(toml.replace("notary", "other"))

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 from pydantic import JsonValue
 
 from perstack.core.base.records import Fact, JsonObject, canonical_json
-from perstack.core.base.secrets import masked_settings
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.experts import Iterate
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 _TableT = TypeVar("_TableT", bound=Fact)
 
-_REFERENCES = ("file:", "env:")  # what `signingKey` begins with
 _INERT = ("text", "narrows")
 _EXPERTS = "experts"
 _EXPERT_SCOPE = 2  # names before an Expert's key in a path: `experts`, and the Expert
@@ -53,7 +51,7 @@ settings, False for another, None for an unknown name."""
 
 
 class StoredItem(Fact):
-    """Item as agreements store it, without values that may be secret."""
+    """Item as agreements store it, without its values."""
 
     place: str  # key of the definition, such as `experts.writer.skills.search`
     digest: str
@@ -63,7 +61,9 @@ class TrustItem(StoredItem):
     """One declaration that acts on the user's machine, data or account."""
 
     kinds: tuple[str, ...]  # effects of its keys; not stored
-    shown: str  # all that was agreed to, in one line, without secrets; not stored
+    shown: str
+    """All that is agreed to, in one line; not stored. Nothing in it is masked: the author of a definition chooses what
+    looks like a secret, and could hide the command that runs."""
 
     def to_stored(self) -> StoredItem:
         """Return the stored part."""
@@ -172,8 +172,8 @@ def _of_key(name: str, key: Key, value: object, scope: KeyPath, own: Ownership) 
 
 
 def _key_part(name: str, key: Key, value: object, own: Ownership) -> _Part | None:
-    """Return the part of a table that one key makes up; None without an effect."""
-    if not value:
+    """Return the part of a table that one key makes up; None without an effect. A 0 is a value: no price, none kept."""
+    if value is None or value is False or value in ("", (), {}):
         return None
     if key.effect != "table":
         active = _active(key, value, own)
@@ -285,7 +285,7 @@ def _items(path: KeyPath, part: _Part | None, place: str = "") -> list[TrustItem
     key = path[_EXPERT_SCOPE] if path[0] == _EXPERTS else path[0]
     identity: JsonValue = key if key in _USED_ANYWHERE else [*path]
     digest = sha256(canonical_json([identity, part.value])).hexdigest()
-    shown = approvable_line(", ".join(_lines(masked_settings(part.value, _hide_secret))))
+    shown = approvable_line(", ".join(_lines(part.value)))
     kinds = tuple(sorted(part.kinds))
     return [TrustItem(place=place or spell(path), digest=digest, kinds=kinds, shown=f"{', '.join(kinds)}: {shown}")]
 
@@ -296,8 +296,3 @@ def _lines(value: JsonObject, prefix: str = "") -> Iterator[str]:
             yield from _lines(item, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name} = {json.dumps(item, ensure_ascii=False)}"
-
-
-def _hide_secret(value: str) -> str:
-    """Return what is shown for a secret; a reference to one, such as `file:PATH`, is no secret and is shown."""
-    return value if value.startswith(_REFERENCES) else "***"
