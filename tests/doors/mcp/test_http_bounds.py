@@ -211,7 +211,7 @@ def test_a_token_that_can_be_guessed_is_refused(terminal: Terminal, address: str
 def test_a_workspaces_env_file_does_not_say_who_is_let_in_unless_a_person_names_it(
     terminal: Terminal, tmp_path: Path
 ) -> None:
-    terminal.project('[experts.one]\ninstruction = "x"\n')
+    terminal.as_stranger().project('[experts.one]\ninstruction = "x"\n')
     terminal.env["XDG_STATE_HOME"] = str(tmp_path / "state")
     planted, own = "planted" * 6, "own-secret" * 4
     (terminal.workspace / ".env").write_text(f"PERSTACK_MCP_TOKEN={planted}\n")

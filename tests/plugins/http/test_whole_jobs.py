@@ -38,7 +38,7 @@ def _project(terminal: Terminal, wire: Wire, url: str, **skills: dict[str, Any])
     provider = {"providerName": wire.factory.name, "setting": config.setting}
     experts = {"a": {"instruction": "You are terse.", "skills": skills}}
     terminal.project(tomli_w.dumps({"model": wire.model, "provider": provider, "experts": experts}))
-    terminal.env = {"PATH": os.environ["PATH"], **config.env}
+    terminal.env = {name: terminal.env[name] for name in ("PATH", "PERSTACK_TRUST", "XDG_STATE_HOME")} | config.env
 
 
 async def _run(terminal: Terminal, *args: str) -> list[dict[str, Any]]:
