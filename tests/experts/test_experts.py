@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hosts import wait_for
+from terminal import trusting
 
 from perstack.config.load import load_project
 from perstack.core.definitions.settings import Overrides
@@ -28,14 +29,15 @@ def test_each_shipped_expert_runs_and_may_call_what_it_is_told_of(key: str, tmp_
     script = {one: [text(f"{one} is done")] for one in LOADED.project.experts}
     script[key] = [turn(*delegates, text="to work"), text("done")] if delegates else [text("done")]
     provider = ScriptedProvider(script)
-    host = Host(
-        LOADED.project,
-        workspace=tmp_path,
-        env={},
-        overrides=Overrides(provider="scripted"),
-        plugins=[provider],
-    )
-    job = wait_for(host.run(key, "a query"))
+    with trusting(ROOT):
+        host = Host(
+            LOADED.project,
+            workspace=tmp_path,
+            env={},
+            overrides=Overrides(provider="scripted"),
+            plugins=[provider],
+        )
+        job = wait_for(host.run(key, "a query"))
     assert (job.status, job.text) == ("completed", "done")
     offered = {spec.name for spec in provider.requests[0].tools}
     assert {*expert.delegates, *(name for skill in expert.skills for name in skill.pick)} <= offered

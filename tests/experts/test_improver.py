@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hosts import wait_for
+from terminal import trusting
 
 from perstack.config.load import load_project
 from perstack.core.definitions.settings import Overrides
@@ -48,19 +49,21 @@ def improve(workspace: Path) -> tuple[SeriesState, list[GenerationRequest]]:
         return text(next(replies), usage=(10, 1))
 
     shutil.copy(ROOT / "experts" / "improver" / "check.py", workspace)
-    host = Host(
-        load_project(ROOT / "perstack.toml").project,
-        workspace=workspace,
-        env={"PATH": os.environ["PATH"]},
-        overrides=Overrides(provider="scripted"),
-        plugins=[ScriptedProvider(model)],
-    )
+    with trusting(ROOT):
+        host = Host(
+            load_project(ROOT / "perstack.toml").project,
+            workspace=workspace,
+            env={"PATH": os.environ["PATH"]},
+            overrides=Overrides(provider="scripted"),
+            plugins=[ScriptedProvider(model)],
+        )
 
     async def work() -> SeriesState:
         async with host:
             return await host.iterations.begin("improver", PROGRAM, series_id="mend")
 
-    return wait_for(work()), requests
+    with trusting(ROOT):
+        return wait_for(work()), requests
 
 
 def test_it_mends_the_program_until_all_cases_pass_and_is_told_each_time_what_fails(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import workload
-from hosts import agree_to_state
+from hosts import agree_to_definition, agree_to_state
 from workload import spread
 
 from perstack.core.audit.verification import Report
@@ -60,6 +60,7 @@ class Stage:
     numbers: Iterator[int]
 
     def prepare(self) -> None:
+        agree_to_definition(self.template)
         for words in self.scene.before:
             assert self.victims.run(self.template, *words, aside=self.room / "before").code == 0
 
@@ -67,6 +68,7 @@ class Stage:
         """What a process left that met the fault."""
         folder = self.room / f"{next(self.numbers)}"
         shutil.copytree(self.template, folder)
+        agree_to_definition(folder)
         agree_to_state(folder)
         aside = folder.with_name(f"{folder.name}-aside")
         victim = self.victims.run(folder, *self.scene.victim, aside=aside, fault=fault)

@@ -14,7 +14,7 @@ import pytest
 import warm
 import workload
 from folder_trees import Tree, tree
-from hosts import agree_to_state
+from hosts import agree_to_definition, agree_to_state
 from terminal import reply
 from workload import spread
 
@@ -56,6 +56,7 @@ class Scene:
         self._storage = storage
         self.folder.mkdir(parents=True)
         (self.folder / "perstack.toml").write_text(RECORDED.format(storage=storage))
+        agree_to_definition(self.folder, self._env)
         turns = [reply("", ("exec", {"command": "sh", "args": ["-c", one]}), usage=(9, 1)) for one in (FIRST, SECOND)]
         workload.script(folder, worker=[*turns, reply("done", usage=(9, 1))])
         done = self.call("run", "worker", "go", "--job-id", "j")

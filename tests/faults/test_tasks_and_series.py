@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import workload
+from hosts import agree_to_definition
 from workload import spread
 
 from perstack.errors import NotFound
@@ -83,6 +84,7 @@ class Course:
         number, ahead = next(self._numbers), 0
         folder = self.room / f"{number}"
         shutil.copytree(self.template, folder)
+        agree_to_definition(folder)
         lives, before = list[Victim](), self.log(folder)
         while (argv := asyncio.run(self._next_command(folder))) is not None:
             assert len(lives) < MOST, lives[-1]

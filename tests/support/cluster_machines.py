@@ -310,7 +310,9 @@ async def cluster(
         with (server.data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.77.0.0/24 trust\n")
         server.start()
-        variables = _files(folder, delay)
+        projects = ["here", *(f"m{number}" for number in range(workers))]
+        trusted = os.pathsep.join(str(folder.resolve() / name) for name in projects)
+        variables = {**_files(folder, delay), "PERSTACK_TRUST": trusted}
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(folder), *(entry for entry in sys.path if entry)]),

@@ -14,13 +14,16 @@ from typing import TypeVar
 
 import pytest
 
+from perstack.config.project import ProjectPlace
 from perstack.config.state_marks import StateKey, StateMark
+from perstack.config.trust import TrustStore
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project, Workspace
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool
 from perstack.core.runs.events import Event, StoredEvent
+from perstack.doors.shared.agreements import items_of
 from perstack.engine.plugins.registry import load_plugins
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher
@@ -112,6 +115,12 @@ def agree_to_state(folder: Path, storage: str | None = None, env: Mapping[str, s
     state = open_storage(storage or "file:perstack", folder).local_state
     if state is not None and not (mark := StateMark(state, StateKey.of_user(env))).is_absent():
         mark.agree()
+
+
+def agree_to_definition(folder: Path, env: Mapping[str, str] = os.environ) -> None:
+    """Agree to the definition in a folder, but not to its state, as its user does by `perstack trust`."""
+    place = ProjectPlace(folder.resolve(), folder.resolve() / "perstack.toml")
+    TrustStore.of_user(env).agree(place.folder, items_of(place).items)
 
 
 STORAGES = [

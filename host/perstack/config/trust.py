@@ -8,7 +8,8 @@ the user's own.
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -137,6 +138,19 @@ class TrustStore:
         added = {item.digest: item.to_stored() for item in items}
         earlier = () if record is None else (item for item in record.items if item.digest not in added)
         self.write(folder, (*earlier, *added.values()))
+
+    @contextmanager
+    def agreed_in_copy(self, folder: Path, items: Collection[TrustItem]) -> Generator[None]:
+        """Agree to items in a copy that perstack made of a folder, as long as the context lasts."""
+        if not items:
+            yield
+            return
+        folder = folder.resolve()
+        self.agree(folder, items)
+        try:
+            yield
+        finally:
+            self.remove(folder)
 
     def remove(self, folder: Path) -> bool:
         """Remove the agreements of a folder and return whether there were any. Raises StorageError."""

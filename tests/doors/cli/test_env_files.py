@@ -15,7 +15,7 @@ from wire_anthropic import ANTHROPIC
 from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint
 
-KEY = "sk-ant-the-canary-sings"
+KEY = "sk-ant-the-canary-sings-4711"
 SOLO = """
 model = "claude-sonnet-4-5"
 [provider]

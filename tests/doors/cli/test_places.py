@@ -188,7 +188,7 @@ def give(path: Path, mode: int | None = None, user: int | None = None) -> None:
 def test_a_definition_above_that_may_be_another_users_is_not_obeyed(
     subfolder: Terminal, file: str, mode: int, user: int | None, why: str
 ) -> None:
-    top = subfolder.workspace.parent.parent
+    top = subfolder.as_stranger().workspace.parent.parent
     give(top / file, mode, user)
     for command in (("run", "solo", "hi", *SCRIPTED), ("jobs",), ("validate",), ("trust", "--yes"), ("mcp",)):
         result = subfolder.run(*command)
@@ -205,7 +205,7 @@ def test_a_definition_above_that_may_be_another_users_is_not_obeyed(
 
 @AS_ROOT
 def test_a_link_that_another_user_has_put_there_is_not_followed(subfolder: Terminal) -> None:
-    top = subfolder.workspace.parent.parent
+    top = subfolder.as_stranger().workspace.parent.parent
     (top / "perstack.toml").rename(top / "mine.toml")
     (top / "perstack.toml").symlink_to("mine.toml")
     assert subfolder.run("jobs").code == 0
@@ -214,7 +214,7 @@ def test_a_link_that_another_user_has_put_there_is_not_followed(subfolder: Termi
 
 
 def test_a_link_into_a_folder_of_others_is_not_followed(subfolder: Terminal) -> None:
-    top = subfolder.workspace.parent.parent
+    top = subfolder.as_stranger().workspace.parent.parent
     (top / "open").mkdir()
     (top / "open").chmod(0o777)
     (top / "perstack.toml").rename(top / "open/perstack.toml")
@@ -225,7 +225,7 @@ def test_a_link_into_a_folder_of_others_is_not_followed(subfolder: Terminal) -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize(("who", "code"), [("1234", 0), ("1235", 2), ("", 2), ("x", 2)])
 def test_under_sudo_ones_own_files_stay_ones_own(subfolder: Terminal, who: str, code: int) -> None:
-    top = subfolder.workspace.parent.parent
+    top = subfolder.as_stranger().workspace.parent.parent
     give(top, user=1234)
     give(top / "perstack.toml", user=1234)
     assert subfolder.run("jobs", env={"SUDO_UID": who}).code == code
@@ -233,7 +233,7 @@ def test_under_sudo_ones_own_files_stay_ones_own(subfolder: Terminal, who: str, 
 
 @AS_ROOT
 def test_a_group_that_others_are_in_may_not_write_beside_a_definition(subfolder: Terminal) -> None:
-    top = subfolder.workspace.parent.parent
+    top = subfolder.as_stranger().workspace.parent.parent
     top.chmod(0o770)
     assert subfolder.run("jobs").code == 0, "the group of this user has nobody else in it"
     os.chown(top, -1, STRANGER)
@@ -245,7 +245,7 @@ def test_a_group_that_others_are_in_may_not_write_beside_a_definition(subfolder:
 def test_another_user_on_an_access_control_list_may_not_write_beside_a_definition(
     subfolder: Terminal, allowed: int, code: int
 ) -> None:
-    top = subfolder.workspace.parent.parent
+    top = subfolder.as_stranger().workspace.parent.parent
     entries = [(0x01, 7, -1), (0x02, allowed, STRANGER), (0x04, 5, -1), (0x10, allowed | 5, -1), (0x20, 5, -1)]
     packed = b"".join(struct.pack("<HHI", tag, mode, user & 0xFFFFFFFF) for tag, mode, user in entries)
     try:
@@ -295,7 +295,7 @@ def test_an_included_file_of_another_user_is_an_error_with_its_line(
 
 @AS_ROOT
 def test_a_project_that_was_named_is_whole_whoever_it_belongs_to(terminal: Terminal) -> None:
-    terminal.project(f'include = ["more/*.toml"]\nenvPath = ["more/env"]\n{SOLO}', solo=[reply("ok")])
+    terminal.as_stranger().project(f'include = ["more/*.toml"]\nenvPath = ["more/env"]\n{SOLO}', solo=[reply("ok")])
     more = terminal.workspace / "more"
     more.mkdir()
     (more / "one.toml").write_text('[experts.other]\ninstruction = "x"\n')
@@ -307,7 +307,7 @@ def test_a_project_that_was_named_is_whole_whoever_it_belongs_to(terminal: Termi
 
 
 def test_what_shells_complete_is_quiet_about_a_definition_of_another_user(subfolder: Terminal) -> None:
-    subfolder.workspace.parent.parent.chmod(0o777)
+    subfolder.as_stranger().workspace.parent.parent.chmod(0o777)
     asked = {"COMP_WORDS": "perstack run ", "COMP_CWORD": "2", "_PERSTACK_COMPLETE": "bash_complete"}
     result = subfolder.run(env=asked)
     assert (result.out, "Traceback" in result.err) == ("", False)

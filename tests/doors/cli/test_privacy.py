@@ -27,10 +27,15 @@ done
 
 @pytest.fixture
 def nobodys() -> Iterator[Terminal]:
-    """Yield a folder that another user can read and write, unlike pytest's temporary folders."""
+    """Yield a folder of another user, with a state directory, unlike pytest's temporary folders."""
     with tempfile.TemporaryDirectory() as folder:
-        os.chown(folder, NOBODY, NOBODY)
-        yield Terminal(Path(folder).resolve())
+        project, state = (Path(folder).resolve() / name for name in ("project", "state"))
+        for path in (Path(folder), project, state):
+            path.mkdir(exist_ok=True)
+            os.chown(path, NOBODY, NOBODY)
+        terminal = Terminal(project)
+        terminal.env["XDG_STATE_HOME"] = str(state)
+        yield terminal
 
 
 def looking(terminal: Terminal) -> Terminal:

@@ -107,6 +107,7 @@ def test_a_rule_that_names_a_result_lets_an_expert_write_what_is_measured(termin
 def test_the_users_folders_are_out_of_reach(terminal: Terminal, name: str, way: str) -> None:
     home = terminal.workspace if way != "link" else terminal.workspace.parent / "home"
     terminal.env["HOME"] = str(home)
+    del terminal.env["XDG_STATE_HOME"]
     for variable, folder in (("CONFIG", ".config"), ("STATE", ".local/state"), ("CACHE", ".cache")):
         terminal.env.pop(f"XDG_{variable}_HOME", None)
         if way == "variables":

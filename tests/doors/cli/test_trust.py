@@ -63,9 +63,10 @@ def test_it_shows_all_that_has_an_effect_whole(terminal: Terminal) -> None:
         ' setting.headers.x-key = "s3cret"  (provider)',
         '+ pays: cron = "0 2 * * *", timezone = "UTC", expert = "solo", query = "Report.", overlap = "skip"'
         "  (schedules.nightly)",
-        '+ executes: command = "uvx", args = ["mcp-server-time", "--utc", "--token", "s3cret-too"], requiredEnv = ["TOKEN"],'
-        ' env.ZONE = "UTC"  (experts.solo.skills.clock)',
-        '+ reaches: endpoint = "https://web.example/mcp", headers.Authorization = "Bearer s3cret"  (experts.solo.skills.web)',
+        '+ executes: command = "uvx", args = ["mcp-server-time", "--utc", "--token", "s3cret-too"],'
+        ' requiredEnv = ["TOKEN"], env.ZONE = "UTC"  (experts.solo.skills.clock)',
+        '+ reaches: endpoint = "https://web.example/mcp", headers.Authorization = "Bearer s3cret"'
+        "  (experts.solo.skills.web)",
         '+ executes: evaluator = "pytest -q"  (experts.solo.iterate)',
     ]
     assert records(terminal) == []

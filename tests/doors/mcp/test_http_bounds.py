@@ -211,21 +211,23 @@ def test_a_token_that_can_be_guessed_is_refused(terminal: Terminal, address: str
 def test_a_workspaces_env_file_does_not_say_who_is_let_in_unless_a_person_names_it(
     terminal: Terminal, tmp_path: Path
 ) -> None:
-    terminal.project('[experts.one]\ninstruction = "x"\n')
+    terminal.as_stranger().project('[experts.one]\ninstruction = "x"\n')
     terminal.env["XDG_STATE_HOME"] = str(tmp_path / "state")
     planted, own = "planted" * 6, "own-secret" * 4
     (terminal.workspace / ".env").write_text(f"PERSTACK_MCP_TOKEN={planted}\n")
     command = ("mcp", "--print-config", "zed", "--http", "8765")
     result = terminal.call(*command)
     assert (result.code, planted in result.out) == (0, False)
-    assert ".env: PERSTACK_MCP_TOKEN not taken from here" in result.err
+    assert f"{terminal.workspace / '.env'} is not read: nobody has agreed to it" in result.err
     everywhere = terminal.call("mcp", "--http", "0.0.0.0:0", "--allow-host", "build.example")
     assert (everywhere.code, "set PERSTACK_MCP_TOKEN to a secret" in everywhere.err) == (2, True)
     named = terminal.call(*command, "--env-path", ".env")
-    assert (named.code, f"Bearer {planted}" in named.out, named.err.count("not taken")) == (0, True, 0)
+    assert (named.code, f"Bearer {planted}" in named.out, named.err.count("not read")) == (0, True, 0)
     terminal.env["PERSTACK_MCP_TOKEN"] = own
+    assert f"Bearer {own}" in terminal.call(*command).out
+    assert terminal.call("trust", "--yes").code == 0
     mine = terminal.call(*command)
-    assert (f"Bearer {own}" in mine.out, mine.err.count("not taken")) == (True, 0)
+    assert (f"Bearer {own}" in mine.out, mine.err.count("not read")) == (True, 0)
 
 
 def test_without_a_token_one_is_made_for_this_machine_and_is_in_the_settings_of_a_client(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hosts import OPENED, Seen, results, wait_for
 from lock_project import PLUGIN, Late
 from skill_folders import load, make
+from terminal import trusting
 
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Overrides
@@ -33,6 +35,13 @@ instruction = "[[helper]] helps."
 type = "agentSkill"
 path = "csv"
 """
+
+
+@pytest.fixture(autouse=True)
+def agreed(tmp_path: Path) -> Iterator[None]:
+    """Let the users of both machines agree to their definitions."""
+    with trusting(tmp_path / "here" / "project"), trusting(tmp_path / "there" / "project"):
+        yield
 
 
 class Machine:

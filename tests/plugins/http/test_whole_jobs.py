@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from base64 import b64encode
 from pathlib import Path
@@ -38,7 +37,7 @@ def _project(terminal: Terminal, wire: Wire, url: str, **skills: dict[str, Any])
     provider = {"providerName": wire.factory.name, "setting": config.setting}
     experts = {"a": {"instruction": "You are terse.", "skills": skills}}
     terminal.project(tomli_w.dumps({"model": wire.model, "provider": provider, "experts": experts}))
-    terminal.env = {"PATH": os.environ["PATH"], **config.env}
+    terminal.env = {name: terminal.env[name] for name in ("PATH", "PERSTACK_TRUST", "XDG_STATE_HOME")} | config.env
 
 
 async def _run(terminal: Terminal, *args: str) -> list[dict[str, Any]]:

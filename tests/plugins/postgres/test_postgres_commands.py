@@ -91,10 +91,16 @@ def test_a_dotenv_file_may_hold_its_address_for_every_command(terminal: Terminal
 
 def test_a_password_of_ones_own_does_not_go_to_where_a_workspace_says(project: Terminal) -> None:
     (project.workspace / ".env").write_text(f"DATABASE_URL='{project.env.pop('DATABASE_URL')}'\n")
-    done = project.call("jobs", env={"PGPASSWORD": "mine"})
+    password = {"PGPASSWORD": "mine"}
+    done = project.as_stranger().call("jobs", env=password)
     assert done.code == 2
-    assert "PGPASSWORD of your environment is not sent to the DATABASE_URL that" in done.err
+    assert "`storage` needs DATABASE_URL" in done.err
     assert SECRET not in done.err
+    assert project.call("trust", "--yes").code == 0
+    assert project.call("jobs", env=password).code == 0
+    (project.workspace / ".env").write_text("DATABASE_URL=postgresql://elsewhere.example/jobs\n")
+    done = project.call("jobs", env=password)
+    assert (done.code, "`storage` needs DATABASE_URL" in done.err) == (2, True), done.err
 
 
 def test_a_variable_that_is_not_set_is_named(project: Terminal) -> None:

@@ -17,6 +17,7 @@ import click
 from perstack.config.load import load_project
 from perstack.config.project import find_place
 from perstack.config.source import read_bounded
+from perstack.config.trust import TrustStore
 from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project, with_delegates
@@ -25,6 +26,7 @@ from perstack.doors.cli.options import config_option
 from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import print_err, print_note, print_out
 from perstack.doors.create import copy_project
+from perstack.doors.shared.agreements import agreed_items
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.errors import UsageError
@@ -76,6 +78,7 @@ def chaos_command(
     path = place.require_path()
     project = load_project(path).project
     experts = _team(project, expert)
+    agreed = agreed_items(project, place)
     room = Path(tempfile.mkdtemp(prefix="perstack-chaos-"))
     template = room / "template"
     try:
@@ -87,8 +90,9 @@ def chaos_command(
     storage = storage or _own_place(project.storage)
     env = {**os.environ, "PERSTACK_PLUGINS": _with_scripted(os.environ.get("PERSTACK_PLUGINS", ""))}
     env["PERSTACK_SCRIPT"] = str(room / "script.json")
-    _write_script(room / "script.json", script, experts, template, storage, env)
-    target = ExperimentSubject(template, expert, query, env, storage=storage, answer=answer)
+    with TrustStore.of_user().agreed_in_copy(template, agreed):
+        _write_script(room / "script.json", script, experts, template, storage, env)
+    target = ExperimentSubject(template, expert, query, env, storage=storage, answer=answer, agreed=agreed)
     (room / "jobs").mkdir()
     tally = Tally()
     try:

@@ -22,6 +22,7 @@ from perstack.doors.cli.terminal import (
     finish_stderr,
     finish_stdout,
     guard_streams,
+    is_attended,
     print_err,
 )
 from perstack.doors.shared.screen import is_terminal
@@ -166,7 +167,7 @@ def _run_command() -> None:
             perstack.main(prog_name="perstack", standalone_mode=False)
             return
         except NotAgreed as error:
-            if "--no-input" in sys.argv or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+            if "--no-input" in sys.argv or not (is_terminal(sys.stdin) and is_attended()):
                 raise
             for line in (error.message, *error.page):
                 print_err(one_line(line))

@@ -23,9 +23,11 @@ from typing import Literal, get_args
 
 from pydantic import JsonValue
 
+from perstack.config.trust import TrustStore
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.definitions.trust_items import TrustItem
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError
@@ -252,6 +254,7 @@ class ExperimentSubject:
     options: tuple[str, ...] = ("--provider", "scripted")
     answer: str = "yes"  # the answer to every question
     job: str = "chaos"  # prefix of the Job ids
+    agreed: tuple[TrustItem, ...] = ()  # what the user has agreed to in the project, and so in its copies
 
 
 @dataclass(frozen=True)
@@ -335,6 +338,12 @@ class Assault:
         number = next(self._numbers)
         folder, job_id = self._room / f"{number}", f"{self._target.job}-{number}"
         shutil.copytree(self._target.template, folder, symlinks=True)
+        with TrustStore.of_user().agreed_in_copy(folder, self._target.agreed):
+            return self._drive_in(folder, number, job_id, name, after, fault)
+
+    def _drive_in(
+        self, folder: Path, number: int, job_id: str, name: str, after: Iterator[float], fault: Fault | None
+    ) -> Trial:
         victims, findings, evidence = list[Victim](), list[ChaosFinding](), Evidence()
         while not self._is_done(evidence, victims):
             if len(victims) == _MAX_PROCESSES:
