@@ -1,4 +1,4 @@
-"""What a call over MCP or HTTP decides about a task: pure functions for the marks of `core.base.decisions`.
+"""What a call of a model or a program decides about a task: pure functions for the marks of `core.base.decisions`.
 
 Whoever works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing for a
 person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.
