@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from perstack.errors import DefinitionError as DefinitionError
     from perstack.errors import DispatcherError as DispatcherError
     from perstack.errors import MissingCredential as MissingCredential
+    from perstack.errors import NeedsPerson as NeedsPerson
     from perstack.errors import NotAgreed as NotAgreed
     from perstack.errors import NotAllowed as NotAllowed
     from perstack.errors import NotFound as NotFound
@@ -69,8 +70,8 @@ _HOMES = {
     "perstack.engine.jobs.attachments": "Attachable",
     "perstack.engine.jobs.stream": "JobStream",
     "perstack.engine.log.run_session": "OnEvent",
-    "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NotAgreed"
-    " NotAllowed NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",
+    "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NeedsPerson"
+    " NotAgreed NotAllowed NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",
     "perstack.host": "Host run run_sync",
     "perstack.toolkit.context": "Blob",
 }

@@ -51,6 +51,8 @@ NAMES = {
     "PerstackError",
     "UsageError",
     "NotFound",
+    "NeedsPerson",
+    "NotAgreed",
     "NotAllowed",
     "DefinitionError",
     "DispatcherError",
@@ -81,6 +83,7 @@ HOST = {
     "stream": ("expert_key", "query", "job_id", "attachments", "labels", "output"),
     "submit": ("expert_key", "query", "at", "priority", "labels", "attachments", "job_id", "by"),
     "continue_job": ("expert_key", "query", "job_id", "resume_from", "attachments", "labels", "output", "on_event"),
+    "check_agreed": (),
     "answer": (
         "text",
         "job_id",

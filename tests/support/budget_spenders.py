@@ -25,7 +25,7 @@ from perstack.core.runs.events import (
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import DelegatedBy, ErrorInfo
 from perstack.core.runs.messages import TextPart
-from perstack.core.runs.state import Run, begin
+from perstack.core.runs.state import Phase, Run, begin
 
 Choose = Callable[[int], int]
 """Returns a number below its argument."""
@@ -111,7 +111,7 @@ class Spenders:
             self._note(
                 run,
                 StartGeneration,
-                step=run.step + 1,
+                step=run.step + 1 if run.phase is Phase.READY else max(1, run.step),  # or another attempt
                 max_tokens=decision.max_tokens,
                 reserved=decision.amount.as_charge(),
                 tools_digest=f"{sent}",

@@ -76,9 +76,9 @@ MUTANTS = (
     ),
     Mutant(
         "a call runs only if it is the one that was approved",
-        "perstack.engine.runs.tool_calls",
-        "is_same = call.digest == call.requested and await rulings.resolved_paths(call, catalogue) == call.leads_to",
-        "is_same = call.digest == call.requested",
+        "perstack.engine.runs.approvals",
+        "if call.digest != call.requested or await rulings.resolved_paths(call, catalogue) != call.leads_to:",
+        "if call.digest != call.requested:",
         "tests/engine/permissions/test_approvals.py",
     ),
     Mutant(
@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "an unfinished todo keeps a Run from completing",
         "perstack.core.runs.pending",
-        "remaining = remaining_todos(run.todos)",
-        "remaining = remaining_todos(())",
+        "commands.Complete(call, remaining_todos(run.todos), ",
+        "commands.Complete(call, remaining_todos(()), ",
         "tests/engine/runs/test_loop.py -k unfinished_todos",
     ),
     Mutant(

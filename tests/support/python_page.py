@@ -74,7 +74,16 @@ PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         "Each message is one line that says what to change. An unknown argument is a `UsageError` that names the nearest"
         " one, and a value of a wrong type one that names the right type.",
         (
-            *("PerstackError", "UsageError", "NotFound", "NotAllowed", "NotAgreed", "CannotServe", "DefinitionError"),
+            *(
+                "PerstackError",
+                "UsageError",
+                "NotFound",
+                "NotAllowed",
+                "NotAgreed",
+                "NeedsPerson",
+                "CannotServe",
+                "DefinitionError",
+            ),
             *("ProviderError", "MissingCredential", "SkillError", "PluginError", "StorageError", "Conflict", "Damaged"),
             "DispatcherError",
         ),

@@ -2,8 +2,8 @@
 
 A grant approves calls that a rule of the definition, or the missing name of `exec`, asks about. It removes no `deny`.
 
-For a tool of a server or plugin a grant holds only while the tool's definition is the one that the person allowed: the
-grant has its digest, or perstack.lock has exactly this definition. Tools of the host need no pin.
+For a tool of a server or plugin a grant holds only while the tool's definition is unchanged since the person allowed
+it: the grant has its digest, or perstack.lock has exactly this definition. Tools of the host need no pin.
 """
 
 from __future__ import annotations

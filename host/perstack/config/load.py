@@ -84,7 +84,7 @@ def load_usable(path: Path) -> LoadedProject:
 
 
 def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile:
-    """Read a definition file with its includes, those of another folder only if the user has agreed to them.
+    """Read a definition file with its includes; includes of another folder only if the user has agreed to them.
 
     Without an agreement raises NotAgreed if the definition `must_be_whole`; otherwise each such include is a problem.
     """

@@ -70,7 +70,7 @@ def _nearest_config(start: Path) -> Path | None:
 
 def is_named(config: Path) -> bool:
     """Return whether the process's own PERSTACK_TRUST names this definition file, or its folder: it is trusted then."""
-    config = _real(config)
+    config = _real_path(config)
     return not {config, config.parent}.isdisjoint(_named_paths())
 
 
@@ -79,17 +79,17 @@ def is_state_named(state: Path, project: Path) -> bool:
 
     A project is named by its folder or by the perstack.toml in it.
     """
-    state, project = _real(state), _real(project)
+    state, project = _real_path(state), _real_path(project)
     of_project = {project, project / CONFIG_NAME} if state.is_relative_to(project) else set[Path]()
     return not of_project.union((state,)).isdisjoint(_named_paths())
 
 
 def _named_paths() -> set[Path]:
     named = map(Path, filter(None, os.environ.get(TRUST_VARIABLE, "").split(os.pathsep)))
-    return {_real(path) for path in named if path.is_absolute()}
+    return {_real_path(path) for path in named if path.is_absolute()}
 
 
-def _real(path: Path) -> Path:
+def _real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))  # `Path.resolve` raises for a loop of links
 
 

@@ -91,7 +91,7 @@ class Reporter:
     """Collector of one file's problems, in a list that all files share."""
 
     def __init__(self, source: Source, problems: list[Problem], search: SearchBudget | None = None) -> None:
-        """Append to `problems`. `search`: what the patterns of all files may look at together."""
+        """Append to `problems`. `search`: budget that the patterns of all files share."""
         self.source = source
         self.search = SearchBudget() if search is None else search
         self._problems = problems
@@ -196,14 +196,14 @@ class TooMuch(ValueError):
 
 
 class SearchBudget:
-    """Number of names of files and folders that searches may still look at."""
+    """Number of names of files and folders that searches may still read."""
 
     def __init__(self) -> None:
         """Begin with MAX_EXAMINED_NAMES."""
         self.remaining = MAX_EXAMINED_NAMES
 
     def limit_of(self, parts: tuple[str, ...]) -> int:
-        """Return the number for a pattern: few for one that leads out of its folder, as to a whole disk."""
+        """Return the number for a pattern: few if it leads out of its folder, where a whole disk may be."""
         is_outside = parts[:1] == ("/",) or ".." in parts
         return min(self.remaining, MAX_EXAMINED_OUTSIDE) if is_outside else self.remaining
 

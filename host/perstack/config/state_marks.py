@@ -8,7 +8,7 @@ key of the MAC is in the user's state directory, where no repository can put one
   the folder that it arrives in. Moving a folder within a file system keeps both numbers.
 - A mark is only made for state that is created here, under a lock on its folder, or by a person's agreement
   (`perstack trust --state`). A folder that exists with any content is somebody's.
-- An invalid mark is no mark: nothing about it is reported to whoever forged it.
+- An invalid mark is no mark: nothing about it is reported.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class StateKey:
         return cls(Path() if given else user_directory("state", environ) / "state.key", given)
 
     def read(self) -> bytes | None:
-        """Return the key; None if there is none yet. Raises StorageError for one that cannot be used."""
+        """Return the key; None if there is none yet. Raises StorageError for an unusable key."""
         if self._from_environment:
             return self._of_environment(self._from_environment)
         try:
-            with _opened(self.path) as file:
+            with _open_file(self.path) as file:
                 status = os.fstat(file)
                 if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                     raise StorageError(f"{self.path} is open to other users: chmod 600 {self.path}")
@@ -132,7 +132,7 @@ class StateMark:
     def is_valid(self) -> bool:
         """Return whether this user's installation made the state. Raises StorageError for an unusable key."""
         try:
-            with _opened(self.state.mark) as file:
+            with _open_file(self.state.mark) as file:
                 mark = _Mark.model_validate_json(read_rest(file, _MAX_FILE_BYTES))
             identity = _identity(self.state)
         except (OSError, ValidationError):
@@ -265,7 +265,7 @@ else:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[int]:
+def _open_file(path: Path) -> Generator[int]:
     file = open_regular(path)
     try:
         yield file

@@ -251,7 +251,7 @@ def env_item(file: EnvFile) -> TrustItem:
 def environment_of(project: Project, place: ProjectPlace, env_files: Sequence[str] = ()) -> Environment:
     """Return the environment with the user's keys and the `.env` files that the user named or has agreed to.
 
-    `env_files` are those that the user named for this call; they take the place of all others. Raises UsageError if a
+    `env_files`: files that the user named for this call, in place of all others. Raises UsageError if a
     file cannot be read.
     """
     if env_files:
@@ -281,7 +281,7 @@ def env_items(project: Project, place: ProjectPlace) -> list[TrustItem]:
 
 
 def _may_open(project: Project, place: ProjectPlace, path: Path) -> bool:
-    """Return whether a `.env` file is in the folder of the definition, or that of another folder is agreed to."""
+    """Return whether a `.env` file is in the folder of the definition, or its folder is agreed to."""
     if folder_contains(folder_of(project, place.folder), str(path)):
         return True
     agreement = Agreement(project)

@@ -1,4 +1,4 @@
-"""What git tracks below a folder: files that a pull, a merge or a checkout may replace without asking.
+"""Digest of the files that git tracks below a folder, which a pull, a merge or a checkout may replace without asking.
 
 Git's index is read as it is, by its documented format, and no program of git is run: a repository's configuration names
 programs that git executes. Source: https://git-scm.com/docs/index-format.

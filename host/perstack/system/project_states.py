@@ -1,4 +1,4 @@
-"""Find the state of perstack projects in a folder: of each perstack.toml, at any depth, whoever made it and when.
+"""Find the state of perstack projects in a folder: of each perstack.toml, at any depth.
 
 The state of a project is the folder `perstack` next to its perstack.toml, and what addresses such as `file:STATE` and
 `sqlite:STATE.db` in that file name. A file is not parsed for that: every text in it that begins like such an address

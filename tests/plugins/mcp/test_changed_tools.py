@@ -12,9 +12,16 @@ from terminal import Terminal, reply
 from perstack.config.grants import ProjectGrants
 from perstack.core.base.ids import By
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.shared.questions import call_text
+from perstack.doors.shared.consent import page_of
 from perstack.errors import UsageError
 from perstack.testing.scripted import text, tool
+
+
+def shown_for(job: JobSummary) -> str:
+    """Return the page of the call that waits."""
+    assert job.asking is not None
+    return "\n".join(line for row in page_of(job.asking, None).rows for line in row.lines)
+
 
 ME = By(user="ann", door="python")
 ASKS = '[permissions]\nask = ["s/add"]'
@@ -95,7 +102,7 @@ def test_the_question_shows_what_changed_and_a_yes_is_for_one_call(tmp_path: Pat
     project.serve([CHANGES["description"]])
     job, _ = project.run([add(), add("2"), text("ok")])
     assert job.asking is not None
-    shown = call_text(job.asking)
+    shown = shown_for(job)
     assert "  definition - description: Adds two numbers.\n" in shown
     assert f"  definition + description: Adds two numbers. {EVIL}\n" in shown
     job, provider = _answered(project, job, "yes", [add(), add("2"), text("ok")], seen)
@@ -235,7 +242,7 @@ def test_a_change_before_a_resume_on_another_day_asks(tmp_path: Path, changed: d
     assert job.asking.rule == "its definition has changed since this Job first offered it"
     assert not is_shown(provider, EVIL)
     assert offered(provider) == ["add"]
-    assert "  definition + description: Adds two numbers." in call_text(job.asking)
+    assert "  definition + description: Adds two numbers." in shown_for(job)
     job, _ = _answered(project, job, "yes", [add(), question, add("2"), text("ok")])
     assert (job.status, project.calls) == ("completed", ['add {"a": "1"}', 'add {"a": "2"}'])
 
@@ -291,7 +298,7 @@ def test_a_grant_holds_for_the_definition_that_it_was_given_for(tmp_path: Path) 
     job, _ = project.run([add("3"), text("ok")], seen)
     assert project.calls == ['add {"a": "1"}', 'add {"a": "2"}']
     assert job.asking is not None
-    shown = call_text(job.asking)
+    shown = shown_for(job)
     assert "definition of this tool has changed since s/add was allowed in this project" in shown
     assert f"  definition + description: Adds two numbers. {EVIL}" in shown
     job, _ = _answered(project, job, "always in this project: s/add", [add("3"), text("ok")])

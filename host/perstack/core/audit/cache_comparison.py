@@ -1,4 +1,4 @@
-"""Comparison of a cache with the value that the logs give: every leaf, whatever its name.
+"""Comparison of a cache with the value that the logs give: every leaf, under every name.
 
 A cache (job.json, an entry, run-setting.json, a checkpoint) has to be the JSON that this version writes for the same
 logs. Both are compared as JSON values, so a field of a model is compared from the moment it exists, at any depth, and
@@ -55,7 +55,7 @@ def cache_differences(stored: bytes, expected: bytes) -> list[str]:
 def _differences(path: str, actual: _Value, expected: _Value) -> Iterator[str]:
     if isinstance(actual, dict) and isinstance(expected, dict):
         for key in {**actual, **expected}:
-            yield from _differences(_below(path, key), actual.get(key, _NOTHING), expected.get(key, _NOTHING))
+            yield from _differences(_path_below(path, key), actual.get(key, _NOTHING), expected.get(key, _NOTHING))
     elif isinstance(actual, list) and isinstance(expected, list):
         yield from _different_runs(actual, expected) if path == "runs" else _different_items(path, actual, expected)
     elif type(actual) is not type(expected) or repr(actual) != repr(expected):  # 1, 1.0 and true are equal in Python
@@ -66,7 +66,7 @@ def _different_items(path: str, actual: list[JsonValue], expected: list[JsonValu
     for index in range(max(len(actual), len(expected))):
         item: _Value = actual[index] if index < len(actual) else _NOTHING
         expected_item: _Value = expected[index] if index < len(expected) else _NOTHING
-        yield from _differences(_below(path, str(index)), item, expected_item)
+        yield from _differences(_path_below(path, str(index)), item, expected_item)
 
 
 def _different_runs(actual: list[JsonValue], expected: list[JsonValue]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _id_of(run: JsonValue) -> str:
     return run_id if isinstance(run_id, str) else ""
 
 
-def _below(path: str, key: str) -> str:
+def _path_below(path: str, key: str) -> str:
     return f"{path}.{_shortened(key)}" if path else _shortened(key)
 
 

@@ -51,8 +51,10 @@ class Subject(Fact):
 
     any_case: Annotated[bool, Field(exclude_if=falsy)] = False  # True if names of arguments may be in camelCase as well
 
-    reads: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # those of `paths` whose files the tool reads
-    writes: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # those that it changes, creates or removes
+    reads: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # names in `paths` of files that the tool reads
+    writes: Annotated[
+        tuple[str, ...], Field(exclude_if=falsy)
+    ] = ()  # names in `paths` of files that it changes, creates or removes
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import sha256
-from typing import TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from pydantic import JsonValue
 
@@ -28,7 +28,6 @@ from perstack.core.base.records import Fact, JsonObject, canonical_json
 from perstack.core.base.secrets import masked_settings
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.exec_grant import EXEC
-from perstack.core.definitions.expert_tests import ExpertTest
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.keys import Key, KeyPath, spell
 from perstack.core.definitions.models import Models
@@ -36,6 +35,9 @@ from perstack.core.definitions.project import Project, Workspace
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import AnySkill, McpStdioSkill, is_base_skill
 from perstack.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
 
 _TableT = TypeVar("_TableT", bound=Fact)
 
@@ -75,7 +77,7 @@ def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a definition may name without an agreement: paths in its own folder, and vendors of models."""
+    """Names that a definition may use without an agreement: paths in its own folder, and vendors of models."""
 
     contains: Callable[[str], bool] = lambda path: False
     """Return whether a path, or the address of a file, stays in the definition's folder, also through links."""
@@ -104,17 +106,17 @@ def items_of_test(expert_key: str, test: ExpertTest, own: Ownership) -> list[Tru
 
 
 def items_of_skill(skill: AnySkill, place: str, own: Ownership) -> list[TrustItem]:
-    """Return the items of a skill that is about to be opened."""
+    """Return the items of a skill that will be opened."""
     return _items(("skills",), _table_part(skill, own), place)
 
 
 def items_of_provider(setting: ProviderSetting, own: Ownership) -> list[TrustItem]:
-    """Return the items of a provider that is about to be opened."""
+    """Return the items of a provider that will be opened."""
     return _items(("provider",), _table_part(setting, own), f"provider {setting.provider_name}")
 
 
 def items_of_iterate(settings: Iterate, expert_key: str, own: Ownership) -> list[TrustItem]:
-    """Return the items of the evaluator that is about to be run."""
+    """Return the items of the evaluator that will be run."""
     return _items(("iterate",), _table_part(settings, own), f"iterate of {expert_key}")
 
 
@@ -219,15 +221,15 @@ def _is_inert(key: Key, value: object, own: Ownership) -> bool:
 
 
 def _of_named_providers(project: Project, own: Ownership) -> Iterator[TrustItem]:
-    """Yield a provider for each model whose name selects one that is no vendor's: `provider/model`."""
+    """Yield each provider, except vendors', that the name of a model selects: `provider/model`."""
     models = (project.model, *project.models.values(), *(expert.model for expert in project.experts.values()))
-    names = dict.fromkeys(name.partition("/")[0] for item in models for name in _each(item) if "/" in name)
+    names = dict.fromkeys(name.partition("/")[0] for item in models for name in _names_in(item) if "/" in name)
     for name in names:
         if own.is_vendor(name) is False:
             yield from items_of_provider(ProviderSetting(provider_name=name), own)
 
 
-def _each(models: Models | None) -> tuple[str, ...]:
+def _names_in(models: Models | None) -> tuple[str, ...]:
     return () if models is None else (models,) if isinstance(models, str) else models
 
 

@@ -1,4 +1,4 @@
-"""What a call over MCP or HTTP decides about a Job: pure functions for the marks of `core.base.decisions`."""
+"""Decisions of a call over MCP or HTTP about a Job: pure functions for the marks of `core.base.decisions`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perstack.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JobSubject:
-    """A Job that a call is about, from its logs: a summary is a cache that others may have written."""
+    """Job of a call, from its logs: a summary is a cache that others may have written."""
 
     job: Job
     limits: Limits | None = None  # limits that the call gives the Job; None if it gives none
@@ -151,7 +151,7 @@ class _MayBeFinal(Protocol):
     def final(self) -> bool: ...
 
 
-def closes(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecision | None:
+def closes_job(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecision | None:
     """Return the decision to close a Job for good. To stop one decides nothing: it can be resumed."""
     if not arguments.final or subject.job.closed is not None:
         return None

@@ -176,7 +176,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
 
 
 def as_running(summary: JobSummary) -> JobSummary:
-    """Return the summary of a Job that is about to change: readers take nothing from it and read the logs."""
+    """Return the summary of a Job that will change at once: readers take nothing from it and read the logs."""
     return summary.model_copy(update={"status": "running", "lifecycle": "running"})
 
 

@@ -147,7 +147,7 @@ def read_command(text: str) -> CommandPattern:
 
 
 def has_options(text: str) -> bool:
-    """Return whether a rule has options in braces, which only one that allows may have."""
+    """Return whether a rule has options in braces, which only an allow rule may have."""
     return re.search(r"(?:^|\s)\{\s*[-+]", text) is not None
 
 
@@ -182,7 +182,7 @@ class _Reader:
     def _peek(self) -> str:
         return self._text[self._position : self._position + 1]
 
-    def _next(self) -> str:
+    def _take_character(self) -> str:
         character = self._peek()
         self._position += 1
         return character
@@ -195,7 +195,7 @@ class _Reader:
             while self._skip_spaces() and self._peek() not in (",", "}"):
                 words.append(self._word(ends=",}"))
             options.append(_option(words))
-            match self._next():
+            match self._take_character():
                 case ",":
                     continue
                 case "}":
@@ -216,17 +216,19 @@ class _Reader:
                 case "'" | '"':
                     texts[-1] += self._quoted(character)
                 case "\\":
-                    texts[-1] += self._next()
+                    texts[-1] += self._take_character()
                 case _:
                     texts[-1] += character
         return WordPattern(tuple(texts))
 
     def _quoted(self, quote: str) -> str:
         text = ""
-        while (character := self._next()) != quote:
+        while (character := self._take_character()) != quote:
             if not character:
                 raise ValueError(f"has a {quote} without its end: put a backslash before it")
-            text += self._next() if character == "\\" and quote == '"' and self._peek() in '"\\' else character
+            text += (
+                self._take_character() if character == "\\" and quote == '"' and self._peek() in '"\\' else character
+            )
         return text
 
 
@@ -302,7 +304,7 @@ class _Matcher:
     def matches(self, words: Sequence[str]) -> bool:
         states = {_State(1)}
         for index, word in enumerate(words[1:]):
-            states = {after for state in states for after in self._after(state, word, is_first=index == 0)}
+            states = {after for state in states for after in self._states_after(state, word, is_first=index == 0)}
             if not states:
                 return False
         return any(state.value is None and self._is_end(state.index) for state in states)
@@ -310,7 +312,7 @@ class _Matcher:
     def _is_end(self, index: int) -> bool:
         return all(isinstance(item, OptionGroup) or item.is_star for item in self._items[index:])
 
-    def _after(self, state: _State, word: str, *, is_first: bool) -> Iterator[_State]:
+    def _states_after(self, state: _State, word: str, *, is_first: bool) -> Iterator[_State]:
         if state.value is not None:
             if _is_value(state.value, word, self._within):
                 yield _State(state.index, None, state.has_operand)
@@ -399,7 +401,7 @@ _GIT_COMMANDS = words_of(
     restore rev-list rev-parse revert rm shortlog show show-branch show-ref stash status switch tag version whatchanged
     """
 )
-"""Commands of git that `exec(git *)` covers: those that neither change its configuration nor run what they are told."""
+"""Commands of git that `exec(git *)` covers: they neither change its configuration nor run other programs."""
 
 _SCRIPTED = INTERPRETERS.keys() | AWKS | SHELLS | OTHER_SHELLS | WRAPPERS | {"sed", "gsed", "m4", "dc", "jshell", "tsx"}
 _OLD_STYLE = frozenset({"tar", "bsdtar", "gtar", "ar", "ps", "unrar", "7z"})  # options without `-` in the first word

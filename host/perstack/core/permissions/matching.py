@@ -1,6 +1,6 @@
 """Match rules with calls: rules that deny or ask match any reading of a target, rules that allow all readings.
 
-An allow rule without a skill is about tools of the base skill and the host, one about a program is a command pattern.
+An allow rule without a skill matches tools of the base skill and the host; for a program it is a command pattern.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _of_line(line: str, depth: int) -> Found:
     for path, is_certain in chain.from_iterable(_of_words(words, depth) for words in _simple_commands(words)):
         yield path, is_certain
         for folder in folders if is_certain else ():
-            yield from _found(join(folder, path))
+            yield from _file_in_word(join(folder, path))
 
 
 def _simple_commands(words: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -117,14 +117,14 @@ def _of_words(words: Sequence[str], depth: int) -> Found:
             continue
         if depth < _MAX_DEPTH and re.search(r"[\s;&|]", word):
             yield from _of_line(word, depth + 1)
-        yield from _found(word.partition("=")[2])
+        yield from _file_in_word(word.partition("=")[2])
         if not word.startswith("-"):
-            yield from _found(word)
+            yield from _file_in_word(word)
         elif not word.startswith("--") and _is_certain(word[2:]):
-            yield from _found(word[2:])
+            yield from _file_in_word(word[2:])
 
 
-def _found(word: str) -> Found:
+def _file_in_word(word: str) -> Found:
     """Yield a word as a normalized path, unless it is an option, an address, or certainly a folder."""
     if _WORD.fullmatch(word) is None or word.startswith("-") or word.endswith("/") or "://" in word:
         return

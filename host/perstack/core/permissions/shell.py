@@ -113,7 +113,7 @@ def _is_odd(character: str) -> bool:
 
 
 def without_place(part: Part) -> Part:
-    """Return a part as one that runs in a folder that is not known."""
+    """Return a part with an unknown folder."""
     if isinstance(part, ShellCommand):
         return replace(part, is_elsewhere=True)
     if isinstance(part, Redirect) and part.path is not None and not part.path.startswith("/"):

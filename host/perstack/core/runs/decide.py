@@ -196,7 +196,7 @@ class SettledApproval:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSubject:
-    """What an approval is bound to besides the call, and what may be approved in its place."""
+    """Facts in addition to the call that an approval is bound to, and the rules that may be approved in its place."""
 
     leads_to: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ class OpenQuestion(Fact):
 
     @property
     def commands(self) -> Mapping[str, int]:
-        """How often each simple command runs, in order, as the parser finds them that decides rules about the call."""
+        """Number of times that each simple command runs, in order, as found by the parser that decides rules."""
         if not self.call_digest or self.subject is None:
             return {}
         # imported only for calls that need approval

@@ -1,4 +1,4 @@
-"""What a call of a model or a program decides about a task: pure functions for the marks of `core.base.decisions`.
+"""Decisions of a call by a model or a program about a task: pure functions for the marks of `core.base.decisions`.
 
 Whoever works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing for a
 person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.
@@ -23,7 +23,7 @@ _FOR_A_PERSON: frozenset[PauseReason] = frozenset(("human_approval", "human_inpu
 
 @dataclass(frozen=True, slots=True)
 class TaskSubject:
-    """A task that a call is about, with its events, and the time in milliseconds."""
+    """Task of a call, with its events, and the time in milliseconds."""
 
     task: TaskState
     events: Sequence[task_events.StoredTaskEvent]
@@ -104,7 +104,7 @@ def open_question(events: Sequence[task_events.StoredTaskEvent]) -> str | None:
 
 
 def revives_task(subject: TaskSubject, arguments: object) -> NeededDecision | None:
-    """Return the decision to retry a task that failed while a person was asked; its limit is its own."""
+    """Return the decision to retry a task that failed while a person was asked."""
     question = open_question(subject.events) if subject.task.status == "failed" else None
     return None if question is None else ends_wait(subject, arguments)
 

@@ -98,7 +98,7 @@ def _ask(ident: str, showing: OutputOptions, options: HostOptions) -> int:
         item = _item(await host.inbox(), await host.jobs.find(ident, ("job", "task")))
         if item is None or item.job_id is None or item.asking is None:
             if item is not None and item.task_id is not None:
-                raise UsageError(f"give the answer to a task as TEXT; {_where(item)} shows its question")
+                raise UsageError(f"give the answer to a task as TEXT; {_place_of_item(item)} shows its question")
             await _question(host, ident)
             raise Conflict(f"question {ident} has been answered already, or was never asked")
         await lines.begin(host, item.job_id)
@@ -235,10 +235,10 @@ def _text(item: InboxItem, workspace: Path) -> FittedPage:
     text = approvable_text(item.text)
     if item.asking is not None:
         text = question_text(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
-    return fitted(text.split("\n"), LIST, _where(item))
+    return fitted(text.split("\n"), LIST, _place_of_item(item))
 
 
-def _where(item: InboxItem) -> str:
+def _place_of_item(item: InboxItem) -> str:
     return f"perstack answer {item.id}" if item.task_id is None else f"perstack task get {item.id}"
 
 

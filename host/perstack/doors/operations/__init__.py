@@ -217,7 +217,7 @@ class TaskArguments(OperationArguments):
         """Return the task that the operation is about. Raises NotFound also for one of an agent that `hides` names."""
         subject = await memory.subject_of(getattr(self, "task_id", ""))
         if hides(subject.task.agent_id):
-            raise _hidden(subject.task.task_id)
+            raise _hidden_task(subject.task.task_id)
         return subject
 
     @override
@@ -233,14 +233,14 @@ class TaskArguments(OperationArguments):
             if hides(agent_id):
                 raise UsageError(f"tasks of {agent_id} are not kept by this server, which leaves that Expert out")
         elif isinstance(task_id, str) and hides((await memory.get(task_id)).agent_id):
-            raise _hidden(task_id)
+            raise _hidden_task(task_id)
         result = self.row.shown(command, await memory.do(command))
         if isinstance(result, TaskPage):
             return result.model_copy(update={"tasks": tuple(task for task in result.tasks if not hides(task.agent_id))})
         return result
 
 
-def _hidden(task_id: str) -> NotFound:
+def _hidden_task(task_id: str) -> NotFound:
     return NotFound(f"there is no task {task_id} of an agent that this server offers")
 
 

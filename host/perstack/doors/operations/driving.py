@@ -18,7 +18,7 @@ from perstack.core.jobs.decisions import (
     JobSubject,
     answers_question,
     branches,
-    closes,
+    closes_job,
     continuing_raises,
     resuming_raises,
     settles_calls,
@@ -99,7 +99,9 @@ def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -
 # What the limits of a Job are after a call.
 
 
-async def _resumed(call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None) -> JobSubject:
+async def _subject_of_resume(
+    call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None
+) -> JobSubject:
     """Return a Job with its limits after a resumption, for which this server's options count as well."""
     await call.project.job_to_drive(job_id)
     job, overrides = await call.project.host.jobs.load(job_id), call.project.host.jobs.source.current.overrides
@@ -110,7 +112,7 @@ async def _resumed(call: OperationCall[R], job_id: str, max_steps: int | None, m
 
 
 async def _continued(call: OperationCall[R], job_id: str) -> JobSubject:
-    """Return a Job with the limits of its next Run, which are those of the definition."""
+    """Return a Job with the limits of its next Run, which the definition sets."""
     await call.project.job_to_drive(job_id)
     job, context = await call.project.host.jobs.load(job_id), call.project.host.jobs.source.current
     run = job.coordinator
@@ -258,7 +260,7 @@ class _ResumeJob(OperationArguments):
 
     @override
     async def subject(self, call: OperationCall[R]) -> JobSubject:
-        return await _resumed(call, self.job, self.max_steps, self.max_cost)
+        return await _subject_of_resume(call, self.job, self.max_steps, self.max_cost)
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
@@ -272,7 +274,7 @@ class _CancelJob(OperationArguments):
     """Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`."""
 
     job: JobId
-    final: Annotated[bool, Decides(closes)] = Field(
+    final: Annotated[bool, Decides(closes_job)] = Field(
         default=False,
         description="Close it for good, also if it waits or is paused; nothing continues it. A person is asked first.",
     )
@@ -312,7 +314,7 @@ class Decision(OperationArguments):
         return await call.drive(answer, wait=self.wait)
 
     async def _asking(self, call: OperationCall[R]) -> None:
-        """Raise Conflict and UsageError unless this is the call that the question is about."""
+        """Raise Conflict and UsageError unless the question asks for this call."""
         asking = (await call.project.job(place_of(self.id)[0])).asking
         if asking is None or asking.id != self.id:
             raise Conflict(f"question {self.id} has been answered already, or was never asked")

@@ -1,4 +1,4 @@
-"""What the definition file of a folder needs an agreement for, and the agreement to one that perstack has written."""
+"""Items of a definition that need an agreement, and the agreement to a definition that perstack has written."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from perstack.engine.plugins.registry import load_plugins
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionItems:
+class DeclaredItems:
     """Items of a definition file with its tests, its includes and its `.env` files."""
 
     items: tuple[TrustItem, ...]
     is_whole: bool  # False if it includes files of other folders, which are read only after an agreement
 
 
-def items_of(place: ProjectPlace, *, with_env: bool = True) -> DefinitionItems:
+def items_of(place: ProjectPlace, *, with_env: bool = True) -> DeclaredItems:
     """Return the items of a folder's definition, also of one with errors. Raises UsageError without a definition."""
     definition = open_definition(place.require_path(), must_be_whole=False)
     project = definition.project.model_copy(
@@ -40,7 +40,7 @@ def items_of(place: ProjectPlace, *, with_env: bool = True) -> DefinitionItems:
         tests.setdefault(written.expert, []).append(written.test)
     own = ownership_of(project, load_plugins((), os.environ).is_vendor)
     env = env_items(project, place) if with_env else []
-    return DefinitionItems((*items_to_trust(project, own, tests), *env), not definition.includes_outside)
+    return DeclaredItems((*items_to_trust(project, own, tests), *env), not definition.includes_outside)
 
 
 def agree_to_written(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 `page_of` reads the recorded call and the file that it would change. A page has every argument, the diff to the file,
 what each further answer covers, and at its end, next to the question, all that runs: each simple command, as the parser
-finds it that decides rules. Nothing on it comes from texts stored beside the call.
+finds it that decides rules. Nothing on it comes from other stored texts.
 
 A door lays out the page. One with little room takes `fitted`: what does not fit there whole cannot be agreed to there.
 Only a no is offered, and the page says where it can be read whole. Change together: `page_of`, and the
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How much of a page a door can show."""
+    """Size of the part of a page that a door can show."""
 
     lines: int
     chars: int
@@ -72,7 +72,7 @@ TERMINAL = Room(2_000, 200_000)  # lines that a terminal keeps for scrolling bac
 
 @dataclass(frozen=True, slots=True)
 class ConsentPage:
-    """All that a person agrees to by a yes."""
+    """Page with everything that a person agrees to by a yes."""
 
     question_id: str
     rows: tuple[Row, ...]

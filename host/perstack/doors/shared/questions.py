@@ -66,7 +66,7 @@ def declines(answer: str) -> bool:
 def question_text(question: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
     allowed = accepted_answers(question)
-    lines = [f"{question.expert_key} asks: {_shown(question.shown)}"]
+    lines = [f"{question.expert_key} asks: {_shown_text(question.shown)}"]
     if allowed.schema is not None:
         lines += _fields(allowed.schema)
     lines += [
@@ -98,7 +98,7 @@ def _options(question: OpenQuestion, allowed: AcceptedAnswers) -> Iterator[str]:
     descriptions = {entry.get("label"): entry.get("description") for entry in entries if isinstance(entry, dict)}
     for option in allowed.options:
         description = descriptions.get(option)
-        yield _shown(f"{option}: {description}" if isinstance(description, str) and description else option)
+        yield _shown_text(f"{option}: {description}" if isinstance(description, str) and description else option)
 
 
 def _fields(schema: JsonObject) -> Iterator[str]:
@@ -108,15 +108,15 @@ def _fields(schema: JsonObject) -> Iterator[str]:
         text = settings.get("description") or settings.get("title")
         limits = {key: settings[key] for key in ("enum", "oneOf", "default", "minimum", "maximum") if key in settings}
         parts = [text if isinstance(text, str) else "", json.dumps(limits, ensure_ascii=False) if limits else ""]
-        yield _shown(f"  {name} ({settings.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": "))
+        yield _shown_text(f"  {name} ({settings.get('type', 'string')}): {' '.join(filter(None, parts))}".rstrip(": "))
 
 
-def _shown(text: str) -> str:
+def _shown_text(text: str) -> str:
     return marked(approvable_text(text))
 
 
 def _value_text(value: JsonValue) -> str:
-    return _shown(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
+    return _shown_text(value if isinstance(value, str) else json.dumps(count_blanks(value), ensure_ascii=False))
 
 
 ANSWER = "answer"

@@ -1,4 +1,4 @@
-"""Which files of this machine Experts and their programs must keep off, and how: the one answer of the host.
+"""Files of this machine that Experts and their programs must keep off, and how: the one answer of the host.
 
 File tools, the views of sandboxes, snapshots, attachments and rewinds follow a `Protection`. In addition, some names
 are protected wherever they are (`core.base.file_names`): files of variables, definitions, git's own, and the state of
@@ -84,14 +84,14 @@ def _programs(
     projects: Sequence[Project], workspace: Path, commands: Iterable[str | tuple[str, ...]], rules: Iterable[str]
 ) -> Iterator[Path]:
     """Yield the files that are run, under each folder that a command may start in. Reads no content."""
-    from perstack.core.permissions.rule_programs import programs_named_by
-    from perstack.core.permissions.run_files import files_of_command
-
     files: dict[str, bool] = {}
     for command in commands:
-        files |= files_of_command(command)
+        files |= _files_of_command(command)
     named = (*rules, *(rule for project in projects for rule in _allowed(project)))
-    files |= dict.fromkeys(programs_named_by(named), True)
+    if named:  # the reader of rules and its grammar of shells take 10 ms to import
+        from perstack.core.permissions.rule_programs import programs_named_by
+
+        files |= dict.fromkeys(programs_named_by(named), True)
     folders, writable = [workspace], list[str]()
     for project in projects:
         for found in _files_of(project):
@@ -125,19 +125,25 @@ def _allowed(project: Project) -> Iterator[str]:
         yield from () if permissions is None else permissions.allow
 
 
-def _files_of(project: Project) -> Iterator[Mapping[str, bool]]:
-    from perstack.core.permissions.run_files import files_of_command, files_of_server
+def _files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
+    from perstack.core.permissions.run_files import files_of_command  # few definitions start programs
 
+    return files_of_command(command)
+
+
+def _files_of(project: Project) -> Iterator[Mapping[str, bool]]:
     for command in project.test_commands:
-        yield files_of_command(command)
+        yield _files_of_command(command)
     if project.audit is not None and isinstance(project.audit.anchor, tuple):
-        yield files_of_command(project.audit.anchor)
+        yield _files_of_command(project.audit.anchor)
     for expert in project.experts.values():
         evaluator = None if expert.iterate is None else expert.iterate.evaluator
         if isinstance(evaluator, str | tuple):
-            yield files_of_command(evaluator)
+            yield _files_of_command(evaluator)
         for skill in expert.skills:
             if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
+                from perstack.core.permissions.run_files import files_of_server
+
                 yield files_of_server(skill.command, skill.args)
 
 

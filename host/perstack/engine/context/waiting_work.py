@@ -1,4 +1,4 @@
-"""What is waiting to run in a state: the page that its user sees before agreeing that it may be acted upon.
+"""Work that waits in a state: the page that its user sees before agreeing that the host may act on it.
 
 Everything is folded from the logs, as it is when it runs, and shown whole, as ASCII: no character of it can be
 invisible or move a cursor. Texts that only models see (queries, instructions, messages) run nothing and are left out.
@@ -172,7 +172,7 @@ def _of_series(series: SeriesState) -> Iterator[str]:
 async def _owners(
     storage: Storage, kind: OwnerKind, parse: Callable[[bytes], _E], evolve: Callable[[_S | None, _E], _S]
 ) -> AsyncIterator[_S | str]:
-    """Yield the state of each owner, or a line about one that cannot be read."""
+    """Yield the state of each owner, or a line about an unreadable one."""
     space = space_of(storage, kind)
     for owner_id in await job_ids(space):
         state: _S | None = None

@@ -22,7 +22,7 @@ _WRITERS = ("writeTextFile", "appendTextFile")
 
 
 def is_edit(args: JsonObject) -> bool:
-    """Return whether the arguments are those of an edit: an old and a new text."""
+    """Return whether the arguments describe an edit: an old and a new text."""
     return isinstance(args.get("oldText"), str) and isinstance(args.get("newText"), str)
 
 

@@ -79,7 +79,7 @@ def known_tools(
 def host_skills(expert: Expert) -> frozenset[str]:
     """Return the names under which an Expert's calls of the base skill and of `loadSkill` are recorded.
 
-    An `allow` rule without a skill is about their tools only.
+    An `allow` rule without a skill matches their tools only.
     """
     skills = with_base(expert.skills)
     others = {skill.name for skill in skills if not is_base_skill(skill)}

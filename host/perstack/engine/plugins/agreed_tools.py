@@ -127,7 +127,7 @@ def _list(names: list[str]) -> str:
 
 
 def own_tools(toolset: Toolset) -> JudgedToolset:
-    """Return a toolset whose definitions are the host's own, or those of a recording: nothing is compared."""
+    """Return a toolset without a comparison: its definitions are the host's, or a recording's."""
     return JudgedToolset(tuple(map(JudgedTool, toolset.specs)), toolset.instructions)
 
 

@@ -144,7 +144,7 @@ async def _decision_by_grant(context: RunContext, call: Call) -> tuple[SettledAp
 def _divided(
     grants: Iterable[ProjectGrant], call: Call, tool: OfferedTool | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the rules of grants that hold for the tool's definition in force, and those of the others."""
+    """Return the rules of grants that hold for the tool's definition in force, and the rules of other grants."""
     held: list[str] = []
     stale: list[str] = []
     is_locked = tool is not None and tool.judged is not None and tool.judged.is_locked

@@ -66,7 +66,7 @@ async def _decide(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequenc
 
 
 async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decided: DecidedCall) -> str | None:
-    """Return why a call must not run: its tool is not the one that was decided on. None if it is.
+    """Return why a call must not run: its tool has changed since the decision. None if it has not.
 
     Compare right before the call, because a server may change its tools at any time after the decision.
     """

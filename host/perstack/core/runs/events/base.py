@@ -47,7 +47,7 @@ class Repetition(NamedTuple):  # no dataclass: several are made for each event t
 
     @property
     def contradiction(self) -> str | None:
-        """Why the event cannot be true if the earlier one is; None if both say the same."""
+        """Phrase that contrasts the two values; None if they are equal."""
         if self.said == self.known:
             return None
         said, known = _shortened(self.said), _shortened(self.known)

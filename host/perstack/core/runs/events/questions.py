@@ -195,7 +195,7 @@ class RequestApproval(LaterEvent):
     changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
 
     def question(self, call: Call, expert: Expert) -> OpenQuestion:
-        """Return the question: it shows the call that will run, whatever else this event says."""
+        """Return the question. It shows the call that will run, and no other text of this event."""
         decided = call.decided
         rule = self.rule if self.rule == REDACTED else decided.rule
         skill = f" of skill {decided.skill_name}" if decided.skill_name else ""
@@ -232,7 +232,7 @@ class RequestApproval(LaterEvent):
         yield Repetition("the rule", self.rule, decided.rule, True, is_emptied=no_rule)
 
     def fold(self, run: Run) -> Run:
-        """Ask for the approval of a call that waits for one, or again for one that is not what was approved."""
+        """Ask for the approval of a call that waits for it, or again if the call has changed since its approval."""
         call = open_call(run, self.tool_call_id)
         if not (call.may_be_asked_again if self.again else call.waits_for_approval):
             raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
