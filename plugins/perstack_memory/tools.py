@@ -7,10 +7,11 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import Any
 
+from perstack.core.base.decisions import Free, decisions_in, needs_person
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.core.tasks.operations import CreateCommand, ListCommand, TaskCommand
+from perstack.core.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand
 from perstack.errors import SkillError
 from perstack.ports.tasks import TaskMemory
 from perstack.toolkit import ToolContext, Toolkit
@@ -38,8 +39,10 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
 
 def _function(operation: Operation) -> Callable[..., Awaitable[Fact]]:
     async def work(context: ToolContext, **kwargs: object) -> Fact:
+        memory = _memory(context)
         command = _by_expert(operation.command(**kwargs).through_a_door(), context.call.expert_key)
-        return operation.shown(command, await _memory(context).do(command))
+        await _check_decides_nothing(operation, command, memory)
+        return operation.shown(command, await memory.do(command))
 
     arguments = operation.arguments("expert")
     parameters = [
@@ -55,6 +58,16 @@ def _function(operation: Operation) -> Callable[..., Awaitable[Fact]]:
     vars(work)["__signature__"] = Signature([*parameters, context])
     work.__annotations__ = {**{argument.name: argument.type for argument in arguments}, "context": ToolContext}
     return work
+
+
+async def _check_decides_nothing(operation: Operation, command: TaskCommand[Any], memory: TaskMemory) -> None:
+    """Raise NeedsPerson if the call is a decision that a person makes, as for a caller of MCP or HTTP."""
+    marks = operation.marks("expert")
+    if all(isinstance(mark, Free) for mark in marks.values()):
+        return
+    subject = await memory.subject_of(command.task_id) if isinstance(command, OnTask) else None
+    if decisions := decisions_in(marks, subject, command):
+        raise needs_person(decisions, reason="an Expert cannot")
 
 
 def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:

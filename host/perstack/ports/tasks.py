@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from perstack.core.base.records import snake_cased
 from perstack.core.base.validation_errors import read_call
+from perstack.core.tasks.decisions import TaskSubject
 from perstack.core.tasks.operations import (
     AnswerCommand,
     ArchiveCommand,
@@ -91,6 +92,10 @@ class TaskMemory(ABC):
     @abstractmethod
     async def do(self, command: TaskCommand[_R]) -> _R:
         """Do an operation whose arguments have been validated."""
+
+    @abstractmethod
+    async def subject_of(self, task_id: str) -> TaskSubject:
+        """Return a task as the decisions of a call about it take it. Raises NotFound and Damaged."""
 
     create = _method(CreateCommand)
     list = _method(ListCommand)

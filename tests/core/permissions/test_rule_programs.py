@@ -16,6 +16,7 @@ from perstack.core.permissions.rule_programs import programs_named_by
         ("exec(./check.sh *)", ["check.sh"]),
         ("exec(scripts/build --fast *)", ["scripts/build"]),
         ("exec(python3 count.py *)", ["count.py"]),
+        ("exec(python3 -I count.py *)", ["count.py"]),
         ("exec(python3 tools/count.py {-v,--out=*} *)", ["tools/count.py"]),
         ("exec(sh ./a.sh)", ["a.sh"]),
         ("exec(node x.js)", ["x.js"]),

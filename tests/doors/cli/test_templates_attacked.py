@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 from terminal import Terminal, reply
 
+import perstack.config
 from perstack.config.project import templates
+
+TEMPLATES = Path(perstack.config.__file__).parent / "starters"
 
 SECRET = "the secret of this machine"
 
@@ -74,6 +78,7 @@ def hostile_calls(home: Path) -> list[Call]:
         run("python3", "count.py", "link/secret"),
         run("python3", "count.py", "../home/secret"),
         run("python3", "check.py", secret),
+        *(run("python3", "-I", name, path) for name in PROGRAMS for path in (secret, "link/secret")),
         run("python3", "-c", code),
         run("python3", "count.py", "logs/x", env={"PYTHONPATH": "reports", "PYTHONSTARTUP": "reports/count.py"}),
         run("git", "log", "-1", f"--format=tformat:{touch}", f"--output={home}/.profile"),
@@ -104,6 +109,28 @@ def hostile_calls(home: Path) -> list[Call]:
         run("touch", owned),
     ]
     return [*written, *appended, *edited, *moved, *taken, *programs, *removed]
+
+
+def test_templates_start_python_without_the_modules_next_to_a_script() -> None:
+    found = [
+        line
+        for name in templates()
+        for line in (TEMPLATES / name / "perstack.toml").read_text().splitlines()
+        if re.search(r"python3|\.py\b", line) and line.startswith(("evaluator", "allow"))
+    ]
+    assert len(found) >= 3
+    assert [line for line in found if not re.search(r"python3(\", \"| )-I(\", \"| )", line)] == []
+
+
+def test_an_evaluator_of_a_template_imports_nothing_that_an_expert_wrote(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.workspace = folder = tmp_path
+    assert terminal.run("init", "--template", "iterate", "--no-input").code == 0
+    for name in ("json.py", "re.py", "encodings.py"):
+        (folder / name).write_text("open('owned', 'a').write('x')\n")
+    evaluator = tomllib.loads((folder / "perstack.toml").read_text())["experts"]["poet"]["iterate"]["evaluator"]
+    done = subprocess.run(evaluator, cwd=folder, input="a\nb\nc", capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["score"] < 1
+    assert not (folder / "owned").exists()
 
 
 def contents(folder: Path) -> dict[str, bytes]:

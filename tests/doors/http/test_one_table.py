@@ -62,7 +62,10 @@ def memory(tmp_path: Path) -> ExecutionMemory:
 
 
 def test_every_door_has_every_operation(memory: ExecutionMemory) -> None:
-    methods = {name for name, one in vars(TaskMemory).items() if inspect.iscoroutinefunction(one)} - {"do"}
+    methods = {name for name, one in vars(TaskMemory).items() if inspect.iscoroutinefunction(one)} - {
+        "do",
+        "subject_of",
+    }
     assert methods == {*NAMES, "list_checkpoints"} - {"checkpoints"}
     served = {(method, route.path) for route in routes(memory) for method in route.methods or ()}
     assert {(operation.method, f"{BASE}{operation.path}") for operation in OPERATIONS} <= served

@@ -149,20 +149,24 @@ def test_a_job_that_nobody_limited_continues_with_the_limits_of_its_definition(t
     wait_for(work(), SECONDS)
 
 
+LONG_KILL = f": {'x' * 300}; kill -9 $PPID"
+
+
 def test_a_call_without_a_result_is_settled_by_a_person(terminal: Terminal, era: str) -> None:
     terminal.project(
         '[experts.solo]\ninstruction = "x"\n[permissions]\nallow = ["exec"]\n',
-        solo=[reply("", ("exec", {"command": "sh", "args": ["-c", "kill -9 $PPID"]})), reply("Done.")],
+        solo=[reply("", ("exec", {"command": "sh", "args": ["-c", LONG_KILL]})), reply("Done.")],
     )
     assert terminal.run(*RUN, "job").code != 0
 
     async def work() -> None:
         async with attached(terminal, era=era) as editor:
             (open_call,) = (await editor.job("job"))["openCalls"]
+            assert open_call["args"].endswith('kill -9 $PPID"]}')
             for how in ("done", "retry"):
                 refused = await editor.call("resume_job", job="job", settle={open_call["key"]: how})
                 assert f"perstack resume job --settle {open_call['key']}={how}" in texts(refused)[0]
-                assert "kill -9" in texts(refused)[0]
+                assert LONG_KILL in texts(refused)[0], "the call is shown whole"
             result = await editor.call("resume_job", job="job", settle={open_call["key"]: "ask"})
             assert texts(result)[0] == "Done."
 

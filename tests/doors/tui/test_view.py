@@ -250,6 +250,13 @@ def test_calls_that_a_crash_left_open_are_shown_with_what_was_said_of_them() -> 
     assert "    it was done" in [text_of(line) for line in unsettled_lines([call], {"k": "done"}, 0, 70)]
 
 
+def test_a_call_is_settled_by_all_of_its_arguments_with_nothing_invisible() -> None:
+    call = UnsettledCall("k", "c", "job-1", "writer", "exec", f'{{"command": "echo {"x" * 900}\u200b; rm all"}}')
+    shown = "".join(text_of(line).strip() for line in unsettled_lines([call], {}, 0, 70))
+    assert shown.count("x") >= 900
+    assert '\\u200b; rm all"}' in shown
+
+
 def test_a_result_is_shown_by_what_it_says() -> None:
     assert summary_line('{"output": "\\nfirst line\\nsecond", "status": 0}') == "first line"
     assert summary_line('{"path": "a.txt", "size": 3}') == "a.txt 3"

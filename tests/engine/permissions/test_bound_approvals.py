@@ -1,4 +1,4 @@
-"""An approval is bound to what was shown: the file that a change was made from, and the tool's definition."""
+"""An approval of one call is bound to what was shown: the file that a change was made from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from approval_jobs import answer, append, files, hosted
 from hosts import Bench, Seen, results, wait_for
 
 from perstack.core.definitions.permissions import Permissions
-from perstack.engine.permissions import rulings
 from perstack.errors import Conflict
 from perstack.testing.scripted import text, tool, turn
 
@@ -80,22 +79,6 @@ def test_an_approval_for_the_whole_job_is_not_bound_to_one_content(bench: Bench,
     (bench.workspace / "a.txt").write_text("other\n")
     done = answer(hosted(bench, script, rules=ASK), job, said, on_event=seen)
     assert (done.status, (bench.workspace / "a.txt").read_text()) == ("completed", "other\nx\nx\n")
-
-
-@pytest.mark.parametrize("said", ["yes", "always"])
-def test_a_tool_whose_definition_has_changed_is_asked_about_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    files(bench, "a.txt")
-    script, seen = [append("a.txt"), text("ok")], Seen()
-    job = wait_for(hosted(bench, script, rules=ASK).run("a", "q", job_id="job", on_event=seen))
-    monkeypatch.setattr(rulings, "definition_digest", lambda spec: f"another {spec.name}")
-    again = answer(hosted(bench, script, rules=ASK), job, said, on_event=seen)
-    assert again.asking is not None
-    assert "asked again: the definition of appendTextFile has changed since" in again.asking.text
-    assert (bench.workspace / "a.txt").read_text() == ""
-    assert answer(hosted(bench, script, rules=ASK), again, said).status == "completed"
-    assert (bench.workspace / "a.txt").read_text() == "x\n"
 
 
 def test_with_nobody_there_a_changed_file_is_left_alone(bench: Bench) -> None:

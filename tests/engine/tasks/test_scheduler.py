@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hosts import Bench, expert, wait_for
 
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import PluginSkill
@@ -280,7 +281,6 @@ def test_an_expert_says_things_in_the_words_that_every_other_door_takes(bench: B
         tool("createTask", {"task_id": "then", "name": "Then", "depends_on": ["first"], "config": config}),
         tool("checkpointTask", {"taskId": "first", "checkpointData": {"at": 1}}),
         tool("pauseTask", {"task_id": "first", "reason": "Waiting for the review", "checkpoint_data": {"at": 2}}),
-        tool("resumeTask", {"task_id": "first"}),
         tool("failTask", {"task_id": "first", "error": {"code": 7, "message": "the disk is full"}}),
         text("Done."),
     ]
@@ -291,8 +291,7 @@ def test_an_expert_says_things_in_the_words_that_every_other_door_takes(bench: B
         assert (await host.run("keeper", "Tidy up.")).text == "Done."
         kinds = [event.type for event in await host.tasks.history("first")]
         assert kinds == [
-            "createTask", "checkpointTask", "startTask", "checkpointTask", "checkpointTask", "pauseTask", "resumeTask",
-            "failTask",
+            "createTask", "checkpointTask", "startTask", "checkpointTask", "checkpointTask", "pauseTask", "failTask",
         ]  # fmt: skip
         first = await host.tasks.get("first")
         assert (first.error, first.error_details) == ("the disk is full", {"code": 7, "message": "the disk is full"})
@@ -302,6 +301,70 @@ def test_an_expert_says_things_in_the_words_that_every_other_door_takes(bench: B
         then = await host.tasks.get("then")
         assert (then.status, then.config.on_failure) == ("paused", "pause")
         assert [one.in_words() for one in then.blocked_by] == ["first (failed: the disk is full)"]
+
+    wait_for(work())
+
+
+@pytest.mark.parametrize("reason", ["human_approval", "human_input", "Waiting for the review"])
+@pytest.mark.parametrize(
+    ("detour", "revivals"),
+    [
+        ([], ["resumeTask"]),
+        ([("failTask", {"error": "no time"})], ["resumeTask", "retryTask"]),
+        ([("cancelTask", {})], ["resumeTask", "retryTask"]),
+    ],
+)
+def test_an_expert_does_not_decide_for_the_person_its_task_waits_for(
+    bench: Bench, reason: str, detour: list[tuple[str, dict[str, str]]], revivals: list[str]
+) -> None:
+    skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+    keeper = expert("keeper").model_copy(update={"skills": (skill,)})
+    calls: list[tuple[str, JsonObject]] = [
+        ("pauseTask", {"reason": reason, "message": "Remove b?"}),
+        *((name, {**args}) for name, args in detour),
+        *((name, {}) for name in revivals),
+        ("resumeTask", {"state": {}}),
+    ]
+    script = [
+        tool("createTask", {"task_id": "tidy"}),
+        *(tool(name, {"task_id": "tidy", **args}) for name, args in calls),
+        text("I wait."),
+    ]
+    provider = ScriptedProvider(script)
+
+    async def work() -> None:
+        host = bench.host(provider, keeper)
+        assert (await host.run("keeper", "Tidy up.")).text == "I wait."
+        assert (await host.tasks.get("tidy")).status == ("failed" if detour else "paused")
+        kinds = {event.type for event in await host.tasks.history("tidy")}
+        assert kinds.isdisjoint({"resumeTask", "retryTask", "answerTask"})
+        said = str(list(provider.requests[-1].messages))
+        assert said.count("only a person can decide this, and an Expert cannot: ") == len(revivals) + 1
+        assert "perstack task resume tidy" in said
+
+    wait_for(work())
+
+
+def test_an_expert_continues_its_own_task_where_nobody_decides(bench: Bench) -> None:
+    skill = PluginSkill(name="memory", plugin="@perstack/execution-memory")
+    keeper = expert("keeper").model_copy(update={"skills": (skill,)})
+    calls: list[tuple[str, JsonObject]] = [
+        ("createTask", {"config": {"max_retries": 1}}),
+        ("pauseTask", {"reason": "checkpoint"}),
+        ("resumeTask", {}),
+        ("failTask", {"error": "full"}),
+        ("retryTask", {}),
+        ("failTask", {"error": "full"}),
+        ("resumeTask", {}),
+    ]
+    provider = ScriptedProvider([*(tool(name, {"task_id": "own", **args}) for name, args in calls), text("Done.")])
+
+    async def work() -> None:
+        host = bench.host(provider, keeper)
+        await host.run("keeper", "Tidy up.")
+        kinds = [event.type for event in await host.tasks.history("own")]
+        assert (kinds.count("resumeTask"), kinds.count("retryTask"), kinds[-1]) == (1, 1, "failTask")
+        assert "beyond its limit of 1 retries" in str(list(provider.requests[-1].messages))
 
     wait_for(work())
 

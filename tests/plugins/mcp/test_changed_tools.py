@@ -247,6 +247,28 @@ def test_a_change_before_a_resume_on_another_day_asks(tmp_path: Path, changed: d
     assert (job.status, project.calls) == ("completed", ['add {"a": "1"}', 'add {"a": "2"}'])
 
 
+@pytest.mark.parametrize("said", ["yes", "always"])
+@EACH_CHANGE
+def test_a_change_between_question_and_yes_runs_nothing_and_asks_again_with_its_reason(
+    tmp_path: Path, changed: dict, said: str
+) -> None:
+    project, seen = Project(tmp_path, ASKS), Seen()
+    script = [add(), add(), text("ok")]
+    job, _ = project.run(script)
+    project.serve([changed])
+    job, provider = _answered(project, job, said, script, seen)
+    assert project.calls == []
+    assert results(seen)[0].startswith("Not run: the definition of add has changed since this call was decided.")
+    assert job.asking is not None
+    assert job.asking.rule == "its definition has changed since this Job first offered it"
+    assert not is_shown(provider, EVIL)
+    job, _ = _answered(project, job, "yes", script)
+    assert (job.status, project.calls) == ("completed", ['add {"a": "1"}'])
+    host, _ = project.host()
+    assert wait_for(host.audit.replay(job.id)).ok
+    assert wait_for(host.audit.verify(job.id)).ok
+
+
 def test_a_new_job_without_a_lock_takes_the_tool_as_it_is(tmp_path: Path) -> None:
     project, seen = Project(tmp_path), Seen()
     project.run([add(), text("ok")])

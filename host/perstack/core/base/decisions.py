@@ -1,10 +1,10 @@
 """Decisions that only a person makes, declared where operations and their arguments are declared.
 
-A caller of MCP or HTTP is a model or a program. What it may do by itself is declared: each operation, and each argument
-of one, has a mark. `Free` says that it decides nothing for a person; `Decides` names a pure function that returns the
-decision which a call with these arguments is, or None if it is none: a lower limit is not, a higher one is. Doors
-collect the decisions of a call with `decisions_in` before they perform it. A missing mark counts as a decision, so an
-argument that somebody adds does nothing before it is declared.
+A caller of MCP, HTTP or the tools for tasks is a model or a program. What it may do by itself is declared: each
+operation, and each argument of one, has a mark. `Free` says that it decides nothing for a person; `Decides` names a
+pure function that returns the decision which a call with these arguments is, or None if it is none: a lower limit is
+not, a higher one is. Doors collect the decisions of a call with `decisions_in` before they perform it. A missing mark
+counts as a decision, so an argument that somebody adds does nothing before it is declared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from shlex import quote
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from perstack.core.base.records import canonical_json
+from perstack.core.base.text import approvable_text, one_line
 from perstack.dataclass import dataclass
+from perstack.errors import NeedsPerson
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,9 @@ class NeededDecision:
     command: str  # command line with which a person makes it
     seal: str = ""  # digest of what is decided, if the text does not hold all of it
     answers: str = ""  # the Job whose open question it answers: a question has a form of its own
+
+
+Decisions: TypeAlias = tuple[NeededDecision, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ def mark_in(annotations: Iterable[object]) -> Mark | None:
     return next((one for one in annotations if isinstance(one, Decides | Free)), None)
 
 
-def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: object) -> tuple[NeededDecision, ...]:
+def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: object) -> Decisions:
     """Return each decision that a call is, once. `marks`: of the operation, and of each of its arguments."""
     found: dict[NeededDecision, None] = {}
     for name, mark in marks.items():
@@ -61,6 +66,15 @@ def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: o
         elif isinstance(mark, Decides) and (decision := mark.decision(subject, arguments)) is not None:
             found[decision] = None
     return tuple(found)
+
+
+def needs_person(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
+    """Return the refusal of a call that decides what only a person decides."""
+    texts = "; ".join(approvable_text(one.text) for one in decisions)
+    commands = " and ".join(f"`{one_line(one.command)}`" for one in decisions)
+    return NeedsPerson(
+        f"only a person can decide this, and {reason}: {texts}. A person can do it with {commands}{advice}"
+    )
 
 
 def digest_of(decisions: Iterable[NeededDecision]) -> str:

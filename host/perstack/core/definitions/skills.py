@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, canonical_json, falsy, snake_cased
+from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, falsy, snake_cased
 from perstack.core.definitions.agent_skills import wrong_skill_name
 from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
 
@@ -98,11 +97,6 @@ class ToolSpec(Fact):
     pin: bool = Field(default=False, exclude_if=falsy)  # True if its results are never left out of a full context
     target: str | None = None  # Expert's key, for a delegate; the server's name of the tool, if `name` had to differ
     subject: Subject | None = None
-
-
-def definition_digest(spec: ToolSpec) -> str:
-    """Return the digest of the name, description and schema of a tool, which a model sees."""
-    return sha256(canonical_json([spec.name, spec.description, spec.input_schema])).hexdigest()
 
 
 class DecidedCall(Fact):

@@ -29,7 +29,7 @@ class UnsettledCall:
     run_id: str
     expert_key: str
     tool_name: str
-    args: str  # arguments as JSON, shortened
+    args: str  # arguments as JSON, whole: a person decides by them
 
 
 def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
@@ -41,16 +41,12 @@ def unsettled_calls(runs: Iterable[Run]) -> tuple[UnsettledCall, ...]:
             run_id=run.id,
             expert_key=run.start.expert_key,
             tool_name=call.decided.tool_name,
-            args=_shorten(json.dumps(call.part.args, ensure_ascii=False)),
+            args=json.dumps(call.part.args, ensure_ascii=False),
         )
         for run in runs
         for call in run.calls.values()
         if is_unsettled(call)
     )
-
-
-def _shorten(text: str, max_chars: int = 200) -> str:
-    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
 def resumption(

@@ -33,7 +33,6 @@ class Call:
     began: bool = False
     leads_to: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()  # rules that a person may approve for the whole Job instead of this call
-    tool_digest: str = ""  # of the tool's definition when the approval was requested; empty if it is not recorded
     content: str = ""  # of the file that the call changes, when the approval was requested; empty if it is not recorded
 
     @property

@@ -200,7 +200,6 @@ class ApprovalSubject:
 
     leads_to: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()
-    tool_digest: str = ""
     content: str = ""
     changes: tuple[str, ...] = ()  # lines of the definition that differ from the one that was agreed to
 
@@ -219,7 +218,6 @@ def request_event(
         rule=call.decided.rule,
         leads_to=subject.leads_to,
         offers=subject.offers,
-        tool_digest=subject.tool_digest,
         content=subject.content,
         again=again,
         changes=subject.changes,

@@ -1,4 +1,4 @@
-"""Decisions of a call over MCP or HTTP about a task: pure functions for the marks of `core.base.decisions`.
+"""Decisions of a call by a model or a program about a task: pure functions for the marks of `core.base.decisions`.
 
 Whoever works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing for a
 person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.

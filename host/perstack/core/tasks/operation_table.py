@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from perstack.core.base.decisions import FREE, Decides, Mark
+from perstack.core.base.decisions import FREE, Decides, Mark, mark_in
 from perstack.core.base.records import Fact
 from perstack.core.tasks import operations
 from perstack.core.tasks.decisions import answers_task, ends_wait, removes_task, revives_task
@@ -87,6 +87,11 @@ class Operation:
         )
         arguments = (_argument(command_field, hints[command_field.name], caller) for command_field in ordered)
         return tuple(argument for argument in arguments if argument is not None)
+
+    def marks(self, caller: operations.Caller) -> dict[str, Mark | None]:
+        """Return the marks of the operation and of each argument that a caller may give; None for one without."""
+        arguments = self.arguments(caller)
+        return {self.name: self.decides, **{one.name: mark_in(get_args(one.type)[1:]) for one in arguments}}
 
 
 @dataclass(frozen=True, slots=True)

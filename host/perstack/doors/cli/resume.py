@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import click
 
+from perstack.core.base.text import approvable_line
 from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
@@ -206,4 +207,4 @@ def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlem
     print_err("calls that began and have no result:")
     for call in calls:
         word = settled.get(call.key) or settled.get(call.call_id) or "ask"
-        print_err(f"  {call.key}  {call.expert_key}: {call.tool_name} {call.args}  -> {word}")
+        print_err(f"  {call.key}  {call.expert_key}: {call.tool_name} {approvable_line(call.args)}  -> {word}")

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import mcp_types as types
 from typing_extensions import override
 
-from perstack.core.base.decisions import digest_of
+from perstack.core.base.decisions import Decisions, digest_of, needs_person
 from perstack.core.base.ids import By, job_of_run
 from perstack.core.base.records import Fact
 from perstack.core.base.text import approvable_text
@@ -27,7 +27,7 @@ from perstack.doors.mcp import elicitation
 from perstack.doors.mcp.greeting import NAME
 from perstack.doors.mcp.notifications import ClientProject, call_key, caller, may_decide
 from perstack.doors.mcp.sampling import CALLER
-from perstack.doors.operations import Decisions, OperationCall, needs_person
+from perstack.doors.operations import OperationCall
 from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import job_texts, job_view, reply_job, status_line
 from perstack.doors.served_project import CallKey, DriveJob

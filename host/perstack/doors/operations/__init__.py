@@ -16,16 +16,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
-from perstack.core.base.decisions import Free, Mark, NeededDecision, decisions_in, digest_of, mark_in
+from perstack.core.base.decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, needs_person
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
-from perstack.core.base.text import approvable_text, one_line
 from perstack.core.base.validation_errors import in_words
 from perstack.core.tasks import operation_table
 from perstack.core.tasks.decisions import TaskSubject
@@ -33,7 +32,7 @@ from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import BASE
-from perstack.errors import Conflict, NeedsPerson, NotFound, UsageError
+from perstack.errors import Conflict, NotFound, UsageError
 from perstack.ports.tasks import TaskMemory
 
 if TYPE_CHECKING:
@@ -89,18 +88,6 @@ class OperationCall(ABC, Generic[R]):
         Raises NeedsPerson if nobody can be asked, or the answer is no.
         """
         raise needs_person(decisions, self.advice)
-
-
-Decisions: TypeAlias = tuple[NeededDecision, ...]
-
-
-def needs_person(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
-    """Return the refusal of a call that decides what only a person decides."""
-    texts = "; ".join(approvable_text(one.text) for one in decisions)
-    commands = " and ".join(f"`{one_line(one.command)}`" for one in decisions)
-    return NeedsPerson(
-        f"only a person can decide this, and {reason}: {texts}. A person can do it with {commands}{advice}"
-    )
 
 
 class Arguments(BaseModel):

@@ -81,7 +81,7 @@ class OpenCall(Fact):
     key: str
     expert_key: str
     tool_name: str
-    args: str = Field(description="The arguments as JSON, shortened.")
+    args: str = Field(description="The arguments as JSON.")
 
 
 class JobDetails(JobView):

@@ -18,12 +18,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from perstack.core.definitions.permissions import RuleSet, StandingApproval
-from perstack.core.definitions.skills import DecidedCall, definition_digest
+from perstack.core.definitions.skills import DecidedCall
 from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, policy_call
 from perstack.core.runs.commands import Call
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.state import Run
-from perstack.dataclass import dataclass
 from perstack.engine.permissions.changed_files import content_digest
 from perstack.engine.plugins.tool_catalogue import Catalogue
 
@@ -72,26 +71,6 @@ def _relative_to(root: str, name: str) -> str:
 def _has_not_begun(call: Call) -> bool:
     is_at_work = call.began or call.question is not None or bool(call.answers)
     return not is_at_work and call.delegation is None and call.settlement in (None, "retry")
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalBasis:
-    """Facts in addition to the call that an approval is bound to."""
-
-    tool_digest: str  # digest of the tool's definition
-    content: str  # digest of the file that the call changes; empty if it changes none
-
-    def change_since(self, call: Call) -> str:
-        """Return what has changed since the approval of a call was requested; empty if nothing has.
-
-        Only an approval of one call is bound to the file. Requests of earlier versions have no digests.
-        """
-        if call.tool_digest and call.tool_digest != self.tool_digest:
-            return f"the definition of {call.decided.tool_name} has changed since"
-        is_once = call.approval is not None and call.approval.decision == "once"
-        if is_once and call.content and call.content != self.content:
-            return "the file has changed since its change was shown"
-        return ""
 
 
 class Rulings:
@@ -168,13 +147,10 @@ class Rulings:
         rule_call = self._policy_call(call.part, call.decided, catalogue)
         return () if rule_call is None else await asyncio.to_thread(resolved_paths, rule_call)
 
-    async def basis(self, call: Call, catalogue: Catalogue) -> ApprovalBasis:
-        """Return the present facts in addition to the call that its approval is bound to."""
-        tool = catalogue.find(call.decided)
-        spec, args = None if tool is None else tool.spec, call.part.args
+    async def content(self, call: Call) -> str:
+        """Return the digest of the file that a call changes, as it is now; empty if it changes none."""
         workspace, decided = Path(self._workspace), call.decided
-        content = await asyncio.to_thread(content_digest, workspace, decided.skill_name, decided.tool_name, args)
-        return ApprovalBasis("" if spec is None else definition_digest(spec), content)
+        return await asyncio.to_thread(content_digest, workspace, decided.skill_name, decided.tool_name, call.part.args)
 
     def _apply_rules(
         self,

@@ -62,31 +62,31 @@ async def ask_approval(context: RunContext, call: Call) -> None:
 async def begins_as_approved(context: RunContext, call: Call) -> bool:
     """Record that an approved call begins if it is exactly what was approved. Return False if it does not begin.
 
-    If the file that it changes, or its tool's definition, is another by now, a person is asked again; a call with
-    other arguments or paths has an error result.
+    If the file that it changes is another by now, a person is asked again. A call with other arguments or paths has an
+    error result, as has one whose tool's definition is no longer that of its digest (`tool_calls`).
     """
     session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
     if call.digest != call.requested or await rulings.resolved_paths(call, catalogue) != call.leads_to:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
         session.record(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
         return False
-    change = (await rulings.basis(call, catalogue)).change_since(call)
-    if change:
-        session.record(request_event(call, await _subject(context, call), session.stamp, change))
-    else:
-        session.record(start_call_event(call, session.stamp))
-    return not change
+    is_once = call.approval is not None and call.approval.decision == "once"
+    # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
+    if is_once and call.content and call.content != await rulings.content(call):
+        again = "the file has changed since its change was shown"
+        session.record(request_event(call, await _subject(context, call), session.stamp, again))
+        return False
+    session.record(start_call_event(call, session.stamp))
+    return True
 
 
 async def _subject(context: RunContext, call: Call) -> ApprovalSubject:
     """Return what an approval of a call is bound to, as it is now."""
     rulings, catalogue = context.job.rulings, context.catalogue
-    basis = await rulings.basis(call, catalogue)
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
         await rulings.offers(call, catalogue, context.session.run.rules),
-        basis.tool_digest,
-        basis.content,
+        await rulings.content(call),
     )
 
 

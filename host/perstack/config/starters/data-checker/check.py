@@ -1,4 +1,4 @@
-"""Tests each row of a table against the rules: `python3 check.py FILE` prints a line for each that breaks one."""
+"""Tests each row of a table against the rules: `python3 -I check.py FILE` prints a line for each that breaks one."""
 
 import csv
 import sys

@@ -1,4 +1,4 @@
-"""Counts the lines of a log by level: `python3 count.py FILE`."""
+"""Counts the lines of a log by level: `python3 -I count.py FILE`."""
 
 import sys
 from collections import Counter

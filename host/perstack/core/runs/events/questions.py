@@ -188,7 +188,6 @@ class RequestApproval(LaterEvent):
     offers: Annotated[tuple[str, ...], TEXT] = Field(
         default=(), exclude_if=falsy
     )  # that may be approved for the whole Job
-    tool_digest: str = Field(default="", exclude_if=falsy)  # of the tool's name, description and schema, as offered
     # digest of the file that the call changes, `absent`, or why it cannot be read: what its diff was made from
     content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
     again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before
@@ -242,7 +241,6 @@ class RequestApproval(LaterEvent):
             requested=self.call_digest,
             leads_to=self.leads_to,
             offers=self.offers,
-            tool_digest=self.tool_digest,
             content=self.content,
             approval=None,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
+from perstack.core.base.text import approvable_text
 from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers, wider_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
@@ -107,7 +108,7 @@ def unsettled_lines(
         lines.append(
             (Span(mark, "person"), Span(clean(call.tool_name), "strong"), Span(f" of {clean(call.expert_key)}", "dim"))
         )
-        lines += [(Span("    "), Span(line)) for line in wrap(call.args, width - 4)]
+        lines += [(Span("    "), Span(line)) for line in wrap(approvable_text(call.args), width - 4)]
         lines.append(
             (
                 Span("    "),
