@@ -112,7 +112,10 @@ def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int
     overrides = Overrides(recording=str((folder / _RECORDING).resolve()))  # its answers of a person count, too
     options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION), overrides=overrides)
     # Perstack wrote this definition, so nobody is asked; a stored agreement would stay behind in the home.
-    host, lines = options.driver(agreement=Agreement(Project())), JobOutput(OutputOptions(output="human", no_input=True))
+    host, lines = (
+        options.driver(agreement=Agreement(Project())),
+        JobOutput(OutputOptions(output="human", no_input=True)),
+    )
 
     async def work(on_event: OnEvent) -> JobSummary:
         return await host.run(expert, query, on_event=on_event)
