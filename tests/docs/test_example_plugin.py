@@ -71,6 +71,7 @@ def test_the_plugin_is_there_and_its_expert_uses_it(installed: tuple[Path, str])
     ]
     (folder / "script.json").write_text(json.dumps({"experts": {"bookkeeper": {"turns": turns}}}))
     script = {"PERSTACK_PLUGINS": "perstack.testing.plugin", "PERSTACK_SCRIPT": "script.json"}
+    run(folder, python, "-m", "perstack", "trust", "--yes")
     done = run(folder, python, "-m", "perstack", "run", "bookkeeper", "Lunch", "--provider", "scripted", **script)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     results = [event["contents"][0]["text"] for event in events if event["type"] == "finishToolCall"]

@@ -120,6 +120,9 @@ def test_the_newcomers_path_in_an_empty_folder_with_no_key(perstack: str, tmp_pa
     assert none.returncode == 1
     with (folder / "perstack.toml").open("a") as file:
         file.write(TEST)
+    unasked = done(folder, perstack, "test", "writer")
+    assert (unasked.returncode, "agree to it with `perstack trust`" in unasked.stderr) == (2, True)
+    well(folder, perstack, "trust", "--yes")
     assert "1 of 1 test passed" in well(folder, perstack, "test", "writer")
     definition = folder / "perstack.toml"
     definition.write_text(definition.read_text().replace('"sleep"', '"wake"'))

@@ -38,7 +38,7 @@ def test_the_page_is_followed_from_an_empty_folder(tmp_path: Path) -> None:
     walk.folder.mkdir()
     walk.follow(PAGE)
     assert (walk.folder / "fresh" / "haiku.md").read_text() == "Each step written down.\n"
-    assert len(walk.lines) == 6
+    assert len(walk.lines) == 8
 
 
 @pytest.mark.parametrize("piece", [Recording, RecordedRun, RecordedReply, RecordedCall])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from perstack import Event, Host, JobSummary, Overrides
 from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.messages import text_of
@@ -27,6 +29,12 @@ def run(workspace: Path, model: ScriptedProvider) -> tuple[JobSummary, list[str]
             return await host.run("bookkeeper", "Note 12.50 for lunch, and tell me the total", on_event=on_event)
 
     return asyncio.run(work()), results
+
+
+@pytest.fixture(autouse=True)
+def _trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agree to the package's own definition, as its author does."""
+    monkeypatch.setenv("PERSTACK_TRUST", str(CONFIG))
 
 
 def test_an_expense_is_noted_and_added_up(tmp_path: Path) -> None:

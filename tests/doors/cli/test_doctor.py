@@ -106,6 +106,9 @@ def test_an_endpoint_that_only_a_file_of_the_folder_names_is_not_tried(machine: 
         (machine.workspace / ".env").write_text(
             f"ANTHROPIC_BASE_URL=http://127.0.0.1:{server.getsockname()[1]}\nANTHROPIC_API_KEY=sk-of-the-file\n"
         )
-        assert "endpoint of anthropic" not in findings(machine, code=0)
+        result = machine.run("doctor", "--json")
+        assert (result.code, "endpoint of anthropic" in result.out) == (1, False)  # nor does its key count
+        assert ".env" in result.err
+        assert "--env-path" in result.err
         with pytest.raises(TimeoutError):
             server.accept()

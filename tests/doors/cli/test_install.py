@@ -105,7 +105,9 @@ def test_the_lock_stands_beside_the_definition(shop: Terminal, tmp_path: Path) -
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (shop.workspace / "perstack.toml").rename(elsewhere / "perstack.toml")
-    assert shop.call("install", "--config", str(elsewhere / "perstack.toml")).code == 0
+    place = ("--config", str(elsewhere / "perstack.toml"))
+    assert shop.call("trust", "--yes", *place).code == 0
+    assert shop.call("install", *place).code == 0
     assert (elsewhere / "perstack.lock").is_file()
 
 

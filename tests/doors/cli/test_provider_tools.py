@@ -142,9 +142,10 @@ def test_the_offered_tools_are_listed_and_rules_about_them_can_be_tested(termina
 
 def test_a_person_has_to_trust_a_definition_with_tools_that_reach_others(terminal: Terminal, tmp_path_factory) -> None:
     terminal.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    terminal.project(EXPERT, a=[TURN])
+    terminal.project(EXPERT, a=[TURN]).as_stranger()
     refused = terminal.call("run", "a", "q", "--provider", "scripted")
     assert refused.code == 2
-    assert "webSearch, which the provider of the model runs (providerTools of a)" in refused.err
+    assert "experts.a.providerTools" in refused.err
+    assert '"webSearch"' in terminal.call("trust", "--show").out
     assert terminal.call("trust", "--yes").code == 0
     assert terminal.call("run", "a", "q", "--provider", "scripted").code == 0

@@ -59,6 +59,8 @@ STEPS: tuple[NextStep, ...] = (
     LogIn("tracker"),
     Trust(),
     Trust("/there"),
+    Trust(is_state=True),
+    Trust(is_state=True, storage="file:there"),
 )
 PHRASES = (cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, acp.tui_phrase, acp.plain_phrase, in_words)
 COMMAND = re.compile(r"\bperstack [a-z]+|(?<![\w-])--[a-z][a-z-]*|leave out")
@@ -68,6 +70,7 @@ COMMAND_NAME = re.compile(
 NAMES = ("perstack serves", "this perstack reads", "update perstack", "is out of date")
 BELOW_THE_DOORS = ("core", "engine", "ports", "config", "host.py", "errors.py", "next_steps.py")
 WRITTEN_FOR_PEOPLE = {
+    "config/state_marks.py": "perstack state ",
     "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
 """Modules with such a text, and that text: the first line of a file, which says who wrote it."""
@@ -95,7 +98,10 @@ def test_each_door_has_words_for_each_step(said: object) -> None:
 )
 def test_each_phrase_is_of_a_step(phrases: Mapping[str, str]) -> None:
     resumed = (Resume("tea", kind, needs) for kind in get_args(Kind) for needs in (None, *get_args(Option)))
-    others = (GiveAnswer("tea", is_approval=True), *(Inspect(place) for place in get_args(Listing)))
+    others = (
+        *(GiveAnswer("tea", is_approval=True, is_shown=shown) for shown in (False, True)),
+        *(Inspect(place) for place in get_args(Listing)),
+    )
     names = [phrase_name(step) for step in (*STEPS, *resumed, *others)]
     assert [phrase for phrase in phrases if not any(f"{name} ".startswith(f"{phrase} ") for name in names)] == []
 

@@ -68,7 +68,7 @@ def test_a_tool_that_is_not_the_locked_one_is_offered_as_it_was_and_its_call_is_
     ]
     refusal = (
         "Not run: it needs a person's approval (its definition is not the one of perstack.lock), and nobody is there"
-        " to give it. To agree to the tool as it is now, run `perstack install`, or begin a new Job without a lock."
+        " to give it. To agree to the tool as it is now, lock the tools again, or begin a new Job without a lock."
     )
     assert results(seen) == [refusal] * 2
 

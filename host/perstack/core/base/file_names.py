@@ -49,7 +49,7 @@ def protected_by_name(parts: Parts, *, change: bool = False) -> str | None:
         if name in _GIT_LINKS and not _GIT_CONFIG_NAMES.isdisjoint(parts[index + 1 :]):
             return "what git executes"
         if name == STATE_FOLDER and is_state_content(*parts[index + 1 : index + 2]):
-            return "the state of a perstack project"
+            return "the state of a project"
         if change and name in _GIT_LINKS:
             return "git's own"
     return None

@@ -74,7 +74,7 @@ class StateGate:
             from perstack.engine.context.waiting_work import waiting_work  # only refusals and `perstack trust` need it
 
             raise NotAgreed(
-                f"{self._storage.location}: your perstack did not make this state, so it is shown and not acted upon",
+                f"{self._storage.location}: your installation did not make this state, so it is only shown",
                 page=await waiting_work(self._storage.as_evidence()),
                 agree=self.mark.agree,
                 next_steps=(Trust(is_state=True, storage=self._named),),

@@ -35,7 +35,7 @@ from perstack.ports.skill import SkillSession
 SANDBOXED = "(This ran in a sandbox with few files and no network, unless [sandbox] says more: exec is not named.)"
 
 _REMEDY = f"To have it run, add {REMEDY} to the definition."
-_REMEDY_OF_CHANGE = "To agree to the tool as it is now, run `perstack install`, or begin a new Job without a lock."
+_REMEDY_OF_CHANGE = "To agree to the tool as it is now, lock the tools again, or begin a new Job without a lock."
 _MAX_CHANGE_CHARS = 20_000  # characters of a tool's changed definition that a question shows
 _TOO_LONG = f"Its changed definition has more than {_MAX_CHANGE_CHARS:,} characters. {_REMEDY_OF_CHANGE}"
 _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_REMEDY}"

@@ -7,6 +7,8 @@ and the results of programs are recorded; permission rules, delegates, files and
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shlex
 import sys
 from collections.abc import Generator
@@ -17,16 +19,20 @@ from tempfile import TemporaryDirectory
 import click
 
 from perstack.config.project import DEFINITION, Template, templates
+from perstack.config.trust import Agreement
 from perstack.core.base.text import one_line
+from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import has_screen, print_out
+from perstack.doors.shared.agreements import agree_to_written
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
+from perstack.ports.environment import STATE_KEY
 
 _TEMPLATE = "data-checker"
 _RECORDING = "tests/orders.json"
@@ -45,6 +51,8 @@ def demo_command(to: str | None) -> None:
     _, _, expert, query = shlex.split(template.command)
     with _folder(to) as folder:
         _write(template, folder)
+        if to is not None:
+            agree_to_written(folder)
         print_out(
             f"A recorded example: its replies were written for it, and no model is called.\n\n$ {template.command}"
         )
@@ -61,7 +69,7 @@ def demo_command(to: str | None) -> None:
 @contextmanager
 def _folder(to: str | None) -> Generator[Path]:
     if to is None:
-        with TemporaryDirectory(prefix="perstack-demo-") as name:
+        with TemporaryDirectory(prefix="perstack-demo-") as name, _own_state_key():
             yield Path(name)
         return
     folder = Path(to)
@@ -72,6 +80,19 @@ def _folder(to: str | None) -> Generator[Path]:
     except OSError as error:
         raise UsageError(f"--to {to} cannot be made: {(error.strerror or '').lower()}; name another folder") from None
     yield folder
+
+
+@contextmanager
+def _own_state_key() -> Generator[None]:
+    """Mark state by a key of this process: without one, the first demo would leave a key file in the user's home."""
+    if os.environ.get(STATE_KEY):
+        yield
+        return
+    os.environ[STATE_KEY] = secrets.token_hex(32)
+    try:
+        yield
+    finally:
+        del os.environ[STATE_KEY]
 
 
 def _write(template: Template, folder: Path) -> None:
@@ -90,7 +111,11 @@ def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int
     """Run the Expert, and return its Job, None if it was interrupted before it began, with the exit status."""
     overrides = Overrides(recording=str((folder / _RECORDING).resolve()))  # its answers of a person count, too
     options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION), overrides=overrides)
-    host, lines = options.driver(), JobOutput(OutputOptions(output="human", no_input=True))
+    # Perstack wrote this definition, so nobody is asked; a stored agreement would stay behind in the home.
+    host, lines = (
+        options.driver(agreement=Agreement(Project())),
+        JobOutput(OutputOptions(output="human", no_input=True)),
+    )
 
     async def work(on_event: OnEvent) -> JobSummary:
         return await host.run(expert, query, on_event=on_event)
