@@ -224,7 +224,7 @@ class StateMark:
 def _mac(key: bytes, name: str, identity: str) -> str:
     from hmac import digest
 
-    return digest(key, f"perstack state {name} {identity}".encode(), sha256).hex()
+    return digest(key, f"state mark {name} {identity}".encode(), sha256).hex()
 
 
 def _identity(state: LocalState) -> str:

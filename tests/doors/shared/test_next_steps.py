@@ -70,12 +70,15 @@ COMMAND_NAME = re.compile(
 NAMES = ("perstack serves", "this perstack reads", "update perstack", "is out of date")
 BELOW_THE_DOORS = ("core", "engine", "ports", "config", "host.py", "errors.py", "next_steps.py")
 WRITTEN_FOR_PEOPLE = {
-    "config/state_marks.py": "perstack state ",
     "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
 """Modules with such a text, and that text: the first line of a file, which says who wrote it."""
-TABLES = ("core/permissions/programs.py", "core/base/secrets.py", "core/definitions/settings.py")
-"""Modules that name the options of other programs, or declare options of the command line with their help."""
+TABLES = (
+    *("core/permissions/programs.py", "core/base/secrets.py", "core/definitions/settings.py"),
+    *("core/base/decisions.py", "core/jobs/decisions.py", "core/tasks/decisions.py"),
+)
+"""Modules that name the options of other programs, declare options of the command line with their help, or declare the
+command by which a person decides what a call from elsewhere may not."""
 
 
 def test_every_step_is_tried() -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from perstack.core.permissions.shell import parts_of_script, without_place
 from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand
 
 # Tables: programs that run others, and the arguments that make them do so.
@@ -161,14 +160,26 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
         yield replace(command, is_around=True)
         if command.assignments:
             yield replace(command, reason=SETS_VARIABLES)
-        for part in parts_of_script(script, is_bash=name == "bash"):
-            inner = without_place(part) if command.is_elsewhere else part
+        for part in _parts_of_script(script, is_bash=name == "bash"):
+            inner = _without_place(part) if command.is_elsewhere else part
             yield from parts_of(inner, depth + 1) if isinstance(inner, ShellCommand) else (inner,)
         return
     reason = _reason(name, command)
     yield replace(command, reason=reason or command.reason, is_by_option=_is_by_option(name, words[1:]))
     if reason or name in WRAPPERS:
         yield from _commands_in_arguments(words, depth)
+
+
+def _parts_of_script(script: str, *, is_bash: bool = False) -> Iterator[Part]:
+    from perstack.core.permissions.shell import parts_of_script  # the grammar is slow to import, and few calls need it
+
+    return iter(parts_of_script(script, is_bash=is_bash))
+
+
+def _without_place(part: Part) -> Part:
+    from perstack.core.permissions.shell import without_place  # as above
+
+    return without_place(part)
 
 
 def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
@@ -178,7 +189,7 @@ def redirects_of(words: Sequence[str], depth: int = 0) -> Iterator[Redirect]:
     for index in range(min(len(words), _MAX_WORDS)):
         name = program_name(words[index])
         script = _script(name, ShellCommand(tuple(words[index:]))) if name in SHELLS else None
-        for part in parts_of_script(script, is_bash=name == "bash") if script is not None else ():
+        for part in _parts_of_script(script, is_bash=name == "bash") if script is not None else ():
             if isinstance(part, Redirect):
                 yield part
             elif isinstance(part, ShellCommand):
@@ -283,7 +294,7 @@ def _commands_in_arguments(words: Sequence[str], depth: int) -> Iterator[Part]:
         if re.search(r"[\s;&|]", words[index]):
             yield from _mark_around(
                 inner_part
-                for part in parts_of_script(words[index])
+                for part in _parts_of_script(words[index])
                 if isinstance(part, ShellCommand)
                 for inner_part in parts_of(part, depth + 1)
             )
