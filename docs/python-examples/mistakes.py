@@ -3,6 +3,8 @@ import perstack
 
 def who_must_act(error: perstack.PerstackError) -> str:
     match error:
+        case perstack.NotAgreed() | perstack.NeedsPerson():
+            return "a person, who has to agree"
         case perstack.NotFound() | perstack.NotAllowed() | perstack.CannotServe() | perstack.UsageError():
             return "the caller"
         case perstack.DefinitionError():

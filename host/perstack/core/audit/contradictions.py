@@ -12,10 +12,8 @@ from hashlib import sha256
 from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.runs.decide import report_of
-from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.events.base import Repetition, is_emptied
-from perstack.core.runs.facts import Delegation
-from perstack.core.runs.messages import text_of
+from perstack.core.runs.facts import DelegateReport, Delegation
 from perstack.core.runs.state import Run
 from perstack.errors import UsageError
 
@@ -56,19 +54,20 @@ def _narrowed(own: SandboxPolicy | None, above: SandboxPolicy | None) -> Sandbox
         return above
 
 
-def of_result(event: FinishToolCall, delegate: Run) -> Iterator[Repetition]:
+def of_result(
+    tool_name: str, shown: str, report: DelegateReport | None, delegate: Run, *, is_error: bool
+) -> Iterator[Repetition]:
     """Yield what the result of a call says otherwise than the log of the delegate, at the end that the result names."""
     is_completed = delegate.status == "completed"
-    text, shown = delegate.result or "", text_of(event.contents)
+    text = delegate.result or ""
     if delegate.value is not None:
         text = json.dumps(delegate.value, ensure_ascii=False)
     is_unknown = is_emptied(shown) or is_emptied(delegate.result)
-    repetitions = [Repetition("that it failed", event.is_error, not is_completed)]
+    repetitions = [Repetition("that it failed", is_error, not is_completed)]
     # a long text is a blob, which the shortened one names
     if is_completed and sha256(text.encode("utf-8", "replace")).hexdigest() not in shown:
         repetitions.append(Repetition("the delegate's result", shown, text, is_emptied=is_unknown))
-    if event.report is not None:
-        report = report_of(delegate, event.tool_name)
-        is_unknown = is_emptied(event.report.text)
-        repetitions.append(Repetition("the delegate's report", event.report, report, is_emptied=is_unknown))
+    if report is not None:
+        known = report_of(delegate, tool_name)
+        repetitions.append(Repetition("the delegate's report", report, known, is_emptied=is_emptied(report.text)))
     yield from (repetition for repetition in repetitions if repetition.contradiction is not None)

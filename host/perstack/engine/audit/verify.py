@@ -44,7 +44,7 @@ from perstack.core.runs.events import (
 from perstack.core.runs.events.base import Repetition
 from perstack.core.runs.evolve import contradictions
 from perstack.core.runs.facts import Delegation
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
+from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, text_of
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -503,7 +503,8 @@ def _check_delegates(check: JobCheck) -> None:
         head = event.delegate
         delegate = None if head is None else check.states_at.get((head.run_id, head.seq))
         if delegate is not None and run_id not in check.unsealed:
-            for repetition in of_result(event, delegate):
+            shown = text_of(event.contents)
+            for repetition in of_result(event.tool_name, shown, event.report, delegate, is_error=event.is_error):
                 check.add_contradiction(run_id, seq, event.type, repetition)
 
 
