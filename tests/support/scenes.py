@@ -109,11 +109,13 @@ async def question(screen: Screen) -> None:
 
 async def approval(screen: Screen) -> None:
     await _begin(screen, "releaser", "Release it")
-    await screen.sees("wants to call", "+version 2", "y yes")
-
+    await screen.sees("wants to call")
     if "Tab, then" in screen.text():  # keys still go to the text that was just typed
         await screen.press("tab")
     await screen.sees_no("Tab, then")
+    if "before a yes" in screen.text():  # the call does not fit: a yes is taken once its end was visible
+        await screen.press("end")
+    await screen.sees("y yes")
 
 
 async def scrolled(screen: Screen) -> None:
