@@ -98,6 +98,7 @@ def _given(command: str, folder: Path) -> str:
         "TZ": "UTC",
         "PERSTACK_PLUGINS": "perstack.testing.plugin",
         "PERSTACK_SCRIPT": "script.json",
+        "PERSTACK_TRUST": os.path.realpath(folder),
     }
     program = [sys.executable, "-m", *shlex.split(command)]
     process = subprocess.Popen(program, cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
