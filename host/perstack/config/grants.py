@@ -87,7 +87,7 @@ class ProjectGrants:
     def add(self, rule: str, by: By, pins: Definitions | None = None) -> None:
         """Add a grant for tools with these definitions; an equal rule's grant gets them in addition.
 
-        Without `pins` a grant holds for tools of the host, and for those that perstack.lock has. Raises StorageError.
+        Without `pins` a grant holds for tools of the host, and for locked tools of perstack.lock. Raises StorageError.
         """
 
         def added(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:

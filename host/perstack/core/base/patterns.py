@@ -233,7 +233,7 @@ def _path_pattern(glob: str, *, is_strict: bool) -> str:
     pattern = _mark_escaped(_plain(glob))
     if pattern.endswith("/"):
         pattern += "**"
-    # `./name` is one file for a rule that allows; one that denies keeps meaning the name in any folder
+    # in an allow rule `./name` is one file; a deny rule keeps meaning the name in any folder
     is_anywhere = "/" not in pattern and (is_strict or not glob.startswith("./"))
     body = "".join(_translated(pattern))
     last = pattern.rpartition("/")[2]

@@ -67,7 +67,7 @@ PathUse = Literal["read", "write"]  # what a tool does with a path; also the rul
 
 
 def path_uses(subject: Subject, argument: str, effect: Effect) -> tuple[PathUse, ...]:
-    """Return what a tool does with the paths in an argument. Without a word on it, one that has effects does both."""
+    """Return whether a tool reads or writes the paths in an argument: both, if it has effects and declares neither."""
     uses: list[PathUse] = []
     if argument in subject.reads:
         uses.append("read")

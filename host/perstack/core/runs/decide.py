@@ -201,7 +201,7 @@ class ApprovalSubject:
     leads_to: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()
     content: str = ""
-    changes: tuple[str, ...] = ()  # lines of the definition that differ from the one that was agreed to
+    changes: tuple[str, ...] = ()  # lines of the definition that differ from the agreed one
 
 
 def request_event(

@@ -191,7 +191,7 @@ class RequestApproval(LaterEvent):
     # digest of the file that the call changes, `absent`, or why it cannot be read: what its diff was made from
     content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
     again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before
-    # lines of the tool's definition that differ from the one that was agreed to
+    # lines of the tool's definition that differ from the agreed one
     changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
 
     def question(self, call: Call, expert: Expert) -> OpenQuestion:
