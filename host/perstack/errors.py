@@ -131,7 +131,8 @@ class ProviderError(PerstackError):
 
     `name` is a short stable word (`RateLimit`, `Timeout`, `BadRequest`, …), `status_code` the HTTP status if there was
     one, `retry_after` the seconds that the endpoint asked to wait. For a `ContextOverflow`, `context_window` is the
-    number of tokens that the model's context can hold, if the endpoint said so.
+    number of tokens that the model's context can hold, if the endpoint said so. `may_not_fit` is True for a refusal
+    without a known cause, which may be that the request is too large.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class ProviderError(PerstackError):
         is_retryable: bool = False,
         retry_after: float | None = None,
         context_window: int | None = None,
+        may_not_fit: bool = False,
         next_steps: Sequence[NextStep] = (),
     ) -> None:
         """Create the error; by default it is not retried."""
@@ -152,6 +154,7 @@ class ProviderError(PerstackError):
         self.is_retryable = is_retryable
         self.retry_after = retry_after
         self.context_window = context_window
+        self.may_not_fit = may_not_fit
 
 
 class MissingCredential(ProviderError):
