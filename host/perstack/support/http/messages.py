@@ -42,6 +42,7 @@ from perstack.core.runs.messages import (
     ReplyPart,
     ToolCallPart,
     ToolMessage,
+    ToolResultPart,
     UserMessage,
     readable_result,
 )
@@ -245,6 +246,11 @@ def blob_placeholder(part: BlobPart, why: str = "this model cannot be shown this
     return f"[{name}{part.mime_type}, {part.size} bytes: {why}]"
 
 
+def with_failed_result(result: ToolResultPart) -> str:
+    """Return the text before media of a failed result that a format cannot hold in the result itself."""
+    return f"Returned with the failed result of {result.tool_name}:"
+
+
 def legal_id(call_id: str) -> str:
     """Return a tool call id that every vendor accepts: other vendors' ids may have dots and colons, or be longer."""
     if call_id and len(call_id) <= _MAX_ID_CHARS and not _ILLEGAL_IN_ID.search(call_id):
@@ -289,7 +295,7 @@ async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str,
 
 
 def _is_sendable(mime_type: str) -> bool:
-    return mime_type in IMAGE_TYPES or mime_type == PDF or is_text(mime_type)
+    return mime_type.startswith("image/") or mime_type == PDF or is_text(mime_type)
 
 
 def _blobs_of(message: Message) -> Iterator[BlobPart]:
