@@ -34,6 +34,10 @@ class UnreadableImage(PerstackError):
     """An image that cannot be decoded here, with the reason."""
 
 
+class MissingPillow(UnreadableImage):
+    """An image that could perhaps be decoded if Pillow was installed."""
+
+
 @dataclass(frozen=True, slots=True)
 class SmallerImage:
     """An image as PNG or JPEG."""
@@ -50,7 +54,7 @@ def smaller_image(data: bytes, *, max_side: int | None, max_pixels: int | None, 
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise UnreadableImage("making it fit needs Pillow, which is not installed (pip install pillow)") from None
+        raise MissingPillow("making it fit needs Pillow, which is not installed (pip install pillow)") from None
     try:
         with _ONE_AT_A_TIME, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings of odd files, and of sizes, which are limited here
@@ -93,9 +97,7 @@ def _written(
     raise UnreadableImage("it cannot be made small enough")
 
 
-def _target(
-    size: tuple[int, int], max_side: int | None, max_pixels: int | None, *, is_large: bool
-) -> tuple[int, int]:
+def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None, *, is_large: bool) -> tuple[int, int]:
     """Return the size in pixels that an image gets, with the same proportions."""
     width, height = size
     if not is_large and _fits(size, max_side, max_pixels):
@@ -109,9 +111,7 @@ def _target(
 
 def _fits(size: tuple[int, int], max_side: int | None, max_pixels: int | None) -> bool:
     width, height = size
-    return (max_side is None or max(width, height) <= max_side) and (
-        max_pixels is None or width * height <= max_pixels
-    )
+    return (max_side is None or max(width, height) <= max_side) and (max_pixels is None or width * height <= max_pixels)
 
 
 def _upright(image: Image) -> Image:

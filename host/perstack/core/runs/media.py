@@ -65,6 +65,7 @@ def media_type(data: bytes) -> str | None:
     """Return the media type of an image or a PDF, from its bytes; None for anything else."""
     return image_type(data) or pdf_type(data) or other_image_type(data)
 
+
 _TILE_PIXELS = 512
 _TILE_TOKENS = 5_667
 _IMAGE_TOKENS_MEDIA = 2_833  # openAI, «Images and vision»: gpt-4o-mini, most tokens per pixel of all models
@@ -314,8 +315,17 @@ def readable_medium(part: BlobPart, data: bytes) -> ResultContent:
 
 def unreadable(kind: str, name: str | None, reason: str) -> str:
     """Return the text for the model in place of an image or document."""
+    return f"[{_noun(kind, name)} could not be read: {reason}]"
+
+
+def left_out(part: BlobPart, reason: str) -> str:
+    """Return the text for the model in place of an image or document that its endpoint does not take."""
+    return f"[{_noun(part.mime_type, part.name)} left out: {reason}]"
+
+
+def _noun(kind: str, name: str | None) -> str:
     noun = "document" if kind == PDF else "image"
-    return f"[{f'{noun} {name}' if name else noun} could not be read: {reason}]"
+    return f"{noun} {name}" if name else noun
 
 
 def _why_unreadable(data: bytes) -> str:

@@ -49,9 +49,6 @@ class MediaLimits:
         return self.max_side_pixels_of_many if is_many else self.max_side_pixels
 
 
-NO_LIMITS = MediaLimits()
-
-
 @dataclass(frozen=True, slots=True)
 class Medium:
     """An image or document of a request, as it is sent."""

@@ -27,7 +27,7 @@ from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
 from perstack.engine.runs.generation import error_info
 from perstack.engine.runs.job_context import JobContext, RunContext
-from perstack.engine.runs.media import with_readable_media
+from perstack.engine.runs.media import substitutes_for, with_readable_media
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult, Toolset
@@ -129,6 +129,7 @@ class Sampling:
             allow_tools=False,
             max_tokens=request.max_tokens if granted is None else granted.max_tokens,
             temperature=request.temperature,
+            adaptations=await substitutes_for(context, messages),
             expert_key=start.expert_key,
             place=context.session.place if context.plays_recording else None,
             purpose="sample",

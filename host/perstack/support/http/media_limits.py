@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from perstack.core.runs.media_limits import COMMON_IMAGE_TYPES, NO_LIMITS, MediaLimits
+from perstack.core.runs.media_limits import COMMON_IMAGE_TYPES, MediaLimits
 from perstack.dataclass import dataclass
 
 _MEBIBYTE = 1 << 20
@@ -123,7 +123,7 @@ ROWS = (
 
 
 def limits_of(provider: str, model: str) -> MediaLimits:
-    """Return the limits of a provider's endpoint for a model; no limits for an unknown one."""
+    """Return the limits of a provider's endpoint for a model; only the common types of images for an unknown one."""
     matches = (row for row in ROWS if provider in row.providers and re.search(row.models, model))
     row = next(matches, None)
-    return NO_LIMITS if row is None else row.limits
+    return MediaLimits() if row is None else row.limits
