@@ -35,6 +35,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Offere
 from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
     CONTINUE,
+    NO_TEXT,
     ListEncoder,
     Text,
     Wire,
@@ -149,7 +150,7 @@ _HOSTED = {
 def _items(message: Message, contents: ContentEncoder, offered: frozenset[str]) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return [{"type": "message", "role": "user", "content": contents.encode(message.contents)}]
+            return [{"type": "message", "role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return [_result(result, contents) for result in message.contents]
         case ExpertMessage():
