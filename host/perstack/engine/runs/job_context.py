@@ -12,6 +12,7 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import Skill, with_tools
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
+from perstack.core.runs.adaptations import Adaptations, new_adaptations
 from perstack.core.runs.events import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -158,6 +159,16 @@ class JobContext:
             earlier = {name: other.definitions[name] for name in equal & other.definitions.keys()}
             found = merged_definitions(earlier, found)
         return found
+
+    def missing_adaptations(self, run: Run) -> Adaptations:
+        """Return what other Runs of the Job have learned about the endpoint of this Run's model, and this one has not.
+
+        Fields hold for every request; tools, media and thinking are of one Run.
+        """
+        sessions = [session.run for session in self.sessions.values() if session.has_begun]
+        others = (*self.runs.values(), *sessions)
+        learned = (item for other in others for item in other.adaptations_by_model.get(run.on, ()))
+        return new_adaptations(run.adaptations, (item for item in learned if item.part == "field"))
 
     def vault(self, run: Run) -> SecretVault | None:
         """Return the secrets that tools of the Job have shown in this process; None for a Run that masks none."""

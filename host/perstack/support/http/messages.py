@@ -32,6 +32,7 @@ from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.adaptations import Adaptations, adapted_message, of_messages
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -397,17 +398,30 @@ def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], m
     `key` must contain all that the encoding of a message depends on, except blobs. `make` returns the encoding
     function.
     """
+    adaptations = of_messages(request.adaptations)
+    key = (key, adaptations) if adaptations else key
     existing = request.memo.get(key)
     if isinstance(existing, kind) and existing.is_continued_by(request.messages):
         return existing
-    encoder = kind(make())
+    write = make()
+    encoder = kind(_adapting(write, adaptations) if adaptations else write)
     request.memo[key] = encoder
     return encoder
 
 
+def _adapting(write: Write, adaptations: Adaptations) -> Write:
+    def write_adapted(message: Message, blobs: Mapping[str, bytes]) -> Iterable[JsonObject]:
+        return write(adapted_message(message, adaptations), blobs)
+
+    return write_adapted
+
+
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
     """Return the bytes of the blobs that `encoder` lacks for this request."""
-    return await load_blobs(encoder.missing(request.messages), request.blobs)
+    adaptations = of_messages(request.adaptations)
+    missing = encoder.missing(request.messages)
+    messages = [adapted_message(message, adaptations) for message in missing] if adaptations else missing
+    return await load_blobs(messages, request.blobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +447,7 @@ def request_prefix(request: GenerationRequest, key: str, settings: object, make:
         request.temperature,
         request.output,
         request.provider_tools,
+        request.adaptations,
     )
     prefix = request.memo.get(("prefix", key))
     if not isinstance(prefix, _Prefix) or prefix.inputs != inputs:
