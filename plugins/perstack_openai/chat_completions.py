@@ -60,6 +60,7 @@ from perstack_openai.reasoning import (
     thinking_parts,
     thinking_text,
 )
+from perstack_openai.refusals import REQUIRED
 from perstack_openai.strict_messages import AlternatingEncoder, BridgingEncoder
 
 # Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
@@ -68,6 +69,7 @@ from perstack_openai.strict_messages import AlternatingEncoder, BridgingEncoder
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """Encode the body of `POST /chat/completions`. `blobs` need only contain what `items_of_chat` lacks."""
+    dialect = dialect.adapted(request.adaptations)
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
     prefix = request_prefix(request, "chat", dialect, lambda: _head(request, dialect))
@@ -97,7 +99,7 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
     limit = dialect.limit_name
     options: JsonObject = {
-        limit: dialect.most_tokens(request),
+        **({} if limit is None else {limit: dialect.most_tokens(request)}),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
         **_reasoning(request, dialect),
@@ -110,13 +112,11 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     schema = dialect.schema_format(request)
     if schema is not None:
         head["response_format"] = {"type": "json_schema", "json_schema": schema}
-    head = {name: value for name, value in head.items() if name in (*_REQUIRED, limit) or not dialect.refuses(name)}
+    head = {
+        name: value for name, value in head.items() if name in REQUIRED or name == limit or not dialect.refuses(name)
+    }
     head["messages"] = [{"role": "system", "content": request.instruction}] if request.instruction.strip() else []
     return head
-
-
-_REQUIRED = frozenset({"model", "messages", "stream", "tools", "role", "content", "tool_calls", "tool_call_id"})
-"""Fields without which there is no request: an endpoint that refuses one cannot be used."""
 
 
 def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -159,14 +159,10 @@ def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> list
     if not calls and not text.strip():
         return []
     fields = {**_needed_reasoning(message, dialect, owner), **message_fields(message, owner)}
-    reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **fields}
+    reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_taken(fields, dialect)}
     if calls:
         reply["tool_calls"] = calls
-    return [{name: value for name, value in reply.items() if _is_taken(name, dialect)}]
-
-
-def _is_taken(name: str, dialect: Dialect) -> bool:
-    return name in _REQUIRED or not dialect.refuses(f"messages.{name}")
+    return [reply]
 
 
 def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
@@ -190,14 +186,11 @@ _NO_CONTENT: Mapping[str, JsonValue] = {"null content": None, "empty content": "
 
 def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
     """Return the reasoning field of a server that rejects a history of calls without one, even an empty one."""
-    name = dialect.profile.needs_reasoning
-    if name is None or dialect.profile.reasoning_models.search(owner.model) is None:
-        return {}
-    return {name: plain_thinking(message) or dialect.profile.no_reasoning}
+    name = dialect.needed_reasoning(owner.model)
+    return {} if name is None else {name: plain_thinking(message) or dialect.profile.no_reasoning}
 
 
 def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
-    fields = call_fields(call, owner)
     return {
         "id": dialect.call_id(call.tool_call_id),
         "type": "function",
@@ -205,8 +198,12 @@ def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner) -> JsonObjec
             "name": legal_tool_name(call.tool_name),
             "arguments": json.dumps(arguments_of(call), ensure_ascii=False),
         },
-        **{name: value for name, value in fields.items() if _is_taken(name, dialect)},
+        **_taken(call_fields(call, owner), dialect),
     }
+
+
+def _taken(fields: JsonObject, dialect: Dialect) -> JsonObject:
+    return {name: value for name, value in fields.items() if not dialect.refuses(f"messages.{name}")}
 
 
 def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]:

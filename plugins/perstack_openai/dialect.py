@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Literal
 
@@ -11,6 +12,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
+from perstack.core.runs.adaptations import Adaptations, names_in
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
@@ -45,6 +47,7 @@ class Dialect:
     """Key of opaque parts: no other provider, and over Chat Completions no other server, can read them."""
     refused: frozenset[str] = frozenset()
     """Fields and forms that the endpoint has refused, in the words of `profiles`, in addition to those of its row."""
+    needed: frozenset[str] = frozenset()  # fields of messages that it has missed
     takes_images: bool = True
     takes_documents: bool = True
     max_tokens: int | None = None
@@ -54,6 +57,13 @@ class Dialect:
     reasoning_summary: str | None = None
     structured_output: bool | None = None
     """True if the server accepts a schema for a reply; None to judge by the model's name."""
+
+    def adapted(self, adaptations: Adaptations) -> Dialect:
+        """Return the options after what the endpoint has refused."""
+        if not adaptations:
+            return self
+        refused = names_in(adaptations, "field") | names_in(adaptations, "field", "plain")
+        return replace(self, refused=refused, needed=names_in(adaptations, "field", "replaced"))
 
     def refuses(self, name: str) -> bool:
         """Return whether the endpoint is known to refuse a field or form."""
@@ -74,10 +84,16 @@ class Dialect:
         return {name: value for name, value in settings.items() if value is not None}
 
     @property
-    def limit_name(self) -> str:
-        """The name of the reply's limit: the usual one here, or the other if that was refused."""
-        other = "max_completion_tokens" if self.profile.max_tokens == "max_tokens" else "max_tokens"
-        return other if self.profile.max_tokens in self.refused else self.profile.max_tokens
+    def limit_name(self) -> str | None:
+        """The name of the reply's limit: the usual one here, or the other if that was refused; None after both."""
+        names = sorted(("max_tokens", "max_completion_tokens"), key=lambda name: name != self.profile.max_tokens)
+        return next((name for name in names if name not in self.refused), None)
+
+    def needed_reasoning(self, model: str) -> str | None:
+        """Return the field that each earlier reply with calls must have; None without such a need."""
+        missed = next((name.removeprefix("messages.") for name in self.needed), None)
+        is_known = self.profile.reasoning_models.search(model) is not None
+        return missed or (self.profile.needs_reasoning if is_known else None)
 
     def call_id(self, call_id: str) -> str:
         """Return an id of a call that the server accepts."""

@@ -77,7 +77,7 @@ class Profile:
     reasoning: tuple[str, ...] = ()  # fields in which its reasoning comes, for people; any other is understood as well
     needs_reasoning: str | None = None  # field that each earlier reply with calls must have
     reasoning_models: re.Pattern[str] = re.compile("")  # models with that need
-    no_reasoning: str = ""  # content of that field for a reply that came without, or from elsewhere
+    no_reasoning: str = " "  # content of that field for a reply that came without, or from elsewhere
     reads_tags: bool = True  # `<think>` at the start of a reply's text begins reasoning
     thinking_switch: Literal["none", "on and off", "off"] = "none"
     """What its field `thinking` does: switch reasoning, in addition to the effort, or only off, as no effort does."""
@@ -147,6 +147,7 @@ PROFILES: tuple[Profile, ...] = (
         refuses=frozenset({"max_completion_tokens", "consecutive users", "null content"}),
         reasoning=("reasoning_content",),
         needs_reasoning="reasoning_content",  # «Missing `reasoning_content` field in the assistant message»
+        no_reasoning="",
         thinking_switch="on and off",
         models=ModelRules(efforts=(Efforts(minimal="low", medium="high"),)),
     ),
@@ -311,7 +312,6 @@ PROFILES: tuple[Profile, ...] = (
         reasoning=("reasoning_content",),
         needs_reasoning="reasoning_content",  # «thinking is enabled but reasoning_content is missing»
         reasoning_models=re.compile("kimi"),
-        no_reasoning=" ",
         usage_at="choice",
         thinking_switch="off",
         models=ModelRules(fixed_temperature=True),

@@ -15,13 +15,17 @@ Change together: a new option in `Dialect` with its settings classes and `reply_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.adaptations import Adaptation
+from perstack.core.runs.context import OVERFLOW
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
@@ -29,6 +33,7 @@ from perstack.support.http.provider import HttpProvider
 from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
 from perstack_openai.profiles import profile_named
+from perstack_openai.refusals import missing_reasoning, refused_parts
 
 if TYPE_CHECKING:
     from perstack_openai.chat_completions import ChatDecoder
@@ -52,13 +57,34 @@ class OpenAIProvider(HttpProvider):
         return await self._responses(request, on_delta)
 
     @override
+    def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
+        if error.name == OVERFLOW:
+            return ()  # what is too long is shortened, not left out
+        body = self._body(request)
+        return missing_reasoning(body, error.message) or refused_parts(body, error.message, error.answer)
+
+    def _body(self, request: GenerationRequest) -> JsonObject:
+        """Return the request as it was sent: the encoder in its memo has every message, and needs no blobs."""
+        dialect = self._connection.dialect
+        if self._connection.api == "chat":
+            from perstack_openai.chat_completions import encode_chat
+
+            encoded = encode_chat(request, dialect, {})
+        else:
+            from perstack_openai.responses_api import encode_responses
+
+            encoded = encode_responses(request, dialect, {})
+        body: JsonObject = json.loads(encoded)
+        return body
+
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
         return self._connection.dialect.takes(mime_type)
 
     async def _chat(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.chat_completions import ChatDecoder, encode_chat, items_of_chat
 
-        dialect = self._connection.dialect
+        dialect = self._connection.dialect.adapted(request.adaptations)
         blobs = await missing_blobs(request, items_of_chat(request, dialect))
         decoder = ChatDecoder(on_delta, dialect, request.model)
         return await self._post_and_decode(request.model, encode_chat(request, dialect, blobs), decoder)
@@ -69,6 +95,7 @@ class OpenAIProvider(HttpProvider):
         decoder = ResponsesDecoder(on_delta, self._connection.dialect.vendor)
 
         async def send(dialect: Dialect) -> Generation:
+            dialect = dialect.adapted(request.adaptations)
             blobs = await missing_blobs(request, items_of_responses(request, dialect))
             return await self._post_and_decode(request.model, encode_responses(request, dialect, blobs), decoder)
 

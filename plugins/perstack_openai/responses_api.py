@@ -54,6 +54,7 @@ from perstack.support.http.messages import (
     tool_schema,
 )
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
+from perstack_openai.refusals import REQUIRED
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
 # models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
@@ -61,6 +62,7 @@ from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_e
 
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """Encode the body of `POST /responses`. `blobs` need only contain what `items_of_responses` lacks."""
+    dialect = dialect.adapted(request.adaptations)
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
     prefix = request_prefix(request, "responses", dialect, lambda: _head(request, dialect))
@@ -98,6 +100,7 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         head["text"] = {"format": {"type": "json_schema", **schema}}
     if request.instruction.strip():
         head["instructions"] = request.instruction
+    head = {name: value for name, value in head.items() if name in REQUIRED or name not in dialect.refused}
     return {**head, "input": []}
 
 
