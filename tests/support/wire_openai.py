@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
@@ -69,6 +69,7 @@ class ChatWire(Wire):
     """The Chat Completions format."""
 
     thinking: str = "reasoning_content"
+    kept: Mapping[str, str] = field(default_factory=lambda: {"as it came": '"reasoning_content":"Hm, yes."'})
 
     def documents(self, said: Said) -> list[Document]:
         return chat_data(said, self.thinking)
@@ -138,7 +139,6 @@ DEEPSEEK = ChatWire(
     factory=_FACTORY["deepseek"],
     model="deepseek-flash",
     path="/chat/completions",
-    kept={"plain text": '"reasoning_content":"Hm, yes."'},
     **_bearer("DEEPSEEK_API_KEY"),
     **_CHAT,
 )
@@ -148,6 +148,7 @@ OLLAMA = ChatWire(
     model="qwen3",
     path="/v1/chat/completions",
     thinking="reasoning",
+    kept={"as it came": '"reasoning":"Hm, yes."'},
     **_bearer("OLLAMA_API_KEY") | {"missing": None},
     **_CHAT,
 )
