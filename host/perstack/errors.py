@@ -132,7 +132,8 @@ class ProviderError(PerstackError):
     `name` is a short stable word (`RateLimit`, `Timeout`, `BadRequest`, …), `status_code` the HTTP status if there was
     one, `retry_after` the seconds that the endpoint asked to wait. For a `ContextOverflow`, `context_window` is the
     number of tokens that the model's context can hold, if the endpoint said so. `may_not_fit` is True for a refusal
-    without a known cause, which may be that the request is too large.
+    without a known cause, which may be that the request is too large. `answer` is the endpoint's whole answer as far as
+    it is short, for what the message leaves out; it is never shown.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class ProviderError(PerstackError):
         context_window: int | None = None,
         may_not_fit: bool = False,
         next_steps: Sequence[NextStep] = (),
+        answer: str = "",
     ) -> None:
         """Create the error; by default it is not retried."""
         super().__init__(message, next_steps=next_steps)
@@ -155,6 +157,7 @@ class ProviderError(PerstackError):
         self.retry_after = retry_after
         self.context_window = context_window
         self.may_not_fit = may_not_fit
+        self.answer = answer
 
 
 class MissingCredential(ProviderError):

@@ -44,6 +44,7 @@ Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic
 _INVALID_KEY = re.compile(r'"reason"\s*:\s*"API_KEY_(?:INVALID|EXPIRED)"')
 """Reasons of google.rpc `ErrorInfo`, whose status is 400."""
 _MAX_MESSAGE_CHARS = 2000
+_MAX_SEARCHED_CHARS = 20_000
 _RETRY_INFO = "google.rpc.RetryInfo"
 _DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
@@ -114,6 +115,7 @@ def error_from_status(
         retry_after=retry_after,
         context_window=window,
         may_not_fit=may_not_fit,
+        answer=body[:_MAX_SEARCHED_CHARS],
     )
 
 
@@ -127,6 +129,7 @@ def with_message(error: ProviderError, message: str) -> ProviderError:
         retry_after=error.retry_after,
         context_window=error.context_window,
         may_not_fit=error.may_not_fit,
+        answer=error.answer,
     )
 
 
