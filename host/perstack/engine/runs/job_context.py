@@ -61,7 +61,6 @@ class WorkerRole:
 
 
 NO_WORKER = WorkerRole()
-NO_HISTORY = History()
 
 
 class JobContext:
@@ -232,7 +231,7 @@ class KnownMedia:
     """What is known of the images and documents that one model was sent, so that no step examines them again."""
 
     facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
-    fitted: History = NO_HISTORY  # the latest messages whose media fit
+    fitted: History = field(default_factory=History)  # the latest messages whose media fit
 
     def are_fitted(self, messages: History) -> bool:
         """Return True if `messages` have no media that `fitted` has not."""
@@ -251,7 +250,7 @@ class RunContext:
     stand_in: str  # the fallback model in force, as `provider/model`; empty if it is the first one
     budget: JobBudget | None
     vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
-    media: KnownMedia = field(default_factory=lambda: KnownMedia())
+    media: KnownMedia = field(default_factory=KnownMedia)
 
     @property
     def catalogue(self) -> Catalogue:
