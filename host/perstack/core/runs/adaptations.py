@@ -80,11 +80,12 @@ Adaptations = tuple[Adaptation, ...]
 
 def new_adaptations(known: Adaptations, named: Iterable[Adaptation]) -> Adaptations:
     """Return the adaptations that change something: no form twice, and nothing of a part that is left out already."""
-    are_known = set(known)
     omitted = {(item.part, item.name) for item in known if item.form == "omitted" and item.part != "thinking"}
-    return tuple(
-        item for item in dict.fromkeys(named) if item not in are_known and (item.part, item.name) not in omitted
-    )
+    found: list[Adaptation] = []
+    for item in named:
+        if item not in known and item not in found and (item.part, item.name) not in omitted:
+            found.append(item)
+    return tuple(found)
 
 
 def names_in(adaptations: Adaptations, part: RequestPart, form: AdaptedForm = "omitted") -> frozenset[str]:

@@ -57,6 +57,8 @@ IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}) 
 
 PDF = "application/pdf"
 
+NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
+
 Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]  # servers may send null
 
 
