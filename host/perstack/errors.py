@@ -155,6 +155,7 @@ class ProviderError(PerstackError):
         self.retry_after = retry_after
         self.context_window = context_window
         self.answer = answer
+        self.named_blobs: frozenset[str] = frozenset()  # sha256 of the images and documents at a path that it names
 
 
 class MissingCredential(ProviderError):

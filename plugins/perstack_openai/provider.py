@@ -58,8 +58,9 @@ class OpenAIProvider(HttpProvider):
 
     @override
     def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
-        if error.name == OVERFLOW:
-            return ()  # what is too long is shortened, not left out
+        media = super().adapt(request, error)
+        if media or error.name == OVERFLOW:
+            return media  # what is too long is shortened, not left out
         body = self._body(request)
         return missing_reasoning(body, error.message) or refused_parts(body, error.message, error.answer)
 

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from perstack.core.base.usage import Usage
+from perstack.core.runs.adaptations import REFUSAL_STATUSES, Adaptation
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.environment import source_of
 from perstack.ports.provider import (
+    GenerationRequest,
     OfferedModel,
     PriceList,
     PriceSource,
@@ -103,7 +105,18 @@ class HttpProvider(Provider):
         except ProviderError as error:
             from perstack.support.http.errors import refused_credential
 
-            raise refused_credential(self.classified(error), self.name, self.credential) from error.__cause__
+            failure = refused_credential(self.classified(error), self.name, self.credential)
+            if failure.status_code in REFUSAL_STATUSES:
+                from perstack.support.http.media_refusals import blobs_at, words_of
+
+                failure.named_blobs = blobs_at(words_of(failure), body)
+            raise failure from error.__cause__
+
+    @override
+    def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
+        from perstack.support.http.media_refusals import named_media
+
+        return named_media(request, error)
 
     @override
     def media_limits(self, model: str) -> MediaLimits | None:
