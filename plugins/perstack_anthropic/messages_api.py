@@ -65,6 +65,7 @@ from perstack.support.http.messages import (
     sent_back,
     tool_label,
     tool_schema,
+    with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
 
@@ -225,7 +226,7 @@ def _blocks(message: Message, blobs: Mapping[str, bytes], offered: frozenset[str
         case UserMessage():
             return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
         case ToolMessage():
-            return [_result(result, blobs) for result in message.contents]
+            return _results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
             return [block for part in message.contents for block in _reply_blocks(part, names)]
@@ -260,9 +261,23 @@ def _base64(part: BlobPart, content: bytes) -> JsonObject:
     return {"type": "base64", "media_type": part.mime_type, "data": as_base64(content)}
 
 
-def _result(result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
+def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+    """Encode results. The API refuses a failed one with an image or document: those follow after all results."""
+    blocks: list[JsonObject] = []
+    media: list[JsonObject] = []
+    for result in results:
+        contents = _contents(result.contents, blobs)
+        if result.is_error:
+            moved = [block for block in contents if block["type"] != "text"]
+            contents = [block for block in contents if block["type"] == "text"]
+            if moved:
+                media += [{"type": "text", "text": with_failed_result(result)}, *moved]
+        blocks.append(_result(result, contents))
+    return blocks + media
+
+
+def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
     block: JsonObject = {"type": "tool_result", "tool_use_id": legal_id(result.tool_call_id)}
-    contents = _contents(result.contents, blobs)
     if contents:
         block["content"] = [*contents]
     if result.is_error:

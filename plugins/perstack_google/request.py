@@ -127,7 +127,8 @@ _BUILT_IN = {"webSearch": "googleSearch", "webFetch": "urlContext", "codeExecuti
 Models from Gemini 3 on take them together with functions, if the request asks for the tools' calls in the reply.
 """
 
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
+IMAGES = frozenset({"image/jpeg", "image/png", "image/webp", "image/heic"})
+"""Source: Gemini API, «Image understanding», section «Supported image formats»."""
 
 
 def encode(
@@ -332,7 +333,7 @@ def _add_signature(call: JsonObject, opaque: JsonObject, needs_signature: bool) 
 
 def is_sendable(mime_type: str) -> bool:
     """Return whether the format supports images or documents of this type."""
-    return mime_type in _IMAGES or mime_type == PDF
+    return mime_type in IMAGES or mime_type == PDF
 
 
 def _text(text: str) -> JsonObject | None:

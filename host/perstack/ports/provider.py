@@ -17,6 +17,7 @@ from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
 from perstack.core.runs.adaptations import Adaptation, Adaptations
+from perstack.core.runs.media_limits import MediaLimits
 from perstack.core.runs.messages import ExpertMessage, FinishReason, Message
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
@@ -164,6 +165,13 @@ class Provider(ABC):
         among them, and fails the generation without one.
         """
         return ()
+
+    def media_limits(self, model: str) -> MediaLimits | None:
+        """Return the endpoint's limits for images and documents, which the host meets before it sends them.
+
+        None if there are none, or nobody knows them: media are sent as they are.
+        """
+        return None
 
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the model receives such an image or document as it is, not as a line of text."""

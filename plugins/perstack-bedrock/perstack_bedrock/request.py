@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import assert_never
 
-from pydantic import JsonValue
-
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
@@ -44,6 +42,7 @@ from perstack.support.http.messages import (
     to_bytes,
     tool_label,
     tool_schema,
+    with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
@@ -133,7 +132,7 @@ class _Writer:
                 # the API rejects a document without a text
                 return blocks if any("text" in block for block in blocks) else [_NOTHING, *blocks]
             case ToolMessage():
-                return [self._result(result, blobs) for result in message.contents]
+                return self._results(message.contents, blobs)
             case ExpertMessage():
                 return [block for part in message.contents if (block := _reply_block(part)) is not None]
             case _:
@@ -160,9 +159,22 @@ class _Writer:
         name = f"Document {self._documents}"
         return {"document": {"format": "pdf", "name": name, "source": {"bytes": as_base64(content)}}}
 
-    def _result(self, result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
-        contents: list[JsonValue] = [*self._contents(result.contents, blobs)]
-        block: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": contents or [_NOTHING]}
+    def _results(self, results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        """Encode results. Models with a status refuse a failed one with media: those follow after all results."""
+        blocks: list[JsonObject] = []
+        media: list[JsonObject] = []
+        for result in results:
+            contents = self._contents(result.contents, blobs)
+            if result.is_error and self._says_status:
+                moved = [block for block in contents if "text" not in block]
+                contents = [block for block in contents if "text" in block]
+                if moved:
+                    media += [{"text": with_failed_result(result)}, *moved]
+            blocks.append(self._result(result, contents))
+        return blocks + media
+
+    def _result(self, result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
+        block: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": [*contents] or [_NOTHING]}
         if result.is_error and self._says_status:
             block["status"] = "error"
         return {"toolResult": block}

@@ -53,6 +53,10 @@ class Adaptation(Fact):
         default=(), exclude_if=falsy
     )  # digests of parts of messages (`digest_of_thought`)
 
+    def __hash__(self) -> int:
+        """Hash the fields that tell adaptations apart: records have no hash of their own."""
+        return hash((self.part, self.form, self.name, self.text, self.thoughts))
+
     @property
     def words(self) -> str:
         """The adaptation as a phrase, such as `without the field stream_options`."""

@@ -56,6 +56,7 @@ from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
 from perstack.engine.runs.job_context import JobContext, RunContext
+from perstack.engine.runs.media import fit_media
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
@@ -244,6 +245,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         return await _begin(context, command, tools, offer)
 
     await _adapt_as_before(context)
+    await fit_media(context)
     if not await begin():
         return
     await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -14,6 +15,8 @@ from perstack.core.definitions.tool_definitions import Definitions, merged_defin
 from perstack.core.jobs.job import Job
 from perstack.core.runs.adaptations import Adaptations, new_adaptations
 from perstack.core.runs.events import QueueFields
+from perstack.core.runs.media import MediaFacts
+from perstack.core.runs.messages import History
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
@@ -223,6 +226,19 @@ class Allowance:
         return cls(job.job, run.id, limits, outside_steps, budget)
 
 
+@dataclass(slots=True)
+class KnownMedia:
+    """What is known of the images and documents that one model was sent, so that no step examines them again."""
+
+    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
+    fitted: History = field(default_factory=History)  # the latest messages whose media fit
+
+    def are_fitted(self, messages: History) -> bool:
+        """Return True if `messages` have no media that `fitted` has not."""
+        count = messages.blobs(len(messages))
+        return not count or (messages.continues(self.fitted) and count == self.fitted.blobs(len(self.fitted)))
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Services for one Run while one model is in force."""
@@ -234,6 +250,7 @@ class RunContext:
     stand_in: str  # the fallback model in force, as `provider/model`; empty if it is the first one
     budget: JobBudget | None
     vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
+    media: KnownMedia = field(default_factory=KnownMedia)
 
     @property
     def catalogue(self) -> Catalogue:

@@ -22,9 +22,9 @@ import json
 import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, TypeVar, assert_never
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
 
@@ -42,8 +42,8 @@ from perstack.core.runs.messages import (
     ProviderToolPart,
     ReplyPart,
     ToolCallPart,
-    ToolMessage,
-    UserMessage,
+    ToolResultPart,
+    blobs_of,
     readable_result,
 )
 from perstack.dataclass import dataclass
@@ -248,6 +248,11 @@ def blob_placeholder(part: BlobPart, why: str = "this model cannot be shown this
     return f"[{name}{part.mime_type}, {part.size} bytes: {why}]"
 
 
+def with_failed_result(result: ToolResultPart) -> str:
+    """Return the text before media of a failed result that a format cannot hold in the result itself."""
+    return f"Returned with the failed result of {result.tool_name}:"
+
+
 def legal_id(call_id: str) -> str:
     """Return a tool call id that every vendor accepts: other vendors' ids may have dots and colons, or be longer."""
     if call_id and len(call_id) <= _MAX_ID_CHARS and not _ILLEGAL_IN_ID.search(call_id):
@@ -285,27 +290,14 @@ async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str,
     """Return the bytes of every sendable blob in `messages`, reading each once, so that encoding stays pure."""
     blobs: dict[str, bytes] = {}
     for message in messages:
-        for part in _blobs_of(message):
+        for part in blobs_of(message):
             if part.sha256 not in blobs and _is_sendable(part.mime_type):
                 blobs[part.sha256] = await read(part.sha256)
     return blobs
 
 
 def _is_sendable(mime_type: str) -> bool:
-    return mime_type in IMAGE_TYPES or mime_type == PDF or is_text(mime_type)
-
-
-def _blobs_of(message: Message) -> Iterator[BlobPart]:
-    match message:
-        case UserMessage():
-            yield from (part for part in message.contents if isinstance(part, BlobPart))
-        case ToolMessage():
-            for result in message.contents:
-                yield from (part for part in result.contents if isinstance(part, BlobPart))
-        case ExpertMessage():
-            return
-        case _:
-            assert_never(message)
+    return mime_type.startswith("image/") or mime_type == PDF or is_text(mime_type)
 
 
 Write = Callable[[Message, Mapping[str, bytes]], Iterable[JsonObject]]  # encode one message; the mapping has its blobs
@@ -319,12 +311,28 @@ class MessageEncoder(ABC):
         self._write = write
         self._seen: Sequence[Message] = ()
         self._count = 0
+        self._adaptations: Adaptations = ()
+        self._media: set[str] = set()  # originals of the images and documents in encoded messages, by their sha256
 
     def is_continued_by(self, messages: Sequence[Message]) -> bool:
         """Return whether `messages` begin with those already encoded. Takes constant time."""
         if not self._count:
             return True
         return isinstance(messages, History) and isinstance(self._seen, History) and messages.continues(self._seen)
+
+    def accepts(self, adaptations: Adaptations) -> bool:
+        """Encode later messages with these adaptations. Return False if they would change an encoded message.
+
+        Most are for media that have just come. An encoder of its own for each set of adaptations would encode, and
+        keep, the whole history again with every image that is made smaller.
+        """
+        if adaptations == self._adaptations:
+            return True
+        changed = {*adaptations} ^ {*self._adaptations}
+        if self._count and any(item.part != "media" or item.name in self._media for item in changed):
+            return False
+        self._adaptations = adaptations
+        return True
 
     def missing(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that are not encoded yet."""
@@ -333,7 +341,9 @@ class MessageEncoder(ABC):
     def extend(self, messages: Sequence[Message], blobs: Mapping[str, bytes]) -> None:
         """Encode the missing messages. `blobs` must have all blobs that they refer to."""
         for message in self.missing(messages):
-            self._add(message, [to_bytes(item) for item in self._write(message, blobs)])
+            self._media.update(blob.sha256 for blob in blobs_of(message))
+            adapted = adapted_message(message, self._adaptations) if self._adaptations else message
+            self._add(message, [to_bytes(item) for item in self._write(adapted, blobs)])
             self._count += 1
             self._seen = messages
 
@@ -399,21 +409,13 @@ def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], m
     function.
     """
     adaptations = of_messages(request.adaptations)
-    key = (key, adaptations) if adaptations else key
     existing = request.memo.get(key)
-    if isinstance(existing, kind) and existing.is_continued_by(request.messages):
+    if isinstance(existing, kind) and existing.is_continued_by(request.messages) and existing.accepts(adaptations):
         return existing
-    write = make()
-    encoder = kind(_adapting(write, adaptations) if adaptations else write)
+    encoder = kind(make())
+    encoder.accepts(adaptations)
     request.memo[key] = encoder
     return encoder
-
-
-def _adapting(write: Write, adaptations: Adaptations) -> Write:
-    def write_adapted(message: Message, blobs: Mapping[str, bytes]) -> Iterable[JsonObject]:
-        return write(adapted_message(message, adaptations), blobs)
-
-    return write_adapted
 
 
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
