@@ -155,7 +155,7 @@ class ProviderError(PerstackError):
         self.retry_after = retry_after
         self.context_window = context_window
         self.answer = answer
-        self.named_blobs: frozenset[str] = frozenset()  # sha256 of the images and documents at a path that it names
+        self.refused_body = b""  # the request as it was sent, if the endpoint refused it for what it contains
 
 
 class MissingCredential(ProviderError):
