@@ -127,7 +127,9 @@ RESULTS = [
     Result("link-unnamed", {"content": [{"type": "resource_link", "uri": f"file:///{MARK}"}]}, says="content.0.name"),
     Result("link-nowhere", {"content": [{"type": "resource_link", "name": MARK}]}, says="content.0.uri is missing"),
     Result("resource-bare", {"content": [{"type": "resource", "resource": {"text": MARK}}]}, says="uri is missing"),
-    Result("resource-flat", {"content": [{"type": "resource", "uri": "a:b", "text": MARK}]}, says="resource is missing"),
+    Result(
+        "resource-flat", {"content": [{"type": "resource", "uri": "a:b", "text": MARK}]}, says="resource is missing"
+    ),
     Result("resource-void", {"content": [{"type": "resource", "resource": {"uri": f"a:{MARK}"}}]}, says="resource"),
     # structured content
     _old("structured-list", {"content": [], "structuredContent": [MARK]}, says="structuredContent is a list"),
@@ -176,7 +178,9 @@ RESULTS = [
         output_schema={"anyOf": [{"type": "object"}, {"type": "array"}]},
     ),
     *(
-        Result(f"schema-{name}", {"content": [TEXT]}, says=f"tool schema-{name}: its output schema", output_schema=schema)
+        Result(
+            f"schema-{name}", {"content": [TEXT]}, says=f"tool schema-{name}: its output schema", output_schema=schema
+        )
         for name, schema in {
             "invalid": {"type": "object", "properties": {"a": {"type": "nothing"}}},
             "dangling": {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
@@ -202,8 +206,11 @@ def _endless(cursor: str | None) -> dict[str, Any]:
     return {"tools": [HELLO if number == 0 else tool(f"tool{number}")], "nextCursor": str(number + 1)}
 
 
-def _ignoring(_: str | None, numbers: Iterator[int] = count(1)) -> dict[str, Any]:
-    return {"tools": [HELLO, tool("more")], "nextCursor": f"c{next(numbers)}"}
+_NUMBERS = count(1)
+
+
+def _ignoring(_: str | None) -> dict[str, Any]:
+    return {"tools": [HELLO, tool("more")], "nextCursor": f"c{next(_NUMBERS)}"}
 
 
 def _cyclic(cursor: str | None) -> dict[str, Any]:
@@ -255,7 +262,7 @@ def _answer(**changed: Any) -> Callable[[dict[str, Any]], str]:
         if "result" not in message:
             return json.dumps(message)
         made = {key: value(message) if callable(value) else value for key, value in changed.items()}
-        return json.dumps({key: value for key, value in {**message, **made}.items() if value is not ABSENT})
+        return json.dumps(without_absent({**message, **made}))
 
     return dress
 
@@ -276,7 +283,7 @@ SERVERS = [
     Server("capabilities-list", "capabilities is a list", initialize={"capabilities": []}, eras=ERAS),
     Server("tools-list", "capabilities.tools is a list", initialize={"capabilities": {"tools": [HELLO]}}, eras=ERAS),
     Server("tools-null", "does not announce", initialize={"capabilities": {"tools": None}}),
-    _stdio("tools-true", refused="capabilities.tools is true", initialize={"capabilities": {"tools": True}}),
+    _stdio("tools-true", refused="capabilities.tools", initialize={"capabilities": {"tools": True}}),
     Server("changed-text", "listChanged", initialize={"capabilities": {"tools": {"listChanged": "maybe"}}}),
     Server("logging-true", "capabilities.logging", initialize={"capabilities": {"tools": {}, "logging": True}}),
     Server("prompts-list", "capabilities.prompts", initialize={"capabilities": {"tools": {}, "prompts": []}}),
@@ -292,12 +299,19 @@ SERVERS = [
     Server("version-oldest", "2024-10-07", initialize={"protocolVersion": "2024-10-07"}),
     Server("version-blanks", "protocolVersion", initialize={"protocolVersion": " 2025-06-18\n"}),
     Server("version-old", initialize={"protocolVersion": "2024-11-05"}),
-    _stdio("refused-at-once", refused="7", initialize={"protocolVersion": 7}, ignores_unknown=True),
+    _stdio(
+        "refused-at-once",
+        refused="protocolVersion: Input should be",
+        initialize={"protocolVersion": 7},
+        ignores_unknown=True,
+    ),
     # bytes on stdout and stderr
     _stdio("bom", first=b"\xef\xbb\xbf"),
     _stdio("bom-each", dress=lambda message: "\ufeff" + json.dumps(message)),
     _stdio("banner", "Server v1.0", first=b"Server v1.0\n\n\x1b[32mready\x1b[0m\n"),
-    _stdio("log-lines", '"level"', first=b'{"level":"info","msg":"init"}\n[1,2]\n"x"\n{"id":1,"error":"e","level":"x"}\n'),
+    _stdio(
+        "log-lines", '"level"', first=b'{"level":"info","msg":"init"}\n[1,2]\n"x"\n{"id":1,"error":"e","level":"x"}\n'
+    ),
     _stdio("crlf", dress=lambda message: json.dumps(message) + "\r"),
     _stdio("blank-lines", dress=lambda message: f"\n \n{json.dumps(message)}\n"),
     _stdio("stderr-flood", "noise", errors="noise " * 10 + "\n"),
@@ -344,13 +358,27 @@ SERVERS = [
     Server("cursor-empty", page=lambda _: {"tools": [HELLO], "nextCursor": ""}, eras=ERAS),
     Server("cursor-null", page=lambda _: {"tools": [HELLO], "nextCursor": None}, eras=ERAS),
     Server("cursor-false", "nextCursor is false", page=lambda _: {"tools": [HELLO], "nextCursor": False}, eras=ERAS),
-    Server("cursor-object", "nextCursor is an obj", page=lambda _: {"tools": [HELLO], "nextCursor": {"a": 1}}, eras=ERAS),
+    Server(
+        "cursor-object", "nextCursor is an obj", page=lambda _: {"tools": [HELLO], "nextCursor": {"a": 1}}, eras=ERAS
+    ),
     Server("cursor-repeated", "repeats", page=lambda _: {"tools": [HELLO], "nextCursor": "a"}, eras=ERAS),
     Server("cursor-cyclic", "repeats", page=_cyclic, lists=("hello", "more", "most"), eras=ERAS),
     Server("cursor-ignored", "the same tools", page=_ignoring, lists=("hello", "more"), eras=ERAS),
     Server("pages-endless", "more than 100 pages", page=_endless, lists=("hello", *MANY), eras=ERAS),
     Server("pages-slow", "in time", page=_slow, lists=..., eras=ERAS),  # type: ignore[arg-type]
-    Server("second-page-fails", "second page", page=lambda c: {"tools": [HELLO], "nextCursor": "b"} if c is None else None),  # type: ignore[arg-type, return-value]
+    Server(
+        "second-page-fails", "second page", page=lambda c: {"tools": [HELLO], "nextCursor": "b"} if c is None else None
+    ),  # type: ignore[arg-type, return-value]
+    # what the stateless revisions require of every result
+    Server("ageless-greeting", "ttlMs is missing", initialize=dict.fromkeys(FRESH, ABSENT), eras=(STATELESS,)),
+    Server(
+        "ageless-list",
+        "ttlMs is missing",
+        page=lambda _: {"tools": [HELLO], **dict.fromkeys(FRESH, ABSENT)},
+        eras=(STATELESS,),
+    ),
+    Server("age-text", "ttlMs is a text", page=lambda _: {"tools": [HELLO], "ttlMs": "5"}, eras=(STATELESS,)),
+    Server("supported-text", "supportedVersions", initialize={"supportedVersions": STATELESS}, eras=(STATELESS,)),
     # bodies
     _http("untyped", ""),
     _http("typed-text", "text/plain; charset=utf-8", says="text/plain"),
@@ -363,10 +391,14 @@ SERVERS = [
     _http("events-unnamed", EVENT, lambda body: f": ping\n\ndata:{body}\n\n"),
     _http("events-named", EVENT, lambda body: f"event: response\ndata: {body}\n\n", says="'response'"),
     _http("events-cut", EVENT, lambda body: f"data: {body}", says="cut"),
-    _http("events-done", EVENT, lambda body: f"data: ping\n\ndata: {body}\n\ndata: [DONE]\n\n"),
+    _http("events-done", EVENT, lambda body: f"data: ping\n\ndata: {body}\n\ndata: [DONE]\n\n", says="'ping'"),
     _http("events-typed-json", "application/json", lambda body: f"data: {body}\n\n", says="application/json"),
     _http("json-typed-events", EVENT, lambda body: body, says=EVENT),
 ]
+
+
+def without_absent(message: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if value is not ABSENT}
 
 
 class Playing:
@@ -410,8 +442,7 @@ class Playing:
             plain = {**FRESH, "supportedVersions": [STATELESS], **plain}
         else:
             plain |= {"protocolVersion": HANDSHAKE, "serverInfo": {"name": "odd", "version": "1"}}
-        changed = {**plain, **self.server.initialize}
-        return {"result": {key: value for key, value in changed.items() if value is not ABSENT}}
+        return {"result": without_absent({**plain, **self.server.initialize})}
 
     def _tools(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
         if self.is_results:
@@ -431,7 +462,8 @@ class Playing:
 
     def _complete(self, result: Any) -> dict[str, Any]:
         fresh = {**FRESH} if self.era == STATELESS else {}
-        return {"result": {**fresh, **result} if isinstance(result, dict) else result}
+        made = {**fresh, **result} if isinstance(result, dict) else result
+        return {"result": without_absent(made) if isinstance(made, dict) else made}
 
 
 @contextmanager

@@ -64,7 +64,8 @@ def test_the_result_counts_and_what_was_odd_is_shown(bed: Bed, transport: str, e
             return {row.name: found for row in rows if (found := await _problem(bed, session, row))}
 
     with _skill("results", transport, era) as skill:
-        assert wait_for(run(skill), 60) == {}
+        problems = wait_for(run(skill), 60)
+    assert not problems, "\n".join(f"{name}: {problem}" for name, problem in problems.items())
 
 
 def _rows() -> Iterator[tuple[str, str, Server]]:
