@@ -158,6 +158,7 @@ class ProviderError(PerstackError):
         self.context_window = context_window
         self.may_not_fit = may_not_fit
         self.answer = answer
+        self.refused_body = b""  # the request as it was sent, if the endpoint refused it for what it contains
 
 
 class MissingCredential(ProviderError):

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -63,7 +64,7 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     """Encode the body of `POST /model/MODEL/converse-stream`. `blobs` need only contain what `turns_of` lacks."""
     turns = turns_of(request, settings)
     turns.extend(request.messages, blobs)
-    has_cache = caches(request.model, settings)
+    has_cache = caches(request.model, settings) and "cachePoint" not in names_in(request.adaptations, "field")
     may_not_call = bool(request.tools) and not request.allow_tools
 
     def end(blocks: list[bytes]) -> list[bytes]:
@@ -134,7 +135,9 @@ class _Writer:
             case ToolMessage():
                 return self._results(message.contents, blobs)
             case ExpertMessage():
-                return [block for part in message.contents if (block := _reply_block(part)) is not None]
+                blocks = [block for part in message.contents if (block := _reply_block(part)) is not None]
+                text = blocks[-1].get("text") if blocks else None  # Claude refuses blanks at the end of a last reply
+                return [*blocks[:-1], {"text": text.rstrip()}] if isinstance(text, str) else blocks
             case _:
                 assert_never(message)
 

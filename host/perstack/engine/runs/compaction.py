@@ -7,7 +7,6 @@ summary never stops a Run: an outline made without a model takes its place.
 from __future__ import annotations
 
 import time
-from itertools import count
 
 from perstack.config.settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported_charge
@@ -32,6 +31,7 @@ from perstack.engine.plugins.providers import OpenProvider
 from perstack.engine.runs.budget import JobBudget
 from perstack.engine.runs.generation import (
     Attempts,
+    Ladder,
     error_info,
     fail,
     releases_reservation,
@@ -149,19 +149,27 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
         place=session.place if summarizer.endpoint.provider.player is not None else None,
         purpose="summary",
         step=start_compaction_event(session.run, command, "", None, session.stamp).step_number,
+        adaptations=session.run.adaptations_by_model.get(summarizer.name, ()),
     )
     input_tokens = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
     attempts = Attempts(session, summarizer.endpoint)
+    ladder = Ladder(session, attempts.provider, summarizer.name)
+    attempt = 1
     with attempts.ticket:
-        for attempt in count(1):
+        while True:
             if not await _begin(session, command, summarizer, request, context.budget):
                 return None
             try:
                 generation = await attempts.once(request, lambda delta: None, input_tokens)
             except ProviderError as error:
+                adapted = await ladder.climb(request, error)
+                if adapted is not None:
+                    request = adapted
+                    continue
                 decision = await retry_or_give_up(session, error, attempt, attempts)
                 if decision is True:
+                    attempt += 1
                     continue
                 if decision is False:
                     return None
@@ -179,7 +187,6 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
             duration = round((time.monotonic() - attempts.try_began) * 1000)
             spent = SummaryCost(usage, _assumed_charge(session.run, usage, generation), duration)
             return _Summary(generation.reply.text.strip(), spent)
-    raise AssertionError("count never ends")
 
 
 async def _begin(
