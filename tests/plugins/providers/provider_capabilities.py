@@ -266,7 +266,26 @@ def stable_prefix(wire: Wire) -> str:
 @capability("A reply at its limit")
 def length(wire: Wire) -> str:
     assert generate(wire, wire.reply(Said("Half a", stop="length")))[0].finish_reason == "length"
-    return error_of_run(wire, wire.reply(Said("Half a", stop="length")))
+    return error_of_run(wire, *[wire.reply(Said("Half a", stop="length"))] * 2)
+
+
+@capability("A reply at its limit is continued once")
+def continued(wire: Wire) -> str:
+    job, _, endpoint = run(wire, wire.reply(Said("Half a \n", stop="length")), wire.reply(Said("loaf.")))
+    assert (job.status, job.text, job.usage.total_tokens) == ("completed", "Half a \nloaf.", 300)
+    asked = endpoint.asked[1].body.decode()
+    assert asked.index("Half a") < asked.index("Continue where you stopped")
+    return "yes"
+
+
+@capability("A reply without an answer: nothing, blanks, thinking alone")
+def empty(wire: Wire) -> str:
+    names: set[str] = set()
+    for said in (Said(), Said(" \n "), Said(thinking="Hm.")):
+        job, seen, endpoint = run(wire, wire.reply(said), wire.reply(HELLO))
+        assert (job.status, job.text, len(endpoint.asked)) == ("completed", HELLO.text, 2)
+        names |= {retry.error.name for retry in seen.of("retry")}
+    return f"{', '.join(f'`{name}`' for name in sorted(names))}, tries again"
 
 
 @capability("A refusal")
@@ -280,6 +299,21 @@ def overflow(wire: Wire) -> str:
     assert wire.overflow in str(error)
     assert "longer context" in str(error)
     return error_of_run(wire, wire.error_reply(400, wire.overflow))
+
+
+@capability("The conversation is too long, told in other ways")
+def overflow_in_other_ways(wire: Wire) -> str:
+    words = (
+        (413, "no"),
+        (422, "inputs must have less than 1024 tokens"),
+        (500, "prompt too long; exceeded max context"),
+    )
+    for status, message in words:
+        error = error_of(wire, wire.error_reply(status, message))
+        assert (error.name, error.is_retryable) == ("ContextOverflow", False)
+    for status, message in ((400, "max_tokens is too large: 9"), (429, "too many tokens per minute"), (503, "busy")):
+        assert error_of(wire, wire.error_reply(status, message)).name != "ContextOverflow"
+    return "yes"
 
 
 @capability("A wrong key")
@@ -320,7 +354,8 @@ def rate_limit(wire: Wire) -> str:
 @capability("Overloaded, 503")
 def overloaded(wire: Wire) -> str:
     error = error_of(wire, wire.error_reply(503, "busy"))
-    assert (error.name, error.is_retryable, str(error)) == ("ServerError", True, "busy")
+    assert (error.name, error.is_retryable) == ("ServerError", True)
+    assert str(error).startswith("busy (HTTP 503 from 127.0.0.1:")
     return "tries again"
 
 

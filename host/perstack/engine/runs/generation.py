@@ -148,6 +148,7 @@ async def retry_or_give_up(
             usage=usage,
             uncharged=releases_reservation(session.run, info) or (usage is not None and is_reserved),
             most_tries=attempts.limits.max_retries + 1,
+            most_ms=attempts.limits.retry_timeout,
         )
     )
     if isinstance(decision, PauseJob):

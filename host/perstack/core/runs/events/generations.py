@@ -275,6 +275,7 @@ class Retry(LaterEvent):
     uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused it: nothing is charged
     overflow: int | None = None  # tokens that the model's context holds, if the request exceeded it
     most_tries: int | None = Field(default=None, exclude_if=falsy)  # maximum tries of this generation; None if unknown
+    most_ms: int | None = Field(default=None, exclude_if=falsy)  # time for all tries together; None if unknown
 
     def fold(self, run: Run) -> Run:
         """Settle the failed attempt; an overflow reveals the size of the window."""
@@ -300,7 +301,8 @@ class Retry(LaterEvent):
                 window_note = "; the request may be too large: it is sent once more with less of the history"
             return [LogRow("retries", self.error.words + window_note, "yellow")]
         total = "" if self.most_tries is None else f" of {self.most_tries}"
-        again = f"; try {self.attempt + 1}{total} after {duration(self.delay_ms)}"
+        limit = "" if self.most_ms is None else f", all within {duration(self.most_ms)}"
+        again = f"; try {self.attempt + 1}{total} after {duration(self.delay_ms)}{limit}"
         return [LogRow("retries", self.error.words + again, "yellow")]
 
 
