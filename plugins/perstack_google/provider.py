@@ -26,7 +26,7 @@ from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack_google import KEYS
 from perstack_google.reply import GeminiDecoder
-from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls
+from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls, tools_of
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
@@ -77,7 +77,7 @@ async def generate(
         blobs = await missing_blobs(request, contents)
         body = encode(request, settings, blobs, with_signatures=with_signatures, with_ids=with_ids)
         await post(body, decoder.feed)
-        return decoder.finish()
+        return tools_of(request).restored(decoder.finish())
 
     try:
         return await send()

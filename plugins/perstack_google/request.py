@@ -14,7 +14,6 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -38,7 +37,6 @@ from perstack.support.http.messages import (
     CONTINUE,
     PDF,
     ListEncoder,
-    arguments_of,
     as_base64,
     blob_placeholder,
     budget_word,
@@ -51,9 +49,10 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
-    tool_schema,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import GENERATE_CONTENT
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 
 class GoogleSettings(EndpointSettings):
@@ -155,12 +154,18 @@ def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: 
     """Return the Run's contents encoded so far with these options."""
     signs, vendor = signs_calls(request.model), VENDOR if with_signatures else ""
     names = offered_names(request) if request.allow_tools else frozenset[str]()
+    tools = tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        content = _Contents(blobs, signs, vendor, with_ids, names).content(message)
+        content = _Contents(blobs, tools, signs, vendor, with_ids, names).content(message)
         return [] if content is None else [content]
 
-    return message_encoder(request, (VENDOR, signs, vendor, with_ids, names), ListEncoder, lambda: write)
+    return message_encoder(request, (VENDOR, signs, vendor, with_ids, names, tools.key), ListEncoder, lambda: write)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, GENERATE_CONTENT)
 
 
 def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
@@ -169,7 +174,7 @@ def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
         head["systemInstruction"] = {"parts": [{"text": request.instruction}]}
     tools: list[JsonValue] = []
     if request.tools:
-        tools.append({"functionDeclarations": [_tool(spec) for spec in request.tools]})
+        tools.append({"functionDeclarations": [_tool(tool) for tool in tools_of(request).listed]})
     if request.tools and not request.allow_tools:
         head["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
     if request.provider_tools and request.allow_tools:  # no mode forbids the use of these
@@ -203,15 +208,22 @@ def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> 
     return config
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    description = spec.description or spec.name
-    return {"name": spec.name, "description": description, "parametersJsonSchema": tool_schema(spec)}
+def _tool(tool: WireTool) -> JsonObject:
+    parameters: JsonObject = {"parametersJsonSchema": tool.schema} if tool.schema else {}
+    return {"name": tool.name, "description": tool.description or tool.name, **parameters}
 
 
 class _Contents:
     def __init__(
-        self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool, offered: frozenset[str]
+        self,
+        blobs: Mapping[str, bytes],
+        tools: WireTools,
+        signs: bool,
+        vendor: str,
+        with_ids: bool,
+        offered: frozenset[str],
     ) -> None:
+        self._tools = tools
         self._offered = offered
         self._vendor = vendor
         self._with_ids = with_ids
@@ -251,7 +263,7 @@ class _Contents:
             text, attachments = self._split_contents(result.contents)
             response: JsonObject = {
                 **self._id(result.tool_call_id),
-                "name": legal_tool_name(result.tool_name),
+                "name": self._tools.name(result.tool_name),
                 "response": {"error" if result.is_error else "output": text},
             }
             if attachments and self._signs:
@@ -289,8 +301,8 @@ class _Contents:
                     written = {"text": part.text, **pending} if part.text.strip() or pending else None
                     pending = {}
                 case ToolCallPart():
-                    call = {**self._id(part.tool_call_id), "name": legal_tool_name(part.tool_name)}
-                    written = _add_signature({**call, "args": arguments_of(part)}, opaque, needs_signature)
+                    call = {**self._id(part.tool_call_id), "name": self._tools.name(part.tool_name)}
+                    written = _add_signature({**call, "args": self._tools.arguments(part)}, opaque, needs_signature)
                     needs_signature = False
                 case ProviderToolPart():
                     blocks = own_blocks(part, self._vendor, offered)

@@ -17,7 +17,6 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
@@ -38,7 +37,6 @@ from perstack.support.http.messages import (
     ListEncoder,
     Text,
     Wire,
-    arguments_of,
     ends_unfinished,
     legal_id,
     message_encoder,
@@ -46,9 +44,9 @@ from perstack.support.http.messages import (
     read_event,
     request_body,
     request_prefix,
-    tool_label,
-    tool_schema,
 )
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
 
 # Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
@@ -71,11 +69,12 @@ _CONTINUE = b',{"role":"user","content":"%s"}' % CONTINUE.encode()
 
 def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's messages encoded so far for this server."""
+    tools = wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment))
+        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), tools)
 
-    return message_encoder(request, ("chat", dialect), ListEncoder, lambda: write)
+    return message_encoder(request, ("chat", dialect, tools.key), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -89,7 +88,7 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head.update({name: value for name, value in limits.items() if value is not None})
     head.update(_reasoning(request, dialect))
     if request.tools:
-        head["tools"] = [_tool(spec) for spec in request.tools]
+        head["tools"] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
     if request.tools and not request.allow_tools:
         head["tool_choice"] = "none"
     schema = dialect.schema_format(request)
@@ -116,30 +115,30 @@ def _refuses_tools(model: str, dialect: Dialect) -> bool:
     return dialect.reasons(model) and _TOOLS_ONLY_WITHOUT_REASONING.search(model) is not None
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {"type": "function", "function": {**tool_label(spec), "parameters": tool_schema(spec)}}
+def _tool(tool: WireTool) -> JsonObject:
+    return {"type": "function", "function": {**tool.label, "parameters": tool.schema}}
 
 
-def _message(message: Message, contents: ContentEncoder) -> list[JsonObject]:
+def _message(message: Message, contents: ContentEncoder, tools: WireTools) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": contents.encode(message.contents)}]
         case ToolMessage():
             return _results(message, contents)
         case ExpertMessage():
-            return _reply(message, contents.dialect)
+            return _reply(message, contents.dialect, tools)
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, dialect: Dialect) -> list[JsonObject]:
+def _reply(message: ExpertMessage, dialect: Dialect, tools: WireTools) -> list[JsonObject]:
     calls: list[JsonValue] = [
         {
             "id": legal_id(call.tool_call_id),
             "type": "function",
             "function": {
-                "name": legal_tool_name(call.tool_name),
-                "arguments": json.dumps(arguments_of(call), ensure_ascii=False),
+                "name": tools.name(call.tool_name),
+                "arguments": json.dumps(tools.arguments(call), ensure_ascii=False),
             },
         }
         for call in message.tool_calls

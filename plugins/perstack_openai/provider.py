@@ -24,6 +24,8 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import wire_tools
 from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import (
     OpenAIConnection,
@@ -63,7 +65,7 @@ class OpenAIProvider(HttpProvider):
 
         dialect = self._connection.dialect
         blobs = await missing_blobs(request, items_of_chat(request, dialect))
-        return await self._post_and_decode(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
+        return await self._post_and_decode(request, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
 
     async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.responses_api import ResponsesDecoder, encode_responses, items_of_responses
@@ -72,7 +74,7 @@ class OpenAIProvider(HttpProvider):
 
         async def send(dialect: Dialect) -> Generation:
             blobs = await missing_blobs(request, items_of_responses(request, dialect))
-            return await self._post_and_decode(request.model, encode_responses(request, dialect, blobs), decoder)
+            return await self._post_and_decode(request, encode_responses(request, dialect, blobs), decoder)
 
         try:
             return await send(self._connection.dialect)
@@ -82,9 +84,11 @@ class OpenAIProvider(HttpProvider):
                 raise
         return await send(plainer)
 
-    async def _post_and_decode(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
-        await self.post(self._connection.path(model), body, decoder.feed)
-        return decoder.finish()
+    async def _post_and_decode(
+        self, request: GenerationRequest, body: bytes, decoder: ChatDecoder | ResponsesDecoder
+    ) -> Generation:
+        await self.post(self._connection.path(request.model), body, decoder.feed)
+        return wire_tools(request, OPENAI).restored(decoder.finish())
 
 
 def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None:

@@ -26,7 +26,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode, turns_of
+from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode, tools_of, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
 from perstack_google.request import GoogleSettings, is_sendable
@@ -155,7 +155,7 @@ class VertexProvider(HttpProvider):
         decoder = MessagesDecoder(on_delta)
         path = self._place.path_of("anthropic", request.model, "streamRawPredict")
         await self._post(path, body, decoder.feed)
-        return decoder.finish()
+        return tools_of(request).restored(decoder.finish())
 
     async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
         """Send a request with a token. A refused token is replaced once, unless it is new or the reply has begun."""

@@ -31,7 +31,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, Validati
 from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -98,17 +97,6 @@ def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"
     if budget <= BUDGET_TOKENS["low"]:
         return "low"
     return "medium" if budget <= medium else "high"
-
-
-def tool_label(spec: ToolSpec) -> JsonObject:
-    """Return a tool's name, and its description if it has one."""
-    description: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"name": spec.name, **description}
-
-
-def tool_schema(spec: ToolSpec) -> JsonObject:
-    """Return the schema of a tool's arguments. Every vendor requires a type, which MCP servers may omit."""
-    return {"type": "object", **spec.input_schema}
 
 
 class ProviderToolBlocks:
