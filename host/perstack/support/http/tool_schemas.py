@@ -57,6 +57,7 @@ _TOLD = frozenset(
     (
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "uniqueItems"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern", "format", "default"),
+        *("enum", "const"),
     )
 )
 """Keywords that are told in the description where a format does not have them."""
@@ -66,7 +67,8 @@ MAX_DEPTH = 32  # levels of subschemas that are written; deeper ones are reduced
 MAX_SUBSCHEMAS = 4_000
 _MAX_VALUE_LEVELS = 32
 _MAX_TEXT_CHARS = 1_000
-_MAX_ALTERNATIVES = 12
+_MAX_ALTERNATIVES = 12  # sets of arguments that a sentence names
+_MAX_BRANCHES = 100  # branches whose requirements are compared
 _MAX_PLAIN_CHARS = 6_000
 
 
@@ -194,11 +196,11 @@ def _flat(document: SchemaDocument, names: ArgumentNames) -> tuple[JsonObject, l
     flat: JsonObject = {**({} if "type" in document.root else {"type": "object"}), **_conjoined(conjuncts)}
     properties, required = declared_properties(flat), required_names(flat)
     sentences: list[str] = []
-    for keyword, alternatives in _alternatives(document, conjuncts):
-        for name, schema in _united(document, alternatives).items():
-            properties.setdefault(name, schema)
-        sets = [_required_of(parts) for parts in alternatives]
-        required += [name for name in sets[0] if all(name in names_of for names_of in sets)]
+    for keyword, alternatives in _alternatives(conjuncts):
+        properties = {**_united(document.applicable(alternatives)), **properties}
+        parts = [document.conjuncts(branch) for branch in alternatives] if len(alternatives) <= _MAX_BRANCHES else []
+        sets = [_required_of(branch) for branch in parts if branch and all(map(_may_be_object, branch))]
+        required += [name for name in (sets[0] if sets else ()) if all(name in names_of for names_of in sets)]
         sentences += _constraint(keyword, sets, set(required), names)
     flat |= {"type": "object", "properties": properties}
     if required:
@@ -224,16 +226,11 @@ def _conjoined(conjuncts: Iterable[JsonObject]) -> JsonObject:
     return joined
 
 
-def _alternatives(
-    document: SchemaDocument, conjuncts: Iterable[JsonObject]
-) -> Iterator[tuple[str, list[list[JsonObject]]]]:
-    """Yield each `anyOf` and `oneOf` with the parts of its branches, without those that no object can match."""
+def _alternatives(conjuncts: Iterable[JsonObject]) -> Iterator[tuple[str, list[JsonValue]]]:
     for part in conjuncts:
         for keyword in ("anyOf", "oneOf"):
-            found = [document.conjuncts(branch) for branch in branches(part, keyword)]
-            possible = [parts for parts in found if parts and all(_may_be_object(part) for part in parts)]
-            if possible:
-                yield keyword, possible
+            if branches(part, keyword):
+                yield keyword, branches(part, keyword)
 
 
 def _may_be_object(schema: JsonObject) -> bool:
@@ -241,13 +238,12 @@ def _may_be_object(schema: JsonObject) -> bool:
     return "object" in kind if isinstance(kind, list) else kind == "object" or kind not in _TYPES
 
 
-def _united(document: SchemaDocument, alternatives: Iterable[list[JsonObject]]) -> JsonObject:
-    """Return the properties of all alternatives. One that they declare differently may be as any of them says."""
+def _united(parts: Iterable[JsonObject]) -> JsonObject:
+    """Return the properties of all parts. One that they declare differently may be as any of them says."""
     variants: dict[str, dict[str, JsonValue]] = {}
-    for parts in alternatives:
-        for part in document.applicable([*parts]):
-            for name, schema in declared_properties(part).items():
-                variants.setdefault(name, {})[_as_json(schema)] = schema
+    for part in parts:
+        for name, schema in declared_properties(part).items():
+            variants.setdefault(name, {})[_as_json(schema)] = schema
     return {name: _either([*schemas.values()]) for name, schemas in variants.items()}
 
 
@@ -316,16 +312,16 @@ class _Writer:
         self._names = names
         self._rules = rules
         self._left = MAX_SUBSCHEMAS
-        self._definitions: dict[int, tuple[str, JsonObject]] = {}  # name and target of each reference, by identity
+        self._targets: list[JsonObject] = []  # of references, each once
+        self._definition_names: dict[int, str] = {}  # of targets, by identity
         self._open: set[int] = set()  # targets that are being written in place of references
 
     def root(self, flat: JsonObject) -> JsonObject:
         """Return the whole schema, with the definitions that it refers to."""
         schema = self._keywords(flat, 0)
         definitions: JsonObject = {}
-        while len(definitions) < len(self._definitions):
-            name, target = [*self._definitions.values()][len(definitions)]
-            definitions[name] = self._schema(target, 1)
+        for target in self._targets:  # grows while definitions are written
+            definitions[self._definition_names[id(target)]] = self._schema(target, 1)
         return {**schema, "$defs": definitions} if definitions else schema
 
     def _schema(self, schema: JsonValue, depth: int) -> JsonObject:
@@ -350,11 +346,12 @@ class _Writer:
             self._open.discard(id(target))
 
     def _reference(self, reference: str, target: JsonObject) -> str:
-        if id(target) not in self._definitions:
+        if id(target) not in self._definition_names:
             last = re.sub(r"[^a-zA-Z0-9_.-]+", "_", reference.rpartition("/")[2].lstrip("#"))[:64] or "root"
-            is_taken = any(name == last for name, _ in self._definitions.values())
-            self._definitions[id(target)] = (f"{last}_{len(self._definitions)}" if is_taken else last, target)
-        return f"#/$defs/{self._definitions[id(target)][0]}"
+            name = f"{last}_{len(self._targets)}" if last in self._definition_names.values() else last
+            self._definition_names[id(target)] = name
+            self._targets.append(target)
+        return f"#/$defs/{self._definition_names[id(target)]}"
 
     def _outline(self, schema: JsonObject) -> JsonObject:
         """Return a subschema without those in it: its type and description."""
