@@ -61,6 +61,7 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
+    with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
 from perstack.support.http.tool_schemas import MESSAGES
@@ -230,7 +231,7 @@ def _blocks(
         case UserMessage():
             return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
         case ToolMessage():
-            return [_result(result, blobs) for result in message.contents]
+            return _results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
             return [block for part in message.contents for block in _reply_blocks(part, tools, names)]
@@ -265,9 +266,23 @@ def _base64(part: BlobPart, content: bytes) -> JsonObject:
     return {"type": "base64", "media_type": part.mime_type, "data": as_base64(content)}
 
 
-def _result(result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
+def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+    """Encode results. The API refuses a failed one with an image or document: those follow after all results."""
+    blocks: list[JsonObject] = []
+    media: list[JsonObject] = []
+    for result in results:
+        contents = _contents(result.contents, blobs)
+        if result.is_error:
+            moved = [block for block in contents if block["type"] != "text"]
+            contents = [block for block in contents if block["type"] == "text"]
+            if moved:
+                media += [{"type": "text", "text": with_failed_result(result)}, *moved]
+        blocks.append(_result(result, contents))
+    return blocks + media
+
+
+def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
     block: JsonObject = {"type": "tool_result", "tool_use_id": legal_id(result.tool_call_id)}
-    contents = _contents(result.contents, blobs)
     if contents:
         block["content"] = [*contents]
     if result.is_error:

@@ -126,7 +126,8 @@ _BUILT_IN = {"webSearch": "googleSearch", "webFetch": "urlContext", "codeExecuti
 Models from Gemini 3 on take them together with functions, if the request asks for the tools' calls in the reply.
 """
 
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
+IMAGES = frozenset({"image/jpeg", "image/png", "image/webp", "image/heic"})
+"""Source: Gemini API, «Image understanding», section «Supported image formats»."""
 
 
 def encode(
@@ -173,9 +174,10 @@ def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
     if request.instruction.strip():
         head["systemInstruction"] = {"parts": [{"text": request.instruction}]}
     tools: list[JsonValue] = []
-    if request.tools:
-        tools.append({"functionDeclarations": [_tool(tool) for tool in tools_of(request).listed]})
-    if request.tools and not request.allow_tools:
+    declarations: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
+    if declarations:
+        tools.append({"functionDeclarations": declarations})
+    if declarations and not request.allow_tools:
         head["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
     if request.provider_tools and request.allow_tools:  # no mode forbids the use of these
         for tool in request.provider_tools:
@@ -344,7 +346,7 @@ def _add_signature(call: JsonObject, opaque: JsonObject, needs_signature: bool) 
 
 def is_sendable(mime_type: str) -> bool:
     """Return whether the format supports images or documents of this type."""
-    return mime_type in _IMAGES or mime_type == PDF
+    return mime_type in IMAGES or mime_type == PDF
 
 
 def _text(text: str) -> JsonObject | None:

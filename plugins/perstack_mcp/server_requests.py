@@ -33,6 +33,7 @@ from pydantic import ValidationError
 from perstack.core.base.json_schema import Meter, schema_problem
 from perstack.core.base.records import JsonObject
 from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.media import readable_medium
 from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall, ToolResult
@@ -428,7 +429,8 @@ async def _part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultC
         data = b64decode(block.data, validate=True)
     except ValueError as error:
         raise ValueError("an image is not base64") from error
-    return BlobPart(sha256=await blobs.put(data), mime_type=block.mime_type, size=len(data))
+    part = BlobPart(sha256=await blobs.put(data), mime_type=block.mime_type, size=len(data))
+    return readable_medium(part, data)
 
 
 def _reject_block(block: SamplingMessageContentBlock) -> str:

@@ -1,19 +1,17 @@
 """Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
-The decoder also accepts the deviations of compatible servers. Source of the reply side: OpenAI API reference, «Chat
-Completions», section «Streaming» (the chunk object); `reasoning_content` after DeepSeek's API reference, `reasoning`
-after OpenRouter's and vLLM's.
+The decoder also accepts the deviations of compatible servers; `reasoning` keeps what these want back with a
+reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object).
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal, assert_never
 
-from pydantic import JsonValue
+from pydantic import ConfigDict, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
@@ -34,11 +32,11 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
     CONTINUE,
+    NO_TEXT,
     ListEncoder,
     Text,
     Wire,
     ends_unfinished,
-    legal_id,
     message_encoder,
     read_arguments,
     read_event,
@@ -48,16 +46,28 @@ from perstack.support.http.messages import (
 from perstack.support.http.tool_schemas import OPENAI
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
+from perstack_openai.reasoning import (
+    KeptFields,
+    OpaqueOwner,
+    Piece,
+    ThinkTags,
+    call_fields,
+    message_fields,
+    plain_thinking,
+    readable_reasoning,
+    thinking_parts,
+    thinking_text,
+)
+from perstack_openai.refusals import REQUIRED
+from perstack_openai.strict_messages import AlternatingEncoder, BridgingEncoder
 
 # Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
 # and vision» and «File inputs».
 
-_TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
-"""Models that reject tools over Chat Completions unless the reasoning effort is explicitly `none`."""
-
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """Encode the body of `POST /chat/completions`. `blobs` need only contain what `items_of_chat` lacks."""
+    dialect = dialect.adapted(request.adaptations)
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
     prefix = request_prefix(request, "chat", dialect, lambda: _head(request, dialect))
@@ -69,94 +79,130 @@ _CONTINUE = b',{"role":"user","content":"%s"}' % CONTINUE.encode()
 
 def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's messages encoded so far for this server."""
-    tools = wire_tools(request, OPENAI)
+    owner, tools = OpaqueOwner(dialect.vendor, request.model), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), tools)
+        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), owner, tools)
 
-    return message_encoder(request, ("chat", dialect, tools.key), ListEncoder, lambda: write)
+    return message_encoder(request, ("chat", dialect, owner, tools.key), _list_for(dialect), lambda: write)
+
+
+def _list_for(dialect: Dialect) -> type[ListEncoder]:
+    if dialect.refuses("user after tool"):
+        return BridgingEncoder
+    return AlternatingEncoder if dialect.refuses("consecutive users") else ListEncoder
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
-    limits: JsonObject = {
-        # compatible servers use the older name; OpenAI's reasoning models reject it
-        "max_completion_tokens" if dialect.is_openai else "max_tokens": dialect.most_tokens(request),
+    limit = dialect.limit_name
+    options: JsonObject = {
+        **({} if limit is None else {limit: dialect.most_tokens(request)}),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
+        **_reasoning(request, dialect),
     }
-    head.update({name: value for name, value in limits.items() if value is not None})
-    head.update(_reasoning(request, dialect))
-    if request.tools:
-        head["tools"] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
-    if request.tools and not request.allow_tools:
+    head.update({name: value for name, value in options.items() if value is not None})
+    tools: list[JsonValue] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
+    if tools:
+        head["tools"] = tools
+    if tools and not request.allow_tools:
         head["tool_choice"] = "none"
     schema = dialect.schema_format(request)
     if schema is not None:
         head["response_format"] = {"type": "json_schema", "json_schema": schema}
+    head = {
+        name: value for name, value in head.items() if name in REQUIRED or name == limit or not dialect.refuses(name)
+    }
     head["messages"] = [{"role": "system", "content": request.instruction}] if request.instruction.strip() else []
     return head
 
 
 def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
-    """Return the reasoning fields; DeepSeek has an additional switch. Source: DeepSeek API guide, «Thinking Mode»."""
+    """Return the reasoning fields: an effort, and the switch of endpoints that have one."""
     effort = effort_of(request.model, request.reasoning_budget, dialect)
     if effort is None:
-        needs_none = dialect.is_openai and request.reasoning_budget is None and request.tools
+        needs_none = request.reasoning_budget is None and request.tools
         return {"reasoning_effort": "none"} if needs_none and _refuses_tools(request.model, dialect) else {}
-    if dialect.vendor != "deepseek":
-        return {"reasoning_effort": effort}
-    if effort == "none":
+    switch = dialect.profile.thinking_switch
+    if switch != "none" and effort == "none":
         return {"thinking": {"type": "disabled"}}
-    return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+    enabled: JsonObject = {"thinking": {"type": "enabled"}} if switch == "on and off" else {}
+    return {**enabled, "reasoning_effort": effort}
 
 
 def _refuses_tools(model: str, dialect: Dialect) -> bool:
-    return dialect.reasons(model) and _TOOLS_ONLY_WITHOUT_REASONING.search(model) is not None
+    models = dialect.profile.models.call_only_without_reasoning
+    return models is not None and dialect.reasons(model) and models.search(model) is not None
 
 
 def _tool(tool: WireTool) -> JsonObject:
     return {"type": "function", "function": {**tool.label, "parameters": tool.schema}}
 
 
-def _message(message: Message, contents: ContentEncoder, tools: WireTools) -> list[JsonObject]:
+def _message(message: Message, contents: ContentEncoder, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return [{"role": "user", "content": contents.encode(message.contents)}]
+            return [{"role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return _results(message, contents)
         case ExpertMessage():
-            return _reply(message, contents.dialect, tools)
+            return _reply(message, contents.dialect, owner, tools)
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, dialect: Dialect, tools: WireTools) -> list[JsonObject]:
-    calls: list[JsonValue] = [
-        {
-            "id": legal_id(call.tool_call_id),
-            "type": "function",
-            "function": {
-                "name": tools.name(call.tool_name),
-                "arguments": json.dumps(tools.arguments(call), ensure_ascii=False),
-            },
-        }
-        for call in message.tool_calls
-    ]
+def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
+    calls: list[JsonValue] = [_call(call, dialect, owner, tools) for call in message.tool_calls]
     text = message.readable
     if not calls and not text.strip():
         return []
-    reply: JsonObject = {"role": "assistant", "content": text if text or not calls else None}
-    if dialect.vendor == "deepseek":
-        # DeepSeek rejects a history of tool calls without a reasoning field, even an empty one.
-        reply["reasoning_content"] = _thinking(message)
+    fields = {**_needed_reasoning(message, dialect, owner), **message_fields(message, owner)}
+    reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_taken(fields, dialect)}
     if calls:
         reply["tool_calls"] = calls
     return [reply]
 
 
-def _thinking(message: ExpertMessage) -> str:
-    return "".join(part.thinking for part in message.contents if isinstance(part, ThinkingPart))
+def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
+    """Return the content of a reply, with the reasoning that came inside it, which is taken out of `fields`."""
+    parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
+    if isinstance(parts, list):
+        said: JsonObject = {"type": "text", "text": text}
+        return {"content": [*parts, said] if text.strip() else parts}
+    if isinstance(tagged, str):
+        return {"content": tagged + text}
+    if text.strip():
+        return {"content": text.rstrip()}
+    untried = [form for form in _NO_CONTENT if form not in dialect.refused]
+    untried.sort(key=lambda form: form in dialect.profile.refuses)
+    return {"content": _NO_CONTENT[untried[0]]} if untried else {}
+
+
+_NO_CONTENT: Mapping[str, JsonValue] = {"null content": None, "empty content": ""}
+"""Forms of the content of a reply that has only calls; without either, the field is left out."""
+
+
+def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
+    """Return the reasoning field of a server that rejects a history of calls without one, even an empty one."""
+    name = dialect.needed_reasoning(owner.model)
+    return {} if name is None else {name: plain_thinking(message) or dialect.profile.no_reasoning}
+
+
+def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> JsonObject:
+    return {
+        "id": dialect.call_id(call.tool_call_id),
+        "type": "function",
+        "function": {
+            "name": tools.name(call.tool_name),
+            "arguments": json.dumps(tools.arguments(call), ensure_ascii=False),
+        },
+        **_taken(call_fields(call, owner), dialect),
+    }
+
+
+def _taken(fields: JsonObject, dialect: Dialect) -> JsonObject:
+    return {name: value for name, value in fields.items() if not dialect.refuses(f"messages.{name}")}
 
 
 def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]:
@@ -164,18 +210,17 @@ def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]
     messages: list[JsonObject] = []
     attachments: list[JsonValue] = []
     for result in message.contents:
+        call_id = contents.dialect.call_id(result.tool_call_id)
         parts = contents.encode_parts(result.contents)
         words = [part["text"] for part in parts if part["type"] == "text"]
         files = [part for part in parts if part["type"] != "text"]
         if files:
             words.append(f"[{len(files)} attached: see the next message]")
-            label = f"What {result.tool_name} ({legal_id(result.tool_call_id)}) returned:"
+            label = f"What {result.tool_name} ({call_id}) returned:"
             attachments.append({"type": "text", "text": label})
             attachments.extend(files)
-        text = "\n".join(str(word) for word in words)
-        messages.append(
-            {"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": with_error_prefix(result, text)}
-        )
+        text = "\n".join(str(word) for word in words if str(word).strip())
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": with_error_prefix(result, text)})
     return [*messages, {"role": "user", "content": attachments}] if attachments else messages
 
 
@@ -194,16 +239,18 @@ class _Function(Wire):
 
 
 class _ToolCallDelta(Wire):
+    model_config = ConfigDict(extra="allow")  # signatures, which go back with the call
+
     index: int | None = None
     id: Text = ""
     function: _Function | None = None
 
 
 class _ChoiceDelta(Wire):
+    model_config = ConfigDict(extra="allow")  # reasoning in fields of many names
+
     content: JsonValue = None
     refusal: Text = ""
-    reasoning_content: Text = ""
-    reasoning: JsonValue = None
     tool_calls: list[_ToolCallDelta] | None = None
 
 
@@ -261,14 +308,21 @@ class _Call:
     id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
+    kept: KeptFields = field(default_factory=KeptFields)
+
+
+_OPENAI = Dialect()
 
 
 class ChatDecoder:
     """Decoder of a reply from the data of its stream's events."""
 
-    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
-        """Pass each piece of text to `on_delta`."""
+    def __init__(self, on_delta: Callable[[Delta], None], dialect: Dialect = _OPENAI, model: str = "") -> None:
+        """Pass each piece of text to `on_delta`; what the endpoint wants back is kept for `dialect` and `model`."""
         self._on_delta = on_delta
+        self._owner = OpaqueOwner(dialect.vendor, model)
+        self._kept = KeptFields()
+        self._tags = ThinkTags() if dialect.profile.reads_tags else None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
@@ -295,12 +349,18 @@ class ChatDecoder:
         """Return the reply. Raises ProviderError if the stream ended without a finish reason or end mark."""
         if not self._is_whole and not self._finish:
             raise stream_interrupted(f"neither a finish_reason nor {_END} came")
+        if self._tags is not None:
+            self._add_pieces(self._tags.finish())
+            if self._tags.opening:
+                self._kept.add_tags(self._tags.opening, self._tags.closing)
         parts: list[ReplyPart] = []
-        if self._reasoning:
-            parts.append(ThinkingPart(thinking="".join(self._reasoning)))
+        thinking = "".join(self._reasoning)
+        opaque = self._owner.data(self._kept.fields(thinking))
+        if thinking or opaque:
+            parts.append(ThinkingPart(thinking=thinking, opaque=opaque))
         if self._text:
             parts.append(TextPart(text="".join(self._text)))
-        parts += [_call_part(call) for call in self._calls]
+        parts += [_call_part(call, self._owner) for call in self._calls]
         return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._usage), self._finish_reason())
 
     def _take(self, choice: _Choice) -> None:
@@ -308,12 +368,21 @@ class ChatDecoder:
         delta = choice.delta or choice.message
         if delta is None:
             return
-        self._add("reasoning", delta.reasoning_content or _plain(delta.reasoning))
-        self._add("text", _plain(delta.content))
+        extra = delta.model_extra or {}
+        thinking = thinking_parts(delta.content)
+        self._kept.add(extra)
+        self._kept.add_thinking(thinking)
+        self._add("reasoning", readable_reasoning(extra) or thinking_text(thinking))
+        text = _plain(delta.content)
+        self._add_pieces([("text", text)] if self._tags is None else self._tags.feed(text))
         self._add("text", delta.refusal)
         self._refused = self._refused or bool(delta.refusal)
         for call in delta.tool_calls or ():
             self._grow(call)
+
+    def _add_pieces(self, pieces: Iterable[Piece]) -> None:
+        for kind, text in pieces:
+            self._add(kind, text)
 
     def _add(self, kind: str, text: str) -> None:
         if not text:
@@ -327,6 +396,7 @@ class ChatDecoder:
 
     def _grow(self, delta: _ToolCallDelta) -> None:
         call = self._call_of(delta)
+        call.kept.add(delta.model_extra or {})
         function = delta.function or _Function()
         # some servers send the name in pieces, others repeat it in every delta
         if function.name and function.name != call.name:
@@ -372,14 +442,15 @@ def _plain(content: JsonValue) -> str:
         return content
     if isinstance(content, list):
         return "".join(_plain(part) for part in content)
-    if isinstance(content, dict):
+    if isinstance(content, dict) and not thinking_parts([content]):
         return _plain(content.get("text"))
     return ""
 
 
-def _call_part(call: _Call) -> ToolCallPart:
+def _call_part(call: _Call, owner: OpaqueOwner) -> ToolCallPart:
     args, raw_args = read_arguments("".join(call.arguments))
-    return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args)
+    opaque = owner.data(call.kept.fields())
+    return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args, opaque=opaque)
 
 
 def _usage(usage: _CompletionUsage | None) -> Usage:

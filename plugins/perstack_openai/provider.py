@@ -1,25 +1,31 @@
 """Provider port implemented with OpenAI's APIs: Chat Completions and Responses.
 
-`endpoints` builds an `OpenAIConnection` (address, credentials, wire format) from settings and environment, one function
-per provider name. `chat_completions` and `responses_api` are the codecs: pure functions that encode a request, and a
-decoder fed with the data of each server-sent event. `dialect` has what servers and models differ in.
+`profiles` is the table of endpoints: what each needs, refuses and does its own way. `endpoints` builds an
+`OpenAIConnection` (address, credentials, wire format) from a row, settings and environment. `chat_completions` and
+`responses_api` are the codecs: pure functions that encode a request, and a decoder fed with the data of each
+server-sent event. `dialect` joins a row with the user's settings.
 
 Each request extends the bytes of the Run's earlier requests, so that the vendor's prompt cache applies and each message
 is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again;
 if the server refuses them, the request is repeated without (`_without_encrypted`).
 
-Change together: a new option in `Dialect` with its settings classes and `reply_settings`; a new provider with
-`CONNECTIONS` and `plugin.FACTORIES`.
+Change together: a new option in `Dialect` with its settings classes and `reply_settings`. A new provider is a row of
+`profiles`; it is in `CONNECTIONS` only if it has settings of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.adaptations import Adaptation
+from perstack.core.runs.context import OVERFLOW
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
@@ -27,13 +33,9 @@ from perstack.support.http.provider import HttpProvider
 from perstack.support.http.tool_schemas import OPENAI
 from perstack.support.http.wire_tools import wire_tools
 from perstack_openai.dialect import Dialect
-from perstack_openai.endpoints import (
-    OpenAIConnection,
-    azure_connection,
-    deepseek_connection,
-    ollama_connection,
-    openai_connection,
-)
+from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
+from perstack_openai.profiles import profile_named
+from perstack_openai.refusals import missing_reasoning, refused_parts
 
 if TYPE_CHECKING:
     from perstack_openai.chat_completions import ChatDecoder
@@ -57,15 +59,37 @@ class OpenAIProvider(HttpProvider):
         return await self._responses(request, on_delta)
 
     @override
+    def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
+        if error.name == OVERFLOW:
+            return ()  # what is too long is shortened, not left out
+        body = self._body(request)
+        return missing_reasoning(body, error.message) or refused_parts(body, error.message, error.answer)
+
+    def _body(self, request: GenerationRequest) -> JsonObject:
+        """Return the request as it was sent: the encoder in its memo has every message, and needs no blobs."""
+        dialect = self._connection.dialect
+        if self._connection.api == "chat":
+            from perstack_openai.chat_completions import encode_chat
+
+            encoded = encode_chat(request, dialect, {})
+        else:
+            from perstack_openai.responses_api import encode_responses
+
+            encoded = encode_responses(request, dialect, {})
+        body: JsonObject = json.loads(encoded)
+        return body
+
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
         return self._connection.dialect.takes(mime_type)
 
     async def _chat(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.chat_completions import ChatDecoder, encode_chat, items_of_chat
 
-        dialect = self._connection.dialect
+        dialect = self._connection.dialect.adapted(request.adaptations)
         blobs = await missing_blobs(request, items_of_chat(request, dialect))
-        return await self._post_and_decode(request, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
+        decoder = ChatDecoder(on_delta, dialect, request.model)
+        return await self._post_and_decode(request, encode_chat(request, dialect, blobs), decoder)
 
     async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.responses_api import ResponsesDecoder, encode_responses, items_of_responses
@@ -73,6 +97,7 @@ class OpenAIProvider(HttpProvider):
         decoder = ResponsesDecoder(on_delta, self._connection.dialect.vendor)
 
         async def send(dialect: Dialect) -> Generation:
+            dialect = dialect.adapted(request.adaptations)
             blobs = await missing_blobs(request, items_of_responses(request, dialect))
             return await self._post_and_decode(request, encode_responses(request, dialect, blobs), decoder)
 
@@ -103,16 +128,15 @@ def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None
     return replace(dialect, vendor="", reasoning=False if "not supported" in words else dialect.reasoning)
 
 
-# Connection functions by provider name.
+# Connection functions of the providers that have settings of their own.
 
 CONNECTIONS: Mapping[str, Callable[[ProviderConfig], OpenAIConnection]] = {
     "openai": openai_connection,
-    "deepseek": deepseek_connection,
     "azure-openai": azure_connection,
-    "ollama": ollama_connection,
 }
 
 
 def create(name: str, config: ProviderConfig) -> OpenAIProvider:
     """Create the provider of that name from its settings and the environment."""
-    return OpenAIProvider(CONNECTIONS[name](config))
+    connect = CONNECTIONS.get(name, partial(profile_connection, profile_named(name)))
+    return OpenAIProvider(connect(config))

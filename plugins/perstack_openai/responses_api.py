@@ -34,6 +34,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Offere
 from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
     CONTINUE,
+    NO_TEXT,
     ListEncoder,
     Text,
     Wire,
@@ -51,6 +52,7 @@ from perstack.support.http.messages import (
 from perstack.support.http.tool_schemas import OPENAI
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
+from perstack_openai.refusals import REQUIRED
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
 # models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
@@ -58,6 +60,7 @@ from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_e
 
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """Encode the body of `POST /responses`. `blobs` need only contain what `items_of_responses` lacks."""
+    dialect = dialect.adapted(request.adaptations)
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
     prefix = request_prefix(request, "responses", dialect, lambda: _head(request, dialect))
@@ -95,6 +98,7 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         head["text"] = {"format": {"type": "json_schema", **schema}}
     if request.instruction.strip():
         head["instructions"] = request.instruction
+    head = {name: value for name, value in head.items() if name in REQUIRED or name not in dialect.refused}
     return {**head, "input": []}
 
 
@@ -147,7 +151,7 @@ _HOSTED = {
 def _items(message: Message, contents: ContentEncoder, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return [{"type": "message", "role": "user", "content": contents.encode(message.contents)}]
+            return [{"type": "message", "role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return [_result(result, contents) for result in message.contents]
         case ExpertMessage():

@@ -13,7 +13,7 @@ import httpx
 
 from perstack.ports.provider import Delta, Generation, Provider, ProviderConfig, ProviderFactory
 from perstack.support.http.client import ReadEvents, receive, server_sent_events
-from perstack.testing.fake_endpoint import PreparedReply
+from perstack.testing.fake_endpoint import PreparedReply, events
 
 KEY = "sk-very-secret-0123456789"
 READ = "readTextFile"
@@ -32,6 +32,15 @@ class Said:
     """Ids, and the paths that the tool must read."""
     tool: str = READ
     stop: Literal["stop", "length", "refusal"] = "stop"
+
+
+Document = dict[str, Any] | str
+"""The data of one event: a JSON object, or text that is sent as it is."""
+
+
+def as_data(document: Document) -> str:
+    """Return the data of an event as text."""
+    return document if isinstance(document, str) else json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 class Decoder(Protocol):
@@ -76,8 +85,16 @@ class Wire(ABC):
         return self.title.replace(",", "").replace(" ", "-")
 
     @abstractmethod
+    def documents(self, said: Said) -> list[Document]:
+        """Return the events of a reply, in their order."""
+
+    def framed(self, documents: Iterable[Document]) -> PreparedReply:
+        """Return events as this endpoint streams them, each in a chunk."""
+        return PreparedReply(events(*map(as_data, documents)))
+
     def reply(self, said: Said) -> PreparedReply:
         """Return the reply as this endpoint streams it, in at least three chunks unless it is empty."""
+        return self.framed(self.documents(said))
 
     @abstractmethod
     def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:

@@ -40,6 +40,7 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     to_bytes,
+    with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
 from perstack.support.http.tool_schemas import CONVERSE
@@ -103,8 +104,9 @@ def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
         schema_text = to_bytes(schema).decode()
         structure: JsonObject = {"jsonSchema": {"name": "result", "schema": schema_text}}
         head["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
-    if request.tools:
-        head["toolConfig"] = {"tools": [{"toolSpec": _tool(tool)} for tool in tools_of(request).listed]}
+    tools: list[JsonValue] = [{"toolSpec": _tool(tool)} for tool in tools_of(request).listed]
+    if tools:
+        head["toolConfig"] = {"tools": tools}
     if request.instruction.strip():
         has_cache = caches(request.model, settings)
         head["system"] = [{"text": request.instruction}, *([_CACHE_POINT] if has_cache else [])]
@@ -137,7 +139,7 @@ class _Writer:
                 # the API rejects a document without a text
                 return blocks if any("text" in block for block in blocks) else [_NOTHING, *blocks]
             case ToolMessage():
-                return [self._result(result, blobs) for result in message.contents]
+                return self._results(message.contents, blobs)
             case ExpertMessage():
                 return [block for part in message.contents if (block := _reply_block(part, self._tools)) is not None]
             case _:
@@ -164,9 +166,22 @@ class _Writer:
         name = f"Document {self._documents}"
         return {"document": {"format": "pdf", "name": name, "source": {"bytes": as_base64(content)}}}
 
-    def _result(self, result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
-        contents: list[JsonValue] = [*self._contents(result.contents, blobs)]
-        block: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": contents or [_NOTHING]}
+    def _results(self, results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        """Encode results. Models with a status refuse a failed one with media: those follow after all results."""
+        blocks: list[JsonObject] = []
+        media: list[JsonObject] = []
+        for result in results:
+            contents = self._contents(result.contents, blobs)
+            if result.is_error and self._says_status:
+                moved = [block for block in contents if "text" not in block]
+                contents = [block for block in contents if "text" in block]
+                if moved:
+                    media += [{"text": with_failed_result(result)}, *moved]
+            blocks.append(self._result(result, contents))
+        return blocks + media
+
+    def _result(self, result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
+        block: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": [*contents] or [_NOTHING]}
         if result.is_error and self._says_status:
             block["status"] = "error"
         return {"toolResult": block}

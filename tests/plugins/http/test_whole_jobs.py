@@ -13,7 +13,8 @@ import pytest
 import tomli_w
 from hosts import Seen
 from pages import rows
-from provider_suite import PAGE, WIRES, host_in
+from provider_matrix import PAGE
+from provider_suite import WIRES, host_in
 from terminal import Terminal
 from wire import KEY, Said, Wire
 from wire_anthropic import ANTHROPIC

@@ -28,9 +28,10 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.chat_completions import ChatDecoder, encode_chat
 from perstack_openai.dialect import Dialect
+from perstack_openai.profiles import PLAIN
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
-COMPATIBLE = Dialect(is_openai=False, takes_documents=False)
+COMPATIBLE = Dialect(profile=PLAIN, takes_documents=False)
 
 
 def _request(*messages: Message, model: str = "gpt-5-mini", **rest: Any) -> GenerationRequest:
@@ -131,7 +132,7 @@ def test_what_a_tool_message_cannot_hold_follows_all_results_of_the_turn() -> No
 
 
 def test_a_server_that_takes_no_images_or_documents_gets_text_in_their_place() -> None:
-    dialect = Dialect(is_openai=False, takes_images=False, takes_documents=False)
+    dialect = Dialect(profile=PLAIN, takes_images=False, takes_documents=False)
     content = _body(_request(UserMessage(contents=(IMAGE, DOCUMENT))), dialect, BLOBS)["messages"][1]["content"]
     assert "[image/png, 3 bytes: this model cannot" in content
     assert "[a.pdf, application/pdf, 3 bytes" in content
@@ -330,7 +331,8 @@ def test_arguments_may_come_as_an_object() -> None:
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_by_either_name_becomes_thinking(field: str) -> None:
     generation = _fed(_chunk({field: "Hm"}), _chunk({field: "m."}), _chunk({"content": "Yes."}, "stop"))
-    assert generation.reply.contents == (ThinkingPart(thinking="Hmm."), TextPart(text="Yes."))
+    kept = {"openai": {"model": "", "_text": [field]}}
+    assert generation.reply.contents == (ThinkingPart(thinking="Hmm.", opaque=kept), TextPart(text="Yes."))
 
 
 def test_missing_usage_is_no_usage() -> None:

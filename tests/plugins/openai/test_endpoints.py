@@ -25,6 +25,7 @@ from perstack.ports.provider import Provider, ProviderConfig
 from perstack.testing.fake_endpoint import PreparedReply
 from perstack_openai.endpoints import OpenAIConnection, is_openai
 from perstack_openai.plugin import FACTORIES
+from perstack_openai.profiles import PROFILES
 
 ENV = dict.fromkeys(("OPENAI_API_KEY", "DEEPSEEK_API_KEY", "AZURE_API_KEY", "OLLAMA_API_KEY"), KEY)
 QUERY = UserMessage(contents=(TextPart(text="hi"),))
@@ -256,9 +257,7 @@ def test_an_endpoint_is_chosen_only_if_the_environment_says_all_it_needs(env: di
 
 def test_the_endpoints_are_tried_in_the_order_of_their_priorities() -> None:
     assert FACTORIES[0].default_model == "gpt-5-mini"
-    assert [(factory.name, factory.priority) for factory in FACTORIES] == [
-        ("openai", 20),
-        ("deepseek", 40),
-        ("azure-openai", 50),
-        ("ollama", 90),
-    ]
+    order = [factory.name for factory in sorted(FACTORIES, key=lambda factory: factory.priority)]
+    assert order == [profile.name for profile in PROFILES]
+    assert order[:4] == ["openai", "deepseek", "azure-openai", "openrouter"]
+    assert len({factory.priority for factory in FACTORIES}) == len(FACTORIES)

@@ -31,6 +31,7 @@ from perstack.core.definitions.permissions import RuleSet, StandingApproval, Wid
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import Definitions
+from perstack.core.runs.adaptations import Adaptations
 from perstack.core.runs.commands import Call
 from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo, remaining_todos
 from perstack.core.runs.messages import (
@@ -206,6 +207,8 @@ class Run:
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
     definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
+    adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
+    """What the endpoint of each model, as `provider/model`, needs changed in requests."""
 
     @property
     def on(self) -> str:
@@ -226,6 +229,11 @@ class Run:
     def model(self) -> str:
         """The active model, as its provider spells it."""
         return parts_of(self.stand_in)[1] if self.stand_in else self.start.model
+
+    @property
+    def adaptations(self) -> Adaptations:
+        """What the endpoint of the active model needs changed in requests."""
+        return self.adaptations_by_model.get(self.on, ())
 
     @property
     def asks_exec(self) -> bool:
@@ -365,6 +373,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
+        adaptations_by_model={} if base is None else base.adaptations_by_model,
     )
 
 
@@ -388,6 +397,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
         is_tightened=start.permissions != base.permissions or (start.exec_grant == "asks" and not base.asks_exec),
+        adaptations_by_model=base.adaptations_by_model,
     )
 
 

@@ -1,7 +1,9 @@
 """Ask a model for one reply, with retries, a time limit and fallback models.
 
 Each try flushes `startGeneration`, with the most that it may cost, before the model is called. `after_failure`
-(core/runs/retries_and_fallbacks.py) decides what follows a failed try. compaction.py uses the same tries for summaries.
+(core/runs/retries_and_fallbacks.py) decides what follows a failed try. A try that the endpoint refuses because of one
+part of the request is repeated with that part adapted (core/runs/adaptations.py), which is no retry of the policy.
+compaction.py uses the same tries for summaries.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from itertools import count
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
@@ -20,6 +21,7 @@ from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
+from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, new_adaptations
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow
 from perstack.core.runs.decide import (
@@ -30,7 +32,7 @@ from perstack.core.runs.decide import (
     switch_event,
 )
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
-from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
+from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
@@ -54,6 +56,7 @@ from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
 from perstack.engine.runs.job_context import JobContext, RunContext
+from perstack.engine.runs.media import fit_media
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
@@ -78,7 +81,7 @@ class Attempts:
         self.try_began = now  # start of the latest try, by `time.monotonic`
         self._began = now
         self._session = session
-        self._provider = endpoint.provider
+        self.provider = endpoint.provider
         self.ticket = endpoint.place(on_wait)  # for the endpoint's queue, which the caller enters
 
     @property
@@ -95,7 +98,7 @@ class Attempts:
             self._began += self.try_began - asked_at
             if self._session.first_try is not None:
                 self._session.first_try += self.try_began - asked_at
-            return await _try_once(self._provider, request, show, *time_for_try(self.limits, self.spent))
+            return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
 
         return await run_in_turn(self.ticket, tokens, work)
 
@@ -241,6 +244,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     async def begin() -> bool:
         return await _begin(context, command, tools, offer)
 
+    await _adapt_as_before(context)
+    await fit_media(context)
     if not await begin():
         return
     await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running
@@ -260,6 +265,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         provider_tools=offer.tools,
         output=run.schema,
         place=session.place if context.plays_recording else None,
+        adaptations=run.adaptations,
         memo=session.memo,
     )
     show = _show_deltas(session, command.step, job.emit)
@@ -304,17 +310,49 @@ async def _reply(
     begin: Callable[[], Awaitable[bool]] | None,
 ) -> Generation | None:
     """Return the model's reply after as many tries as needed; None without one, and record why."""
-    for attempt in count(1):
+    attempt, rungs = 1, 0
+    while True:
         try:
             return await attempts.once(request, show, load(session.run))
         except ProviderError as error:
-            if not await _continue_after(session, error, attempt, attempts, prices):
+            if rungs < MAX_RUNGS and await adapt_after_refusal(session, attempts.provider, request, error):
+                rungs += 1
+            elif await _continue_after(session, error, attempt, attempts, prices):
+                attempt += 1
+            else:
                 return None
-            if begin is not None:
-                if not await begin():
-                    return None
-                request = replace(request, max_tokens=session.run.max_tokens)
-    raise AssertionError("count never ends")
+            if begin is not None and not await begin():
+                return None
+            request = replace(request, max_tokens=session.run.max_tokens, adaptations=session.run.adaptations)
+
+
+# Adaptations: parts of a request that the endpoint does not take as they are.
+
+
+async def adapt_after_refusal(
+    session: RunSession, provider: Provider, request: GenerationRequest, error: ProviderError
+) -> bool:
+    """Record in which form the parts that a refusal names are sent from now on. Return False if it names none."""
+    if error.status_code not in REFUSAL_STATUSES:
+        return False
+    adaptations = new_adaptations(request.adaptations, provider.adapt(request, error))
+    if not adaptations:
+        return False
+    info, run = error_info(error), session.run
+    uncharged = releases_reservation(run, info)
+    session.record(
+        AdaptRequest(**session.stamp(), model=run.on, adaptations=adaptations, error=info, uncharged=uncharged)
+    )
+    await session.flush()
+    return True
+
+
+async def _adapt_as_before(context: RunContext) -> None:
+    """Record what other Runs of the Job have learned about the endpoint, so that it need not refuse it again."""
+    adaptations = context.job.missing_adaptations(context.session.run)
+    if adaptations:
+        session = context.session
+        session.record(AdaptRequest(**session.stamp(), model=session.run.on, adaptations=adaptations))
 
 
 _MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were not offered, in a notice

@@ -27,6 +27,7 @@ from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
 from perstack.engine.runs.generation import error_info
 from perstack.engine.runs.job_context import JobContext, RunContext
+from perstack.engine.runs.media import substitutes_for, with_readable_media
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult, Toolset
@@ -128,6 +129,7 @@ class Sampling:
             allow_tools=False,
             max_tokens=request.max_tokens if granted is None else granted.max_tokens,
             temperature=request.temperature,
+            adaptations=await substitutes_for(context, messages),
             expert_key=start.expert_key,
             place=context.session.place if context.plays_recording else None,
             purpose="sample",
@@ -356,6 +358,8 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
         result = await _call_masked(tool, session, request, context.vault)
     if is_confined and isinstance(result, ToolResult):
         result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
+    if isinstance(result, ToolResult):
+        result = await with_readable_media(result, job.blobs.get, call.decided.tool_name)
     spent = sampling.usage if sampling is not None else None
     highest = 0 if context.vault is None else context.vault.highest
     return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)

@@ -80,9 +80,8 @@ class ArgumentNames:
 
     def data_to_wire(self, value: JsonValue, schema: JsonObject) -> JsonValue:
         """Return a value that a schema names, such as a default, under the names that the model sees."""
-        return (
-            self._renamed(value, [schema], to_wire=True) if self._by_name and isinstance(value, dict | list) else value
-        )
+        is_changed = bool(self._by_name) and isinstance(value, dict | list)
+        return self._renamed(value, [schema], to_wire=True) if is_changed else value
 
     def from_wire(self, args: JsonObject) -> JsonObject:
         """Return the arguments of a model's call under the tool's own names. A name in its own form is kept."""

@@ -117,6 +117,7 @@ def error_from_status(
         is_retryable=is_retryable(status) if retryable is None else retryable,
         retry_after=retry_after,
         context_window=window,
+        answer=body[:_MAX_SEARCHED_CHARS],
     )
 
 
@@ -129,6 +130,7 @@ def with_message(error: ProviderError, message: str) -> ProviderError:
         is_retryable=error.is_retryable,
         retry_after=error.retry_after,
         context_window=error.context_window,
+        answer=error.answer,
     )
 
 

@@ -22,15 +22,16 @@ import json
 import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, TypeVar, assert_never
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
 
 from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.settings import ReasoningBudget
+from perstack.core.runs.adaptations import Adaptations, adapted_message, of_messages
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -40,8 +41,8 @@ from perstack.core.runs.messages import (
     ProviderToolPart,
     ReplyPart,
     ToolCallPart,
-    ToolMessage,
-    UserMessage,
+    ToolResultPart,
+    blobs_of,
     readable_result,
 )
 from perstack.dataclass import dataclass
@@ -54,6 +55,8 @@ from perstack.support.http.errors import bad_response
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # of every vendor
 
 PDF = "application/pdf"
+
+NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
 
 Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]  # servers may send null
 
@@ -233,6 +236,11 @@ def blob_placeholder(part: BlobPart, why: str = "this model cannot be shown this
     return f"[{name}{part.mime_type}, {part.size} bytes: {why}]"
 
 
+def with_failed_result(result: ToolResultPart) -> str:
+    """Return the text before media of a failed result that a format cannot hold in the result itself."""
+    return f"Returned with the failed result of {result.tool_name}:"
+
+
 def legal_id(call_id: str) -> str:
     """Return a tool call id that every vendor accepts: other vendors' ids may have dots and colons, or be longer."""
     if call_id and len(call_id) <= _MAX_ID_CHARS and not _ILLEGAL_IN_ID.search(call_id):
@@ -270,27 +278,14 @@ async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str,
     """Return the bytes of every sendable blob in `messages`, reading each once, so that encoding stays pure."""
     blobs: dict[str, bytes] = {}
     for message in messages:
-        for part in _blobs_of(message):
+        for part in blobs_of(message):
             if part.sha256 not in blobs and _is_sendable(part.mime_type):
                 blobs[part.sha256] = await read(part.sha256)
     return blobs
 
 
 def _is_sendable(mime_type: str) -> bool:
-    return mime_type in IMAGE_TYPES or mime_type == PDF or is_text(mime_type)
-
-
-def _blobs_of(message: Message) -> Iterator[BlobPart]:
-    match message:
-        case UserMessage():
-            yield from (part for part in message.contents if isinstance(part, BlobPart))
-        case ToolMessage():
-            for result in message.contents:
-                yield from (part for part in result.contents if isinstance(part, BlobPart))
-        case ExpertMessage():
-            return
-        case _:
-            assert_never(message)
+    return mime_type.startswith("image/") or mime_type == PDF or is_text(mime_type)
 
 
 Write = Callable[[Message, Mapping[str, bytes]], Iterable[JsonObject]]  # encode one message; the mapping has its blobs
@@ -304,12 +299,28 @@ class MessageEncoder(ABC):
         self._write = write
         self._seen: Sequence[Message] = ()
         self._count = 0
+        self._adaptations: Adaptations = ()
+        self._media: set[str] = set()  # originals of the images and documents in encoded messages, by their sha256
 
     def is_continued_by(self, messages: Sequence[Message]) -> bool:
         """Return whether `messages` begin with those already encoded. Takes constant time."""
         if not self._count:
             return True
         return isinstance(messages, History) and isinstance(self._seen, History) and messages.continues(self._seen)
+
+    def accepts(self, adaptations: Adaptations) -> bool:
+        """Encode later messages with these adaptations. Return False if they would change an encoded message.
+
+        Most are for media that have just come. An encoder of its own for each set of adaptations would encode, and
+        keep, the whole history again with every image that is made smaller.
+        """
+        if adaptations == self._adaptations:
+            return True
+        changed = {*adaptations} ^ {*self._adaptations}
+        if self._count and any(item.part != "media" or item.name in self._media for item in changed):
+            return False
+        self._adaptations = adaptations
+        return True
 
     def missing(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that are not encoded yet."""
@@ -318,7 +329,9 @@ class MessageEncoder(ABC):
     def extend(self, messages: Sequence[Message], blobs: Mapping[str, bytes]) -> None:
         """Encode the missing messages. `blobs` must have all blobs that they refer to."""
         for message in self.missing(messages):
-            self._add(message, [to_bytes(item) for item in self._write(message, blobs)])
+            self._media.update(blob.sha256 for blob in blobs_of(message))
+            adapted = adapted_message(message, self._adaptations) if self._adaptations else message
+            self._add(message, [to_bytes(item) for item in self._write(adapted, blobs)])
             self._count += 1
             self._seen = messages
 
@@ -383,17 +396,22 @@ def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], m
     `key` must contain all that the encoding of a message depends on, except blobs. `make` returns the encoding
     function.
     """
+    adaptations = of_messages(request.adaptations)
     existing = request.memo.get(key)
-    if isinstance(existing, kind) and existing.is_continued_by(request.messages):
+    if isinstance(existing, kind) and existing.is_continued_by(request.messages) and existing.accepts(adaptations):
         return existing
     encoder = kind(make())
+    encoder.accepts(adaptations)
     request.memo[key] = encoder
     return encoder
 
 
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
     """Return the bytes of the blobs that `encoder` lacks for this request."""
-    return await load_blobs(encoder.missing(request.messages), request.blobs)
+    adaptations = of_messages(request.adaptations)
+    missing = encoder.missing(request.messages)
+    messages = [adapted_message(message, adaptations) for message in missing] if adaptations else missing
+    return await load_blobs(messages, request.blobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +437,7 @@ def request_prefix(request: GenerationRequest, key: str, settings: object, make:
         request.temperature,
         request.output,
         request.provider_tools,
+        request.adaptations,
     )
     prefix = request.memo.get(("prefix", key))
     if not isinstance(prefix, _Prefix) or prefix.inputs != inputs:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
     from perstack.core.base.records import JsonObject
+    from perstack.core.runs.media_limits import MediaLimits
     from perstack.support.http.client import OnData, ReadEvents, StreamClient
     from perstack.support.http.endpoint import Endpoint
 
@@ -103,6 +104,12 @@ class HttpProvider(Provider):
             from perstack.support.http.errors import refused_credential
 
             raise refused_credential(self.classified(error), self.name, self.credential) from error.__cause__
+
+    @override
+    def media_limits(self, model: str) -> MediaLimits | None:
+        from perstack.support.http.media_limits import limits_of
+
+        return limits_of(self.name, model)
 
     def classified(self, error: ProviderError) -> ProviderError:
         """Return an error of the endpoint, with another name if its status means something else there."""

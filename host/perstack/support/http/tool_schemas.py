@@ -348,7 +348,9 @@ class _Writer:
     def _reference(self, reference: str, target: JsonObject) -> str:
         if id(target) not in self._definition_names:
             last = re.sub(r"[^a-zA-Z0-9_.-]+", "_", reference.rpartition("/")[2].lstrip("#"))[:64] or "root"
-            name = f"{last}_{len(self._targets)}" if last in self._definition_names.values() else last
+            name = last
+            while name in self._definition_names.values():
+                name += "_"
             self._definition_names[id(target)] = name
             self._targets.append(target)
         return f"#/$defs/{self._definition_names[id(target)]}"

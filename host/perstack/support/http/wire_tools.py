@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.adaptations import Adaptations, names_in
 from perstack.core.runs.messages import ReplyPart, ToolCallPart
 from perstack.dataclass import dataclass
 from perstack.ports.provider import Generation, GenerationRequest
@@ -42,17 +43,17 @@ class WireTool:
 class WireTools:
     """The tools of a request in one wire format, in their order."""
 
-    def __init__(self, specs: Iterable[ToolSpec], rules: SchemaRules, plain: frozenset[str] = frozenset()) -> None:
-        """Adapt the tools; those named in `plain` get the schema that every endpoint accepts."""
+    def __init__(self, specs: Iterable[ToolSpec], rules: SchemaRules, adaptations: Adaptations = ()) -> None:
+        """Adapt the tools. `adaptations` names those that are sent in their plainest form, or not offered."""
+        plain, omitted = (names_in(adaptations, "tool", form) for form in ("plain", "omitted"))
         self._rules = rules
         self._by_name: dict[str, WireTool] = {}
         self._own_names: dict[str, str] = {}
         for spec in specs:
             name = self._legal(spec.name)
-            adapt = plain_tool if spec.name in plain else _tool
-            self._by_name[spec.name] = adapt(spec, name, rules)
+            self._by_name[spec.name] = plain_tool(spec, name) if spec.name in plain else _tool(spec, name, rules)
             self._own_names[name] = spec.name
-        self.listed = tuple(self._by_name.values())
+        self.listed = tuple(tool for own, tool in self._by_name.items() if own not in omitted)
         self.key: Hashable = tuple(
             (own, tool.name, tool.arguments.changes)
             for own, tool in self._by_name.items()
@@ -96,16 +97,17 @@ def wire_tools(request: GenerationRequest, rules: SchemaRules) -> WireTools:
     """Return the tools of a request, adapted when a Run sends them for the first time."""
     key = ("tools", rules.name)
     known = request.memo.get(key)
-    if isinstance(known, _Adapted) and known.specs == request.tools:
+    source = (request.tools, request.adaptations)
+    if isinstance(known, _Adapted) and known.source == source:
         return known.tools
-    tools = WireTools(request.tools, rules)
-    request.memo[key] = _Adapted(request.tools, tools)
+    tools = WireTools(request.tools, rules, request.adaptations)
+    request.memo[key] = _Adapted(source, tools)
     return tools
 
 
 @dataclass(frozen=True, slots=True)
 class _Adapted:
-    specs: object
+    source: object
     tools: WireTools
 
 
@@ -116,7 +118,7 @@ def _tool(spec: ToolSpec, name: str, rules: SchemaRules) -> WireTool:
     return WireTool(name, _joined(*sentences, spec.description), schema, names)
 
 
-def plain_tool(spec: ToolSpec, name: str, rules: SchemaRules) -> WireTool:
+def plain_tool(spec: ToolSpec, name: str) -> WireTool:
     """Return a tool in its plainest form: any object is accepted, and the description has the schema as text."""
     document = SchemaDocument(spec.input_schema)
     schema, words = plain_schema(document)

@@ -15,6 +15,7 @@ from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions
+from perstack.core.runs.adaptations import Adaptations, new_adaptations
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
 from perstack.core.runs.context import after_generation, requesting
 from perstack.core.runs.events.base import (
@@ -35,7 +36,15 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.log_rows import EventContext, LogRow, tokens
-from perstack.core.runs.messages import ExpertMessage, FinishReason, ProviderToolPart, ReplyPart, TextPart, ThinkingPart
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    FinishReason,
+    ProviderToolPart,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+)
 from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
     REST_MS,
@@ -244,6 +253,52 @@ class Retry(LaterEvent):
         return [LogRow("retries", self.error.words + again, "yellow")]
 
 
+class AdaptRequest(LaterEvent):
+    """A change of the requests to one model, which its endpoint needs: parts in another form, or left out."""
+
+    follows = RunTransition(BEFORE_REPLY, RUNNING)
+    is_progress = False
+    type: Literal["adaptRequest"] = "adaptRequest"
+    model: str  # the model whose endpoint needs it, as `provider/model`
+    adaptations: Adaptations
+    error: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # the refusal; None if adapted before sending
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if nothing is charged for the refused attempt
+
+    @property
+    @override
+    def media(self) -> tuple[ResultContent, ...]:
+        """The smaller images and documents that are sent."""
+        return tuple(item.blob for item in self.adaptations if item.blob is not None)
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        yield Repetition("the model", self.model, run.on)
+
+    def fold(self, run: Run) -> Run:
+        """Keep the adaptations for all later requests to the model, and settle the refused attempt."""
+        if self.error is not None and run.phase is not Phase.GENERATING and not run.context.summarising:
+            raise IllegalFact("adaptRequest after a refusal cannot follow where nothing is generated")
+        known = run.adaptations_by_model.get(self.model, ())
+        if new_adaptations(known, self.adaptations) != self.adaptations:
+            raise IllegalFact("adaptRequest repeats an adaptation")
+        run = replace(run, adaptations_by_model={**run.adaptations_by_model, self.model: known + self.adaptations})
+        return run if self.error is None else settle_reservation(run, is_charged=not self.uncharged)
+
+    @override
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        if isinstance(command, Compact):
+            return None if self.error is None or run.context.summarising else "adaptRequest without startCompaction"
+        if self.error is None:
+            return None if isinstance(command, Generate) else unexpected_event(self, run, command)
+        return _generation_difference(self, run, command)
+
+    @override
+    def describe(self, context: EventContext) -> list[LogRow]:
+        changes = ", ".join(item.words for item in self.adaptations)
+        cause = f"{self.model} needs it" if self.error is None else f"{self.model} refused it: {self.error.message}"
+        return [LogRow("adapts", f"sends {changes} from now on ({cause})", "yellow")]
+
+
 class SwitchModel(LaterEvent):
     """A switch to the next fallback model, or back to the primary one."""
 
@@ -346,4 +401,4 @@ class FinishStep(LaterEvent):
         return [LogRow("step", f"{self.checkpoint_id}: {took}{tokens(self.usage)}", "dim", "place")]
 
 
-GenerationEvent = StartGeneration | FinishGeneration | Retry | SwitchModel | FinishStep
+GenerationEvent = StartGeneration | FinishGeneration | Retry | AdaptRequest | SwitchModel | FinishStep
