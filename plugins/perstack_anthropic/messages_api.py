@@ -16,7 +16,6 @@ from pydantic import ConfigDict, JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
@@ -48,7 +47,6 @@ from perstack.support.http.messages import (
     Text,
     TurnEncoder,
     Wire,
-    arguments_of,
     as_base64,
     blob_placeholder,
     budget_word,
@@ -64,11 +62,11 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
-    tool_label,
-    tool_schema,
     with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import MESSAGES
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 
 class AnthropicSettings(EndpointSettings):
@@ -137,12 +135,17 @@ def _unchanged(blocks: list[bytes]) -> list[bytes]:
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
     """Return the Run's turns encoded so far."""
-    names = offered_names(request)
+    names, tools = offered_names(request), tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _blocks(message, blobs, names)
+        return _blocks(message, blobs, tools, names)
 
-    return message_encoder(request, (VENDOR, names), TurnEncoder, lambda: write)
+    return message_encoder(request, (VENDOR, names, tools.key), TurnEncoder, lambda: write)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, MESSAGES)
 
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
@@ -156,7 +159,7 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
         head["temperature"] = temperature
     if settings.top_p is not None:
         head["top_p"] = settings.top_p
-    tools: list[JsonValue] = [_tool(spec) for spec in request.tools]
+    tools: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
     tools += [_server_tool(tool) for tool in request.provider_tools]
     if tools:
         head["tools"] = tools
@@ -221,8 +224,8 @@ def effort_of(budget: ReasoningBudget) -> str:
     return _EFFORTS[budget_word(budget)]
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {**tool_label(spec), "input_schema": tool_schema(spec)}
+def _tool(tool: WireTool) -> JsonObject:
+    return {**tool.label, "input_schema": tool.schema}
 
 
 def _server_tool(tool: OfferedProviderTool) -> JsonObject:
@@ -231,7 +234,9 @@ def _server_tool(tool: OfferedProviderTool) -> JsonObject:
     return {"type": kind, "name": name, **options}
 
 
-def _blocks(message: Message, blobs: Mapping[str, bytes], offered: frozenset[str] = frozenset()) -> list[JsonObject]:
+def _blocks(
+    message: Message, blobs: Mapping[str, bytes], tools: WireTools, offered: frozenset[str]
+) -> list[JsonObject]:
     match message:
         case UserMessage():
             return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
@@ -239,7 +244,7 @@ def _blocks(message: Message, blobs: Mapping[str, bytes], offered: frozenset[str
             return _results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
-            return [block for part in message.contents for block in _reply_blocks(part, names)]
+            return [block for part in message.contents for block in _reply_blocks(part, tools, names)]
         case _:
             assert_never(message)
 
@@ -295,7 +300,7 @@ def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
     return block
 
 
-def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObject]:
+def _reply_blocks(part: ReplyPart, tools: WireTools, offered: frozenset[str]) -> Iterable[JsonObject]:
     block: JsonObject | None
     match part:
         case TextPart():
@@ -304,8 +309,8 @@ def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObje
             block = {
                 "type": "tool_use",
                 "id": legal_id(part.tool_call_id),
-                "name": legal_tool_name(part.tool_name),
-                "input": arguments_of(part),
+                "name": tools.name(part.tool_name),
+                "input": tools.arguments(part),
             }
         case ThinkingPart():
             block = _thinking_block(part)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import assert_never
 
+from pydantic import JsonValue
+
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
@@ -31,7 +32,6 @@ from perstack.support.http.messages import (
     IMAGE_TYPES,
     PDF,
     TurnEncoder,
-    arguments_of,
     as_base64,
     blob_placeholder,
     ends_unfinished,
@@ -41,11 +41,11 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     to_bytes,
-    tool_label,
-    tool_schema,
     with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import CONVERSE
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
 from perstack_bedrock.settings import BedrockSettings, caches, limits_and_thinking, understands_status
 
@@ -77,9 +77,14 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
 
 def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncoder:
     """Return the Run's turns encoded so far for this model."""
-    says_status = understands_status(request.model)
-    key = (VENDOR, says_status, settings.images, settings.documents)
-    return message_encoder(request, key, TurnEncoder, lambda: _Writer(settings, says_status).blocks)
+    says_status, tools = understands_status(request.model), tools_of(request)
+    key = (VENDOR, says_status, settings.images, settings.documents, tools.key)
+    return message_encoder(request, key, TurnEncoder, lambda: _Writer(settings, tools, says_status).blocks)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, CONVERSE)
 
 
 def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
@@ -100,16 +105,17 @@ def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
         schema_text = to_bytes(schema).decode()
         structure: JsonObject = {"jsonSchema": {"name": "result", "schema": schema_text}}
         head["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
-    if request.tools:
-        head["toolConfig"] = {"tools": [{"toolSpec": _tool(spec)} for spec in request.tools]}
+    tools: list[JsonValue] = [{"toolSpec": _tool(tool)} for tool in tools_of(request).listed]
+    if tools:
+        head["toolConfig"] = {"tools": tools}
     if request.instruction.strip():
         has_cache = caches(request.model, settings)
         head["system"] = [{"text": request.instruction}, *([_CACHE_POINT] if has_cache else [])]
     return {**head, "messages": []}
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {**tool_label(spec), "inputSchema": {"json": tool_schema(spec)}}
+def _tool(tool: WireTool) -> JsonObject:
+    return {**tool.label, "inputSchema": {"json": tool.schema}}
 
 
 def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
@@ -121,8 +127,9 @@ def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
 
 
 class _Writer:
-    def __init__(self, settings: BedrockSettings, says_status: bool) -> None:
+    def __init__(self, settings: BedrockSettings, tools: WireTools, says_status: bool) -> None:
         self._settings = settings
+        self._tools = tools
         self._says_status = says_status
         self._documents = 0
 
@@ -135,7 +142,7 @@ class _Writer:
             case ToolMessage():
                 return self._results(message.contents, blobs)
             case ExpertMessage():
-                return [block for part in message.contents if (block := _reply_block(part)) is not None]
+                return [block for part in message.contents if (block := _reply_block(part, self._tools)) is not None]
             case _:
                 assert_never(message)
 
@@ -185,7 +192,7 @@ def _text(text: str) -> JsonObject | None:
     return {"text": text} if text.strip() else None
 
 
-def _reply_block(part: ReplyPart) -> JsonObject | None:
+def _reply_block(part: ReplyPart, tools: WireTools) -> JsonObject | None:
     match part:
         case TextPart():
             return _text(part.text)
@@ -193,8 +200,8 @@ def _reply_block(part: ReplyPart) -> JsonObject | None:
             return {
                 "toolUse": {
                     "toolUseId": legal_id(part.tool_call_id),
-                    "name": legal_tool_name(part.tool_name),
-                    "input": arguments_of(part),
+                    "name": tools.name(part.tool_name),
+                    "input": tools.arguments(part),
                 }
             }
         case ThinkingPart():
