@@ -39,12 +39,14 @@ from wire_vertex import VERTEX, VERTEX_CLAUDE
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.job import Job
+from perstack.core.runs.adaptations import MAX_RUNGS, Adaptations
 from perstack.core.runs.messages import (
     History,
     Message,
     TextPart,
     UserMessage,
 )
+from perstack.engine.runs.generation import adaptations_after, adapted_request
 from perstack.errors import ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
@@ -115,6 +117,39 @@ def generate(
 
     endpoint = using(wire, reply, act=act, **setting)
     return found[0], deltas, endpoint
+
+
+def climb(
+    wire: Wire, rule: Callable[[Any], str | None], request: GenerationRequest, *, status: int = 400, **setting: Any
+) -> tuple[Generation | ProviderError, Adaptations, list[Any]]:
+    """Generate as the host does at an endpoint that refuses each body for which `rule` returns words.
+
+    Return the end, the adaptations that led to it, and the bodies.
+    """
+
+    def choose(received: ReceivedRequest) -> PreparedReply:
+        words = rule(json.loads(received.body))
+        return wire.reply(HELLO) if words is None else wire.error_reply(status, words)
+
+    async def generate_adapted(provider: Provider, request: GenerationRequest) -> tuple[Any, Adaptations]:
+        for rungs_left in range(MAX_RUNGS, -1, -1):
+            try:
+                return await provider.generate(request, lambda delta: None), request.adaptations
+            except ProviderError as error:
+                found = adaptations_after(provider, request, error) if rungs_left else ()
+                if not found:
+                    return error, request.adaptations
+                request = adapted_request(request, found)
+        raise AssertionError("the last rung returns")
+
+    async def scenario() -> tuple[Generation | ProviderError, Adaptations, list[Any]]:
+        async with asyncio.timeout(30), FakeEndpoint(choose=choose) as endpoint:
+            provider = wire.provider(endpoint.url, **setting)
+            end, adaptations = await generate_adapted(provider, request)
+            await provider.close()
+            return end, adaptations, [json.loads(asked.body) for asked in endpoint.asked]
+
+    return asyncio.run(scenario())
 
 
 def body_of(wire: Wire, request: GenerationRequest, **setting: Any) -> Any:

@@ -272,8 +272,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     job.prices.prepare(run.provider)
     attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
     with attempts.ticket:
-        before_retry = begin if context.budget is not None else None  # each try may be charged for
-        generation = await _reply(session, request, show, attempts, job.prices, before_retry)
+        is_reserved = context.budget is not None
+        generation = await _reply(session, request, show, attempts, job.prices, begin, is_reserved=is_reserved)
     if generation is None:
         return
     session.first_try = None
@@ -307,9 +307,14 @@ async def _reply(
     show: Callable[[Delta], None],
     attempts: Attempts,
     prices: Prices,
-    begin: Callable[[], Awaitable[bool]] | None,
+    begin: Callable[[], Awaitable[bool]],
+    *,
+    is_reserved: bool,
 ) -> Generation | None:
-    """Return the model's reply after as many tries as needed; None without one, and record why."""
+    """Return the model's reply after as many tries as needed; None without one, and record why.
+
+    A try begins anew if it may be charged for, or if its request is another one.
+    """
     attempt = 1
     ladder = Ladder(session, attempts.provider, session.run.on)
     while True:
@@ -323,7 +328,7 @@ async def _reply(
                 attempt += 1
             else:
                 return None
-            if begin is not None and not await begin():
+            if (is_reserved or adapted is not None) and not await begin():
                 return None
             request = replace(request, max_tokens=session.run.max_tokens)
 

@@ -29,7 +29,7 @@ _MAX_ECHO_SEARCH_CHARS = 2_000_000
 
 
 def places_in(answer: str) -> str:
-    """Return the places that an answer names in fields of its own, one in a line: `param`, `loc` of pydantic's errors."""
+    """Return the places that an answer names in fields of its own: `param`, `loc` of pydantic's errors."""
     places = (match[1] or ".".join(_STEP.findall(match[2])) for match in _NAMED.finditer(answer))
     return "\n".join(f"param: {place}" for place in places)
 
