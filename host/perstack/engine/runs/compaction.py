@@ -14,7 +14,7 @@ from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Compact, Shrink
 from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, transcript
-from perstack.core.runs.context import blob_of, summary_tokens, window_of
+from perstack.core.runs.context import blob_of, is_supposed, summary_tokens, window_of
 from perstack.core.runs.decide import (
     SummaryCost,
     compact_history_event,
@@ -119,7 +119,11 @@ async def _compact(context: RunContext, command: Compact) -> None:
         summary = await _summarize(context, command, summarizer, window)
     if summary is None:
         return
-    run = session.run
+    run, overflow = session.run, session.run.context.overflow
+    if overflow is not None and is_supposed(overflow) and summary.error is not None:
+        # the endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole
+        await fail(session, overflow, uncharged=summary.spent.assumed is None)
+        return
     model = name if summary.text else ""
     text = summary_text(run, command, summary.text or outline(run, command, window), model, window)
     session.record(

@@ -23,7 +23,7 @@ from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
 from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, Adaptations, new_adaptations, offered
 from perstack.core.runs.commands import Fail, Generate
-from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow
+from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
 from perstack.core.runs.decide import (
     budget_stop_event,
     events_of_command,
@@ -460,7 +460,7 @@ async def _continue_after(
 ) -> bool:
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
-        await _record_overflow(session, error, attempt)
+        await _record_overflow(session, error, attempt, window_after_overflow(session.run, error.context_window))
         return False
     decision = await retry_or_give_up(session, error, attempt, attempts)
     if isinstance(decision, bool):
@@ -469,18 +469,22 @@ async def _continue_after(
     if await switch_model(session, info, prices, uncharged=releases_reservation(session.run, info)):
         return False
     session.first_try = None
-    reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
+    supposed_window = window_after_refusal(session.run, info) if error.may_not_fit else None
+    if supposed_window is not None:
+        await _record_overflow(session, error, attempt, supposed_window)
+        return False
+    why = decision.reason or ("`compaction` is off, so no room is made" if error.name == OVERFLOW else "")
+    reason = f"{info.message} ({why})" if why else info.message
     await fail(session, info.model_copy(update={"message": reason}), uncharged=releases_reservation(session.run, info))
     return False
 
 
-async def _record_overflow(session: RunSession, error: ProviderError, attempt: int) -> None:
+async def _record_overflow(session: RunSession, error: ProviderError, attempt: int, window: int) -> None:
     run, info = session.run, error_info(error)
     uncharged = releases_reservation(run, info)
     if run.context.is_relieved:
         await fail(session, too_large(run, info), uncharged=uncharged)
         return
-    window = window_after_overflow(run, error.context_window)
     session.record(
         Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
     )

@@ -17,7 +17,7 @@ from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions
 from perstack.core.runs.adaptations import Adaptations, in_words, new_adaptations, problem_of
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
-from perstack.core.runs.context import after_generation, requesting
+from perstack.core.runs.context import after_generation, is_supposed, requesting
 from perstack.core.runs.events.base import (
     ANY_PHASE,
     BEFORE_REPLY,
@@ -247,6 +247,8 @@ class Retry(LaterEvent):
     def describe(self, context: EventContext) -> list[LogRow]:
         if self.overflow is not None:
             window_note = f"; the context holds {self.overflow:,} tokens"
+            if is_supposed(self.error):
+                window_note = "; the request may be too large: it is sent once more with less of the history"
             return [LogRow("retries", self.error.words + window_note, "yellow")]
         total = "" if self.most_tries is None else f" of {self.most_tries}"
         again = f"; try {self.attempt + 1}{total} after {duration(self.delay_ms)}"
