@@ -111,7 +111,9 @@ def values_along(body: Mapping[str, JsonValue], place: Place) -> Iterator[JsonVa
     """Yield the value at each step of a place, from the outermost to the innermost."""
     value: JsonValue = dict(body)
     for step in place:
-        if (isinstance(value, dict) and isinstance(step, str)) or (isinstance(value, list) and isinstance(step, int)):
+        if isinstance(value, dict):
+            value = value[str(step)]
+        elif isinstance(value, list) and isinstance(step, int):
             value = value[step]
         yield value
 
