@@ -113,13 +113,18 @@ _GOOGLE_KEYWORDS = frozenset(
 )
 
 
+def _without_properties(schema: Any) -> str | None:
+    is_open = schema.get("additionalProperties", False) is not False
+    return None if is_open else "properties: should be non-empty for OBJECT type"
+
+
 def google(schema: Any) -> str | None:
     """Return the refusal of generateContent for `parametersJsonSchema`; None also if that is left unset."""
     if schema is None:
         return None
     refused = _is_object(schema) or _keys(schema, _GOOGLE_KEY)
     if refused or not schema.get("properties"):
-        return refused or (None if schema.get("additionalProperties") else "properties: should be non-empty for OBJECT")
+        return refused or _without_properties(schema)
     for inner in subschemas(schema):
         if not isinstance(inner, dict):
             continue
