@@ -41,6 +41,7 @@ from perstack.support.http.messages import (
     Wire,
     arguments_of,
     ends_unfinished,
+    is_blank,
     legal_id,
     message_encoder,
     offered_names,
@@ -168,7 +169,7 @@ def _reply(message: ExpertMessage, vendor: str, offered: frozenset[str]) -> list
     for part in message.contents:
         match part:
             case TextPart():
-                if part.text.strip():
+                if not is_blank(part.text):
                     items.append({"type": "message", "role": "assistant", "content": part.text, **phase})
                 phase = {}
             case ToolCallPart():

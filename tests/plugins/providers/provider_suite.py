@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -142,12 +142,17 @@ async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> Async
         await host.close()
 
 
-async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
-    """Drive a whole Run at a server, with real tools, in a workspace with files a and b."""
+FILES = {name: f"found in {name}" for name in "ab"}
+
+
+async def run_at(
+    wire: Wire, url: str, query: str = "hi", files: Mapping[str, str] = FILES, **overrides: Any
+) -> tuple[Job, Seen]:
+    """Drive a whole Run at a server, with real tools, in a workspace with files."""
     seen = Seen()
     with tempfile.TemporaryDirectory() as folder:
-        for name in "ab":
-            (Path(folder) / name).write_text(f"found in {name}")
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
         async with host_in(Path(folder), wire, url, **overrides) as host:
             return await host.run("a", query, on_event=seen), seen
 
@@ -163,7 +168,7 @@ def run(wire: Wire, *replies: PreparedReply) -> tuple[Job, Seen, FakeEndpoint]:
 
 
 def run_under_rule(
-    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply
+    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply, files: Mapping[str, str] = FILES
 ) -> tuple[Job, Seen, FakeEndpoint]:
     """Drive a whole Run at an endpoint that refuses, with status 400, each body for which `rule` returns words."""
     rest = list(replies)
@@ -176,7 +181,7 @@ def run_under_rule(
 
     async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
         async with FakeEndpoint(choose=choose) as endpoint:
-            return *(await run_at(wire, endpoint.url)), endpoint
+            return *(await run_at(wire, endpoint.url, files=files)), endpoint
 
     return asyncio.run(scenario())
 
