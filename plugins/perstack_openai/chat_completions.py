@@ -178,11 +178,15 @@ def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
         return {"content": text.rstrip()}
     untried = [form for form in _NO_CONTENT if form not in dialect.refused]
     untried.sort(key=lambda form: form in dialect.profile.refuses)
-    return {"content": _NO_CONTENT[untried[0]]} if untried else {}
+    return _NO_CONTENT[untried[0]] if untried else {"content": NO_TEXT}
 
 
-_NO_CONTENT: Mapping[str, JsonValue] = {"null content": None, "empty content": ""}
-"""Forms of the content of a reply that has only calls; without either, the field is left out."""
+_NO_CONTENT: Mapping[str, JsonObject] = {
+    "null content": {"content": None},
+    "empty content": {"content": ""},
+    "absent content": {},
+}
+"""Forms of the content of a reply that has only calls. An endpoint that refuses them all gets a text."""
 
 
 def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
