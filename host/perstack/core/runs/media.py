@@ -315,15 +315,16 @@ def readable_medium(part: BlobPart, data: bytes) -> ResultContent:
 
 def unreadable(kind: str, name: str | None, reason: str) -> str:
     """Return the text for the model in place of an image or document."""
-    return f"[{_noun(kind, name)} could not be read: {reason}]"
+    return f"[{medium_noun(kind, name)} could not be read: {reason}]"
 
 
 def left_out(part: BlobPart, reason: str) -> str:
     """Return the text for the model in place of an image or document that its endpoint does not take."""
-    return f"[{_noun(part.mime_type, part.name)} left out: {reason}]"
+    return f"[{medium_noun(part.mime_type, part.name)} left out: {reason}]"
 
 
-def _noun(kind: str, name: str | None) -> str:
+def medium_noun(kind: str, name: str | None) -> str:
+    """Return `image` or `document`, with the medium's name."""
     noun = "document" if kind == PDF else "image"
     return f"{noun} {name}" if name else noun
 
