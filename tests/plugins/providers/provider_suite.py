@@ -129,9 +129,11 @@ def error_of(wire: Wire, reply: PreparedReply) -> ProviderError:
 
 
 @asynccontextmanager
-async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> AsyncIterator[Host]:
+async def host_in(
+    folder: Path, wire: Wire, url: str, setting: Mapping[str, Any] = {}, **overrides: Any
+) -> AsyncIterator[Host]:
     """Yield a Host with Expert `a` at a server, with a timeout of 30 seconds."""
-    config = wire.config(url)
+    config = wire.config(url, **setting)
     provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
     project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
     host = Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
@@ -168,9 +170,12 @@ def run(wire: Wire, *replies: PreparedReply) -> tuple[Job, Seen, FakeEndpoint]:
 
 
 def run_under_rule(
-    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply, files: Mapping[str, str] = FILES
+    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply, **options: Any
 ) -> tuple[Job, Seen, FakeEndpoint]:
-    """Drive a whole Run at an endpoint that refuses, with status 400, each body for which `rule` returns words."""
+    """Drive a whole Run at an endpoint that refuses, with status 400, each body for which `rule` returns words.
+
+    `options` are those of `run_at`.
+    """
     rest = list(replies)
 
     def choose(request: ReceivedRequest) -> PreparedReply:
@@ -181,7 +186,7 @@ def run_under_rule(
 
     async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
         async with FakeEndpoint(choose=choose) as endpoint:
-            return *(await run_at(wire, endpoint.url, files=files)), endpoint
+            return *(await run_at(wire, endpoint.url, **options)), endpoint
 
     return asyncio.run(scenario())
 

@@ -9,7 +9,7 @@ from provider_suite import capability, run_under_rule
 from wire import Said, Wire
 from wire_openai import ChatWire, ResponsesWire
 
-from perstack_openai.refusals import REQUIRED
+from perstack.support.http.messages import REQUIRED_FIELDS
 
 _CALL = Said(calls=(("c1", "a"),))
 _DONE = Said("Done.")
@@ -17,14 +17,14 @@ _DONE = Said("Done.")
 
 @capability("An optional field that the endpoint refuses")
 def refused_field(wire: Wire) -> str:
-    if not isinstance(wire, ChatWire | ResponsesWire):
-        return "—"
-    fields: set[str] = set()
-    job, _, endpoint = run_under_rule(wire, _noting(fields), wire.reply(_CALL), wire.reply(_DONE))
-    assert job.status == "completed"
-    assert fields
+    fields = {"temperature"}
+    if isinstance(wire, ChatWire | ResponsesWire):
+        job, _, _ = run_under_rule(wire, _noting(fields), wire.reply(_CALL), wire.reply(_DONE))
+        assert (job.status, len(fields) > 1) == ("completed", True)
     for name in fields:
-        job, seen, endpoint = run_under_rule(wire, _refusing(name), wire.reply(_CALL), wire.reply(_DONE))
+        job, seen, endpoint = run_under_rule(
+            wire, _refusing(name), wire.reply(_CALL), wire.reply(_DONE), setting={"temperature": 0.5}
+        )
         assert (job.status, job.text) == ("completed", "Done."), name
         assert len(endpoint.asked) == 3, f"{name}: refused once in a Run, and never sent again"
         assert len(seen.of("adaptRequest")) == 1
@@ -33,14 +33,20 @@ def refused_field(wire: Wire) -> str:
 
 def _noting(fields: set[str]) -> Callable[[Any], str | None]:
     def rule(body: Any) -> str | None:
-        fields.update(body.keys() - REQUIRED)
+        fields.update(body.keys() - REQUIRED_FIELDS)
         return None
 
     return rule
 
 
 def _refusing(name: str) -> Callable[[Any], str | None]:
-    return lambda body: f"Unsupported parameter: '{name}'" if name in body else None
+    return lambda body: f"Unsupported parameter: '{name}'" if name in _keys(body) else None
+
+
+def _keys(value: Any) -> set[str]:
+    """Return the keys of a request and of the groups in it, where some formats have their options."""
+    groups = [inner for inner in value.values() if isinstance(inner, dict)]
+    return {*value} | {name for group in groups for name in group}
 
 
 @capability("Texts without a printing character")
