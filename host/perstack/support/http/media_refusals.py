@@ -144,10 +144,10 @@ _REFUSED = "the API could not process this"
 
 def _text(part: BlobPart, message: str) -> str:
     reason = one_line(_LEADING.sub("", message, count=1) or message)[:_MAX_REASON_CHARS].rstrip(". ")
-    kind = "document" if part.mime_type == PDF else "image"
+    noun, kind = medium_noun(part.mime_type, part.name), "document" if part.mime_type == PDF else "image"
     return (
-        f"[{medium_noun(part.mime_type, part.name)} removed: {_REFUSED} {kind} ({reason}). The file may be unsupported or"
-        " corrupt; do not retry reading it.]"
+        f"[{noun} removed: {_REFUSED} {kind} ({reason}). The file may be unsupported or corrupt; do not retry reading"
+        " it.]"
     )
 
 
