@@ -150,7 +150,9 @@ class Host:
         environment = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         public = environment.without_stored  # for addresses that a definition names
         registry = load_plugins(plugins, environment)
-        agreement = agreement or Agreement(project, is_vendor=registry.is_vendor)
+        agreement = agreement or Agreement(
+            project, is_vendor=registry.is_vendor, workspace=place.workspace(project, workspace)
+        )
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
             storage = open_state(registry, project, place, storage, public, agreement)

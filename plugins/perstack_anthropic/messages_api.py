@@ -17,6 +17,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -83,6 +84,8 @@ VENDOR = "anthropic"  # key of this vendor's opaque parts, which are sent to no 
 
 DEFAULT_MAX_TOKENS = 32_000  # maximum reply tokens that every current model supports; the API requires a number
 
+REQUIRED = frozenset({"max_tokens"})  # in addition to the fields that every format requires
+
 _ANSWER_TOKENS = 8_192
 _MIN_BUDGET_TOKENS = 1_024
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
@@ -120,9 +123,16 @@ def encode(
     opening = {"model": request.model, "stream": True} if opening is None else opening
     turns = turns_of(request)
     turns.extend(request.messages, blobs)
-    head = request_prefix(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
+    head = request_prefix(
+        request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)}, REQUIRED
+    )
     continuation = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
-    return request_body(head, (*turns.parts(_add_cache_mark), *continuation))
+    end = _add_cache_mark if "cache_control" not in names_in(request.adaptations, "field") else _unchanged
+    return request_body(head, (*turns.parts(end), *continuation))
+
+
+def _unchanged(blocks: list[bytes]) -> list[bytes]:
+    return blocks
 
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:

@@ -29,7 +29,7 @@ from perstack.support.http.endpoint import (
 )
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode, turns_of
+from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, turns_of
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 API_VERSION = "2023-06-01"
@@ -38,6 +38,8 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS"
 
 class AnthropicProvider(HttpProvider):
     """Provider of the Messages API at one endpoint."""
+
+    required_fields = REQUIRED
 
     def __init__(self, endpoint: Endpoint, settings: AnthropicSettings) -> None:
         """Connect to nothing yet."""

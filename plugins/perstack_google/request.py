@@ -136,14 +136,13 @@ def encode(
     settings: GoogleSettings,
     blobs: Mapping[str, bytes],
     *,
-    with_signatures: bool = True,
     with_ids: bool = True,
 ) -> bytes:
     """Encode the body of `:streamGenerateContent`. `blobs` need only contain what `contents_of` lacks.
 
     Without ids, calls and results are matched by their order.
     """
-    contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
+    contents = contents_of(request, with_ids=with_ids)
     contents.extend(request.messages, blobs)
     prefix = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
     return request_body(prefix, (*contents.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
@@ -152,16 +151,17 @@ def encode(
 _CONTINUE = b',{"role":"user","parts":[{"text":"%s"}]}' % CONTINUE.encode()
 
 
-def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: bool) -> ListEncoder:
+def contents_of(request: GenerationRequest, *, with_ids: bool) -> ListEncoder:
     """Return the Run's contents encoded so far with these options."""
-    signs, vendor = signs_calls(request.model), VENDOR if with_signatures else ""
+    signs = signs_calls(request.model)
+    needs_signature = signs or any(item.part == "thinking" for item in request.adaptations)
     names = offered_names(request) if request.allow_tools else frozenset[str]()
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        content = _Contents(blobs, signs, vendor, with_ids, names).content(message)
+        content = _Contents(blobs, signs, needs_signature, with_ids, names).content(message)
         return [] if content is None else [content]
 
-    return message_encoder(request, (VENDOR, signs, vendor, with_ids, names), ListEncoder, lambda: write)
+    return message_encoder(request, (VENDOR, signs, needs_signature, with_ids, names), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
@@ -211,10 +211,10 @@ def _tool(spec: ToolSpec) -> JsonObject:
 
 class _Contents:
     def __init__(
-        self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool, offered: frozenset[str]
+        self, blobs: Mapping[str, bytes], signs: bool, needs_signature: bool, with_ids: bool, offered: frozenset[str]
     ) -> None:
         self._offered = offered
-        self._vendor = vendor
+        self._needs_signature = needs_signature
         self._with_ids = with_ids
         self._blobs = blobs
         self._signs = signs
@@ -279,10 +279,10 @@ class _Contents:
         """Encode the parts in order. The signature of a text is in the part before it: see `GeminiDecoder`."""
         parts: list[JsonValue] = []
         pending: JsonObject = {}
-        needs_signature = self._signs
+        needs_signature = self._needs_signature
         offered = sent_back(message, self._offered)
         for part in message.contents:
-            opaque = _opaque_of(part, self._vendor)
+            opaque = _opaque_of(part)
             match part:
                 case ThinkingPart():
                     written, pending = _thinking(part, opaque)
@@ -294,7 +294,7 @@ class _Contents:
                     written = _add_signature({**call, "args": arguments_of(part)}, opaque, needs_signature)
                     needs_signature = False
                 case ProviderToolPart():
-                    blocks = own_blocks(part, self._vendor, offered)
+                    blocks = own_blocks(part, VENDOR, offered)
                     parts += blocks or []
                     written = _text(part.shown) if blocks is None else None
                 case _:
@@ -307,8 +307,8 @@ class _Contents:
         return {"id": legal_id(call_id)} if self._with_ids else {}
 
 
-def _opaque_of(part: ReplyPart, vendor: str) -> JsonObject:
-    opaque = None if isinstance(part, TextPart) else (part.opaque or {}).get(vendor)
+def _opaque_of(part: ReplyPart) -> JsonObject:
+    opaque = None if isinstance(part, TextPart) else (part.opaque or {}).get(VENDOR)
     return opaque if isinstance(opaque, dict) else {}
 
 

@@ -93,6 +93,7 @@ class PendingCall:
         self.is_held = False  # True while the server waits for the person's answer
         self.is_unclear = False  # True once it was given a question that may be another's
         self.is_over = False  # True once its outcome was returned
+        self.has_reacted = False  # True once the server has shown a sign of life for it
         self.work: asyncio.Task[ToolResult | Question] | None = None
         self._holds = 0
         self._answers = list(call.answers)
@@ -136,6 +137,7 @@ class PendingCall:
 
     def on_activity(self) -> None:
         """Restart the idle timeout after a sign of life."""
+        self.has_reacted = True
         if self._holds == 0 and self._is_watched:
             self.limit.reschedule(asyncio.get_running_loop().time() + self.idle)
 

@@ -34,6 +34,7 @@ from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
     CONTINUE,
     NO_TEXT,
+    REQUIRED_FIELDS,
     ListEncoder,
     Text,
     Wire,
@@ -60,7 +61,6 @@ from perstack_openai.reasoning import (
     thinking_parts,
     thinking_text,
 )
-from perstack_openai.refusals import REQUIRED
 from perstack_openai.strict_messages import AlternatingEncoder, BridgingEncoder
 
 # Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
@@ -113,7 +113,9 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     if schema is not None:
         head["response_format"] = {"type": "json_schema", "json_schema": schema}
     head = {
-        name: value for name, value in head.items() if name in REQUIRED or name == limit or not dialect.refuses(name)
+        name: value
+        for name, value in head.items()
+        if name in REQUIRED_FIELDS or name == limit or not dialect.refuses(name)
     }
     head["messages"] = [{"role": "system", "content": request.instruction}] if request.instruction.strip() else []
     return head

@@ -6,8 +6,7 @@
 server-sent event. `dialect` joins a row with the user's settings.
 
 Each request extends the bytes of the Run's earlier requests, so that the vendor's prompt cache applies and each message
-is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again;
-if the server refuses them, the request is repeated without (`_without_encrypted`).
+is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again.
 
 Change together: a new option in `Dialect` with its settings classes and `reply_settings`. A new provider is a row of
 `profiles`; it is in `CONNECTIONS` only if it has settings of its own.
@@ -15,9 +14,7 @@ Change together: a new option in `Dialect` with its settings classes and `reply_
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,12 +22,10 @@ from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.context import OVERFLOW
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
 from perstack_openai.profiles import profile_named
 from perstack_openai.refusals import missing_reasoning, refused_parts
@@ -57,26 +52,8 @@ class OpenAIProvider(HttpProvider):
         return await self._responses(request, on_delta)
 
     @override
-    def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
-        media = super().adapt(request, error)
-        if media or error.name == OVERFLOW:
-            return media  # what is too long is shortened, not left out
-        body = self._body(request)
+    def refused_fields(self, error: ProviderError, body: JsonObject) -> Sequence[Adaptation]:
         return missing_reasoning(body, error.message) or refused_parts(body, error.message, error.answer)
-
-    def _body(self, request: GenerationRequest) -> JsonObject:
-        """Return the request as it was sent: the encoder in its memo has every message, and needs no blobs."""
-        dialect = self._connection.dialect
-        if self._connection.api == "chat":
-            from perstack_openai.chat_completions import encode_chat
-
-            encoded = encode_chat(request, dialect, {})
-        else:
-            from perstack_openai.responses_api import encode_responses
-
-            encoded = encode_responses(request, dialect, {})
-        body: JsonObject = json.loads(encoded)
-        return body
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:
@@ -93,36 +70,14 @@ class OpenAIProvider(HttpProvider):
     async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.responses_api import ResponsesDecoder, encode_responses, items_of_responses
 
-        decoder = ResponsesDecoder(on_delta, self._connection.dialect.vendor)
-
-        async def send(dialect: Dialect) -> Generation:
-            dialect = dialect.adapted(request.adaptations)
-            blobs = await missing_blobs(request, items_of_responses(request, dialect))
-            return await self._post_and_decode(request.model, encode_responses(request, dialect, blobs), decoder)
-
-        try:
-            return await send(self._connection.dialect)
-        except ProviderError as error:
-            plainer = _without_encrypted(self._connection.dialect, error)
-            if plainer is None:
-                raise
-        return await send(plainer)
+        dialect = self._connection.dialect.adapted(request.adaptations)
+        blobs = await missing_blobs(request, items_of_responses(request, dialect))
+        decoder = ResponsesDecoder(on_delta, dialect.vendor)
+        return await self._post_and_decode(request.model, encode_responses(request, dialect, blobs), decoder)
 
     async def _post_and_decode(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
         await self.post(self._connection.path(model), body, decoder.feed)
         return decoder.finish()
-
-
-def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None:
-    """Return options for a retry after encrypted reasoning was refused; None for another error.
-
-    Another organization's key cannot read it, and a deployment's name does not tell whether its model reasons at all.
-    Neither may stop a Run permanently.
-    """
-    words = str(error).lower()
-    if error.status_code != 400 or "encrypted content" not in words:
-        return None
-    return replace(dialect, vendor="", reasoning=False if "not supported" in words else dialect.reasoning)
 
 
 # Connection functions of the providers that have settings of their own.

@@ -8,27 +8,19 @@ English words as well must stand in quotes, in a path or next to a word of refus
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import JsonValue
-
-from perstack.core.base.records import JsonObject, layers
+from perstack.core.base.records import JsonObject
 from perstack.core.runs.adaptations import Adaptation
-
-REQUIRED = frozenset({"model", "stream", "tools", "messages", "input", "instructions"})
-"""Fields without which there is no request: an endpoint that refuses one cannot be used."""
+from perstack.support.http.messages import REQUIRED_FIELDS
+from perstack.support.http.refused_places import is_named, places_in
 
 _REQUIRED_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id", "id", "type", "function"})
 
 _LIMITS = ("max_tokens", "max_completion_tokens")  # names of one option: if one is refused, the other is sent
 
-_REFUSED = (
-    r"(?:un(?:supported|recogni[sz]ed|known|expected)|not (?:\w+ )?(?:supported?|allowed|permitted|recogni[sz]ed)"
-    r"|(?:does|do) ?n[o']t support|invalid|extra|forbidden)"
-)
 _ORDERS = (
     (re.compile(r"roles? must alternate|alternat\w* user|consecutive (?:user|messages)", re.I), "consecutive users"),
     (re.compile(r"role '?user'? after role '?tool", re.I), "user after tool"),
@@ -42,32 +34,15 @@ _EMPTY = re.compile(r"empty|blank|whitespace|at least 1|too[_ ]short", re.I)
 def refused_parts(body: JsonObject, message: str, answer: str) -> tuple[Adaptation, ...]:
     """Return the adaptations for what a refusal of `body` names, in fields of its answer for that or in its message."""
     replies = [reply for reply in _list(body, "messages") if _is_reply(reply)]
-    fields = [name for name in body if name not in REQUIRED]
+    fields = [name for name in body if name not in REQUIRED_FIELDS]
     inner = sorted({name for reply in replies for name in _fields_of(reply)})
-    for words in (_places_in(answer), message):
-        if named := [name for name in fields if _is_named(name, words)]:
+    for words in (places_in(answer), message):
+        if named := [name for name in fields if is_named(name, words)]:
             return tuple(_without(name, body) for name in named)
-        if named := [name for name in inner if _is_named(name, words)]:
+        if named := [name for name in inner if is_named(name, words)]:
             return tuple(Adaptation(part="field", form="omitted", name=f"messages.{name}") for name in named)
-    words = f"{_places_in(answer)}\n{message}"
+    words = f"{places_in(answer)}\n{message}"
     return tuple(Adaptation(part="field", form="plain", name=name) for name in _forms(replies, words))
-
-
-def _places_in(answer: str) -> str:
-    """Return the places that an answer names in fields of its own: `param`, or `loc` of pydantic's errors."""
-    try:
-        document: JsonValue = json.loads(answer)
-    except (ValueError, RecursionError):
-        return ""
-    return "\n".join(f"param: {place}" for layer in layers(document) for item in layer for place in _places_of(item))
-
-
-def _places_of(item: object) -> Iterator[str]:
-    if isinstance(item, dict):
-        if isinstance(param := item.get("param"), str):
-            yield param
-        if isinstance(place := item.get("loc"), list):
-            yield ".".join(map(str, place))
 
 
 def missing_reasoning(body: JsonObject, words: str) -> tuple[Adaptation, ...]:
@@ -81,21 +56,6 @@ def missing_reasoning(body: JsonObject, words: str) -> tuple[Adaptation, ...]:
 def _without(name: str, body: JsonObject) -> Adaptation:
     other = next((limit for limit in _LIMITS if limit != name), "") if name in _LIMITS else ""
     return Adaptation(part="field", form="plain" if other and other not in body else "omitted", name=name)
-
-
-def _is_named(name: str, words: str) -> bool:
-    """Return whether the text names the field: alone if nothing else is called so, else where a field can stand."""
-    word = re.escape(name)
-    if "_" in name:
-        return re.search(rf"(?<![\w]){word}(?![\w])", words) is not None
-    places = (
-        rf"[\"'`“‘«]{word}(?:[.\[][^\"'`]*)?[\"'`”’»]",
-        rf"(?<![\w.]){word}(?:[.\[]\S*)?:? (?:\w+ ){{0,3}}{_REFUSED}",
-        rf"{_REFUSED}[^.\n]{{0,40}}?(?<![\w.]){word}(?!\w)",
-        rf"(?:body|params?)[.:>\s\"',\[\]]+{word}(?!\w)",
-        rf"\bmessages?[.\[]\S*\.{word}(?!\w)",
-    )
-    return any(re.search(place, words, re.I) for place in places)
 
 
 def _fields_of(message: JsonObject) -> Iterator[str]:

@@ -54,7 +54,6 @@ from perstack.support.http.messages import (
     tool_schema,
 )
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
-from perstack_openai.refusals import REQUIRED
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
 # models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
@@ -100,7 +99,6 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         head["text"] = {"format": {"type": "json_schema", **schema}}
     if request.instruction.strip():
         head["instructions"] = request.instruction
-    head = {name: value for name, value in head.items() if name in REQUIRED or name not in dialect.refused}
     return {**head, "input": []}
 
 

@@ -2,14 +2,16 @@
 
 What needs an agreement is derived from the definition (`core.definitions.trust_items`), and from the content of a
 `.env` file that nobody named. Agreements are stored by folder, outside of every workspace, as digests: a change of a
-declaration, or of a `.env` file, needs another one. A definition made in Python, and one that PERSTACK_TRUST names, is
-the user's own.
+declaration, of a file that it runs (`perstack.config.named_files`), or of a `.env` file, needs another one. A
+definition made in Python, and one that PERSTACK_TRUST names, is the user's own.
 """
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -71,10 +73,19 @@ def folder_of(project: Project, otherwise: Path) -> Path:
     return otherwise if project.path is None else Path(project.path).parent.resolve()
 
 
-def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor) -> Ownership:
-    """Return what the project may name without an agreement."""
+def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor, workspace: Path | None = None) -> Ownership:
+    """Return what the project may name without an agreement, and the files that its declarations run.
+
+    `workspace`: None for the project's own, or the current folder.
+    """
     folder = folder_of(project, Path.cwd())
-    return Ownership(lambda path: folder_contains(folder, path), is_vendor)
+
+    def files(table: Fact) -> Mapping[str, str]:
+        from perstack.config.named_files import contents_of  # few definitions start programs
+
+        return contents_of(table, folder, workspace or Path(project.folder or "."))
+
+    return Ownership(lambda path: folder_contains(folder, path), is_vendor, files)
 
 
 # Stored agreements, by folder, kept outside of every workspace.
@@ -87,8 +98,15 @@ class TrustRecord(Fact):
     agreed_at: int  # milliseconds since 1970
     items: tuple[StoredItem, ...] = ()
 
+    def changes(self, item: StoredItem) -> list[str]:
+        """Return how files have changed since the last agreement to an item; none if it was never agreed to."""
+        same = (earlier for earlier in reversed(self.items) if earlier.without_files == item.without_files)
+        earlier = next(same, None)
+        return [] if earlier is None else item.changes_since(earlier)
+
 
 _MAX_FILE_BYTES = 8 << 20
+_MAX_VERSIONS = 100  # maximum agreements to one declaration, each with other contents of its files
 
 
 class TrustStore:
@@ -136,17 +154,26 @@ class TrustStore:
         """
         record = self.read(folder)
         added = {item.digest: item.to_stored() for item in items}
-        earlier = () if record is None else (item for item in record.items if item.digest not in added)
-        self.write(folder, (*earlier, *added.values()))
+        versions = Counter(item.without_files for item in added.values())
+        kept: list[StoredItem] = []
+        for item in reversed(() if record is None else record.items):
+            versions[item.without_files] += 1
+            if item.digest not in added and versions[item.without_files] <= _MAX_VERSIONS:
+                kept.append(item)
+        self.write(folder, (*reversed(kept), *added.values()))
 
     @contextmanager
     def agreed_in_copy(self, folder: Path, items: Collection[TrustItem]) -> Generator[None]:
-        """Agree to items in a copy that perstack made of a folder, as long as the context lasts."""
+        """Agree to items in a copy that perstack made of a folder, as long as the context lasts.
+
+        The files are those that perstack copied, but git may count others there.
+        """
         if not items:
             yield
             return
         folder = folder.resolve()
-        self.agree(folder, items)
+        copied = (StoredItem(place=item.place, digest=item.with_any_files) for item in items)
+        self.write(folder, (*(item.to_stored() for item in items), *copied))
         try:
             yield
         finally:
@@ -167,13 +194,19 @@ class Agreement:
     """Check of what a definition names against what the user of its folder has agreed to."""
 
     def __init__(
-        self, project: Project, store: TrustStore | None = None, is_vendor: IsVendor = _unknown_vendor
+        self,
+        project: Project,
+        store: TrustStore | None = None,
+        is_vendor: IsVendor = _unknown_vendor,
+        workspace: Path | None = None,
     ) -> None:
-        """Check for the folder of `project`, with the user's store by default."""
+        """Check for the folder of `project`, with the user's store by default. `workspace`: see `ownership_of`."""
         self.path = project.path
-        self.own = ownership_of(project, is_vendor)
         self._store = store
         self._is_whole = project.path is None or is_named(Path(project.path))
+        own = ownership_of(project, is_vendor, workspace)
+        self.own = replace(own, files=lambda table: {}) if self._is_whole else own  # nothing is compared with them
+        self._adopted: Project | None = None  # the definition, if something of it needs an agreement
         self._withheld: list[TrustItem] = []
         self._chosen: frozenset[str] = frozenset()
 
@@ -190,9 +223,14 @@ class Agreement:
 
     def adopt(self, project: Project) -> Project:
         """Return a definition of the same folder without what has no agreement, which `check_definition` names."""
-        self._withheld = self.missing(items_to_trust(project, self.own)) if not self._is_whole else []
-        withheld = digests_of(self._withheld)
-        return inert_project(project, self.own, lambda digest: digest not in withheld) if withheld else project
+        items = [] if self._is_whole else items_to_trust(project, self.own)
+        self._adopted = project if items else None
+        self._withheld = self.missing(items)
+        if not self._withheld:
+            return project
+        # a file may change meanwhile: what is not among these digests is withheld as well
+        agreed = digests_of(items) - digests_of(self._withheld)
+        return inert_project(project, self.own, agreed.__contains__)
 
     def take_choices(self, project: Project, overrides: Overrides) -> None:
         """Count the providers that the caller chose by options as the user's own, but not settings of a definition."""
@@ -205,28 +243,34 @@ class Agreement:
             chosen += [table for table in tables if table is not None and table.provider_name == overrides.provider]
         for setting in chosen:
             playing = overrides.playing(setting) if setting.provider_name == overrides.provider else setting
-            self._chosen |= digests_of(items_of_provider(playing, self.own))
+            self._chosen |= {item.without_files for item in items_of_provider(playing, self.own)}
 
     def check_definition(self) -> None:
-        """Raise NotAgreed if something of the adopted definition has no agreement. Nothing may be driven before."""
+        """Raise NotAgreed if something of the adopted definition has no agreement. Nothing may be driven before.
+
+        The files that it runs are read at each call.
+        """
         if self._withheld:
             raise self.refusal(self._withheld)
+        if self._adopted is not None:
+            self.check(items_to_trust(self._adopted, self.own))
 
     def missing(self, items: Iterable[TrustItem]) -> list[TrustItem]:
         """Return the items without an agreement."""
-        waiting = [] if self._is_whole else [item for item in items if item.digest not in self._chosen]
+        waiting = [] if self._is_whole else [item for item in items if item.without_files not in self._chosen]
         if not waiting:
             return []
         agreed = self._digests()
-        return [item for item in waiting if item.digest not in agreed]
+        return [item for item in waiting if agreed.isdisjoint((item.digest, item.with_any_files))]
 
     def refusal(self, missing: Sequence[TrustItem]) -> NotAgreed:
         """Return the error for items without an agreement."""
         folder = self._folder
-        places = ", ".join(dict.fromkeys(item.place for item in missing))
+        record = self.store.read(folder)
+        places = ", ".join(dict.fromkeys(place_of(item, record) for item in missing))
         return NotAgreed(
             f"{self.path} names what nobody has agreed to: {places}",
-            page=page_of(missing),
+            page=page_of(missing, record),
             agree=lambda: self.store.agree(folder, missing),
             next_steps=(AgreeTo(str(folder)),),
         )
@@ -244,9 +288,15 @@ class Agreement:
         return self.store.digests(self._folder)
 
 
-def page_of(items: Iterable[TrustItem]) -> list[str]:
-    """Return a line for each item, as a person sees what is asked."""
-    return [f"  {item.shown}  ({item.place})" for item in items]
+def page_of(items: Iterable[TrustItem], record: TrustRecord | None) -> list[str]:
+    """Return a line for each item, as a person sees what is asked, with the changes of its files since `record`."""
+    return [f"  {item.shown}  ({place_of(item, record)})" for item in items]
+
+
+def place_of(item: StoredItem, record: TrustRecord | None) -> str:
+    """Return the key of an item, and how its files have changed since the agreement to it, if there is one."""
+    changes = [] if record is None else record.changes(item)
+    return approvable_line(f"{item.place}; since you agreed, {', '.join(changes)}") if changes else item.place
 
 
 # Environment of a project.

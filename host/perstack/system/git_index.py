@@ -41,6 +41,24 @@ def tracked_digest(path: Path) -> str:
     return sha256(b"\0".join(entries)).hexdigest() if entries else ""
 
 
+def is_untracked(path: Path) -> bool:
+    """Return whether a file is in a repository that does not track it, so that no pull or checkout changes it.
+
+    An unreadable index counts as one that tracks everything.
+    """
+    try:
+        repository = _repository_of(path)
+        if repository is None:
+            return False
+        top, index = repository
+        if not index.exists():
+            return True
+        name = os.fsencode(os.path.relpath(os.path.realpath(path), os.path.realpath(top)))
+        return all(entry[20:] != name for entry in _entries(read_regular(index, _MAX_INDEX_BYTES), name))
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 def _repository_of(path: Path) -> tuple[Path, Path] | None:
     """Return the top folder of the nearest repository around a path, and its index."""
     for folder in Path(os.path.realpath(path)).parents:

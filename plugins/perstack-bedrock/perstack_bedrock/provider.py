@@ -42,6 +42,8 @@ _WRONG_CREDENTIALS = re.compile(
 class BedrockProvider(HttpProvider):
     """Provider of Amazon Bedrock in one region."""
 
+    required_fields = anthropic.REQUIRED
+
     def __init__(self, access: Access, settings: BedrockSettings) -> None:
         """Connect to nothing yet."""
         super().__init__(access.endpoint, settings.reply_settings(), aws_events)

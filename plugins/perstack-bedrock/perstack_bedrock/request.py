@@ -10,6 +10,7 @@ from typing import assert_never
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -63,7 +64,7 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     """Encode the body of `POST /model/MODEL/converse-stream`. `blobs` need only contain what `turns_of` lacks."""
     turns = turns_of(request, settings)
     turns.extend(request.messages, blobs)
-    has_cache = caches(request.model, settings)
+    has_cache = caches(request.model, settings) and "cachePoint" not in names_in(request.adaptations, "field")
     may_not_call = bool(request.tools) and not request.allow_tools
 
     def end(blocks: list[bytes]) -> list[bytes]:

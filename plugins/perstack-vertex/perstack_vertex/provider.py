@@ -26,7 +26,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode, turns_of
+from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
 from perstack_google.request import GoogleSettings, is_sendable
@@ -122,6 +122,8 @@ ANTHROPIC_VERSION = "vertex-2023-10-16"
 
 class VertexProvider(HttpProvider):
     """Provider of Google's and Anthropic's models in one location of Vertex AI."""
+
+    required_fields = REQUIRED
 
     def __init__(
         self, endpoint: Endpoint, settings: VertexSettings, location: ProjectLocation, identity: Identity | None

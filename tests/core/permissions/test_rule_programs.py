@@ -25,7 +25,12 @@ from perstack.core.permissions.rule_programs import programs_named_by
         ("exec(sh -c 'cd sub && ./a.sh; python3 b.py')", ["a.sh", "b.py"]),
         ("exec(pytest {--config-file=tools/pytest.ini,-c conf/x.ini} *)", ["conf/x.ini", "tools/pytest.ini"]),
         ("exec(command=python3, args=count.py, cwd=reports)", ["reports/count.py"]),
-        ("exec(python3 -m tools.count *)", ["tools/count.py", "tools/count/__init__.py", "tools/count/__main__.py"]),
+        (
+            "exec(python3 -m tools.count *)",
+            ["tools/__init__.py", "tools/count.py", "tools/count/__init__.py", "tools/count/__main__.py"],
+        ),
+        ("write(report.md)", []),
+        ("writeTextFile(report.md)", []),
         ("@perstack/base/exec(./a/../b.sh)", ["b.sh"]),
         ("exec(git log {--oneline,-n *} *)", []),
         ("exec(git log main..work)", []),

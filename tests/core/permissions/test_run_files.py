@@ -25,7 +25,7 @@ def certain(command: str | list[str]) -> set[str]:
         ("if true; then (sh tools/a.sh); fi", {"tools/a.sh"}),
         (". ./env.sh; make -fbuild.mk", {"env.sh", "build.mk"}),
         ("$PWD/check.py `cat names | ./pick`", {"check.py", "pick"}),
-        (["python3", "-m", "checks.all"], {"checks/all.py", "checks/all/__init__.py", "checks/all/__main__.py"}),
+        (["python3", "-m", "checks.all"], {"checks/__init__.py", "checks/all.py", "checks/all/__init__.py", "checks/all/__main__.py"}),
         (["node", "-r", "./hook.js", "main.js"], {"hook.js", "main.js"}),
         ("python3 'my check.py'", {"my check.py", "check.py"}),
         ("it's a.py", {"a.py"}),

@@ -10,6 +10,9 @@ one for each table, such as a skill. What is agreed to is the digest of all its 
 of the same keys, whole. `inert_project` returns the definition without them: what remains can be shown and listed, but
 starts, reads, writes, reaches and pays nothing.
 
+A declaration that runs files of the folder is bound to their content (`Ownership.files`), since a file that changes
+changes what the declaration does.
+
 Three declarations are checked again where they are used, since recorded definitions contain them too: skills, providers
 and `iterate`. Their digests do not depend on their place, so that equal ones of two Experts are agreed to once.
 """
@@ -18,13 +21,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field
 from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
-from perstack.core.base.records import Fact, JsonObject, canonical_json
+from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.experts import Iterate
@@ -54,7 +58,34 @@ class StoredItem(Fact):
     """Item as agreements store it, without its values."""
 
     place: str  # key of the definition, such as `experts.writer.skills.search`
-    digest: str
+    digest: str  # of the declaration with the content of its files
+    declaration: str = Field(default="", exclude_if=falsy)  # digest without files; empty without any
+    # content of each file that it runs, by its path from the folder
+    files: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
+
+    @property
+    def without_files(self) -> str:
+        """Digest of what the definition says, whatever its files contain."""
+        return self.declaration or self.digest
+
+    @property
+    def with_any_files(self) -> str:
+        """Digest of an agreement to what the definition says with whatever its files contain."""
+        return f"{self.without_files} with any files"
+
+    def changes_since(self, earlier: StoredItem) -> list[str]:
+        """Return how the files differ from those of an earlier item of the same declaration, a phrase for each."""
+        names = sorted({*self.files, *earlier.files})
+        words = {
+            (True, True): "has changed",
+            (True, False): "is gone",
+            (False, True): "is new",
+        }
+        return [
+            f"{name} {words[name in earlier.files, name in self.files]}"
+            for name in names
+            if self.files.get(name) != earlier.files.get(name)
+        ]
 
 
 class TrustItem(StoredItem):
@@ -67,7 +98,7 @@ class TrustItem(StoredItem):
 
     def to_stored(self) -> StoredItem:
         """Return the stored part."""
-        return StoredItem(place=self.place, digest=self.digest)
+        return StoredItem(place=self.place, digest=self.digest, declaration=self.declaration, files=self.files)
 
 
 def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
@@ -82,6 +113,8 @@ class Ownership:
     contains: Callable[[str], bool] = lambda path: False
     """Return whether a path, or the address of a file, stays in the definition's folder, also through links."""
     is_vendor: IsVendor = lambda name: None
+    files: Callable[[Fact], Mapping[str, str]] = lambda table: {}
+    """Return the content of each file of the folder that a table runs, as a digest, by the file's path."""
 
 
 def items_to_trust(
@@ -152,6 +185,7 @@ class _Part:
 
     value: JsonObject
     kinds: set[str]
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def _of_table(table: Fact, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
@@ -198,7 +232,10 @@ def _table_part(table: Fact, own: Ownership) -> _Part | None:
             merged.kinds |= part.kinds
     if isinstance(table, ProviderSetting) and own.is_vendor(table.provider_name) and "setting" not in merged.value:
         return None
-    return merged if merged.value else None
+    if not merged.value:
+        return None
+    merged.files = own.files(table)
+    return merged
 
 
 def _active(key: Key, value: object, own: Ownership) -> JsonValue:
@@ -255,12 +292,12 @@ def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Call
 
 def _inert(table: Fact, name: str, key: Key, own: Ownership) -> object:
     """Return the value of a key without its effect: tables keep what narrows; None if the table cannot be without."""
-    value, field = getattr(table, name), type(table).model_fields[name]
+    value, model_field = getattr(table, name), type(table).model_fields[name]
     if key.effect != "table" or not isinstance(value, Fact):
         if isinstance(value, tuple):
             items = cast("tuple[object, ...]", value)
             return tuple(item for item in items if _is_inert(key, item, own))
-        return None if field.is_required() else field.get_default(call_default_factory=True)
+        return None if model_field.is_required() else model_field.get_default(call_default_factory=True)
     update: dict[str, object] = {}
     for inner, inner_key in _keys(type(value)).items():
         if _key_part(inner, inner_key, getattr(value, inner), own) is not None:
@@ -284,10 +321,22 @@ def _items(path: KeyPath, part: _Part | None, place: str = "") -> list[TrustItem
         return []
     key = path[_EXPERT_SCOPE] if path[0] == _EXPERTS else path[0]
     identity: JsonValue = key if key in _USED_ANYWHERE else [*path]
-    digest = sha256(canonical_json([identity, part.value])).hexdigest()
+    digest = declaration = sha256(canonical_json([identity, part.value])).hexdigest()
     shown = approvable_line(", ".join(_lines(part.value)))
+    if part.files:
+        digest = sha256(canonical_json([declaration, {**part.files}])).hexdigest()
+        shown += f"; as they are now: {approvable_line(', '.join(part.files))}"
     kinds = tuple(sorted(part.kinds))
-    return [TrustItem(place=place or spell(path), digest=digest, kinds=kinds, shown=f"{', '.join(kinds)}: {shown}")]
+    return [
+        TrustItem(
+            place=place or spell(path),
+            digest=digest,
+            declaration=declaration if part.files else "",
+            files={**part.files},
+            kinds=kinds,
+            shown=f"{', '.join(kinds)}: {shown}",
+        )
+    ]
 
 
 def _lines(value: JsonObject, prefix: str = "") -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from posixpath import join, normpath
 
 from perstack.core.base.patterns import Glob
+from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.permissions import PermissionRule, read_rule
 from perstack.core.permissions.command_patterns import CommandPattern, OptionGroup, WordPattern, read_command
 from perstack.core.permissions.shell_syntax import ShellCommand
@@ -38,7 +39,8 @@ def programs_named_by(rules: Iterable[str]) -> tuple[str, ...]:
 def _of_rule(text: str) -> Iterator[str]:
     try:
         rule = read_rule(text)
-        if rule.is_delegate:
+        # of the base skill only `exec` runs programs; the path in a rule of another tool is a file to read or write
+        if rule.is_delegate or rule.group is not None or (rule.skill is None and not rule.tool.matches(EXEC)):
             return
         if rule.bare is not None:
             yield from _of_words(_literal_words(read_command(rule.bare.text)))
@@ -102,5 +104,6 @@ def _relative_path(word: str) -> str:
 def _module_files(module: str) -> Iterator[str]:
     """Yield the files that `python -m MODULE` looks for in the top folder first."""
     if _MODULE.fullmatch(module):
-        path = module.replace(".", "/")
+        *packages, path = ("/".join(module.split(".")[: count + 1]) for count in range(module.count(".") + 1))
+        yield from (f"{package}/__init__.py" for package in packages)
         yield from (f"{path}.py", f"{path}/__init__.py", f"{path}/__main__.py")

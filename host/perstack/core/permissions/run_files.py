@@ -113,7 +113,9 @@ def _of_words(words: Sequence[str], depth: int) -> Found:
         return
     for index, word in enumerate(words):
         if index and words[index - 1] == "-m" and _MODULE.fullmatch(word):
-            yield from ((f"{word.replace('.', '/')}{end}", True) for end in (".py", "/__init__.py", "/__main__.py"))
+            *packages, module = ("/".join(word.split(".")[: count + 1]) for count in range(word.count(".") + 1))
+            yield from ((f"{package}/__init__.py", True) for package in packages)
+            yield from ((f"{module}{end}", True) for end in (".py", "/__init__.py", "/__main__.py"))
             continue
         if depth < _MAX_DEPTH and re.search(r"[\s;&|]", word):
             yield from _of_line(word, depth + 1)

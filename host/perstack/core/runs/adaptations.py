@@ -5,24 +5,27 @@ a ladder: what the wire format is known to refuse is adapted before sending; if 
 is adapted and the request repeated. Each adaptation is recorded by `adaptRequest`, holds for all later requests of the
 Run to the same model, and is never taken back: a rung is climbed at most once, so the ladder ends.
 
-A provider names the parts (`Provider.adapt`); a codec must write each part as the adaptations of its request say.
-Messages are adapted here (`adapted_message`), before a codec sees them; fields and tools by the codec, which knows
-its format. Change together: a new kind of part with `words` and with the codecs that write it.
+A provider names the parts (`Provider.adapt`); what is sent must be as the adaptations of its request say. The host
+leaves out tools (`offered`). Messages are adapted here (`adapted_message`), before a codec sees them; fields and the
+schemas of tools by the codec, which knows its format. Change together: a new kind of part with `words`, `problem_of`
+and the codecs that write it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from hashlib import sha256
 from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
 
 from perstack.core.base.records import TEXT, Fact, canonical_json, falsy
+from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
     Message,
+    ReplyPart,
     ResultContent,
     TextPart,
     ThinkingPart,
@@ -33,7 +36,7 @@ from perstack.core.runs.messages import (
 RequestPart = Literal["field", "tool", "media", "thinking"]
 AdaptedForm = Literal["plain", "omitted", "replaced"]
 
-MAX_RUNGS = 3  # refusals in one generation that adaptations follow: a server may refuse one part after the other
+MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
 REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
 
 
@@ -88,16 +91,59 @@ def new_adaptations(known: Adaptations, named: Iterable[Adaptation]) -> Adaptati
     return tuple(found)
 
 
+def problem_of(item: Adaptation) -> str | None:
+    """Return why nothing can be sent as an adaptation says; None if it can."""
+    match item.part:
+        case "field" if not item.name:
+            return "a field without a name"
+        case "tool" if not item.name or item.form == "replaced":
+            return "a tool that is replaced, or has no name"
+        case "media" if item.form != "replaced" or bool(item.text) == (item.blob is not None):
+            return "an image or document without one substitute"
+        case "thinking" if item.form != "omitted":
+            return "thinking that is not left out"
+        case _:
+            return None
+
+
 def names_in(adaptations: Adaptations, part: RequestPart, form: AdaptedForm = "omitted") -> frozenset[str]:
     """Return the names of the parts of one kind that are sent in this form; a later form replaces an earlier one."""
     forms = {item.name: item.form for item in adaptations if item.part == part}
     return frozenset(name for name, latest in forms.items() if latest == form)
 
 
-def digest_of_thought(part: ThinkingPart) -> str:
-    """Return the name of a thinking part in `Adaptation.thoughts`: 16 hex digits."""
+def digest_of_thought(part: ReplyPart) -> str:
+    """Return the name of a part of a reply in `Adaptation.thoughts`: 16 hex digits."""
     return sha256(canonical_json(part.model_dump(mode="json"))).hexdigest()[:16]
 
+
+def thoughts_of(messages: Iterable[Message], known: Adaptations = ()) -> tuple[str, ...]:
+    """Return the names of what replies have of thinking and signatures, without what is left out already."""
+    omitted = {digest for item in known for digest in item.thoughts}
+    replies = (message for message in messages if isinstance(message, ExpertMessage))
+    digests = (digest_of_thought(part) for reply in replies for part in reply.contents if _has_thought(part))
+    return tuple(digest for digest in dict.fromkeys(digests) if digest not in omitted)
+
+
+def _has_thought(part: ReplyPart) -> bool:
+    """Return True for thinking, and for a call that its vendor has signed."""
+    return isinstance(part, ThinkingPart) or (not isinstance(part, TextPart) and part.opaque is not None)
+
+
+def offered(specs: tuple[ToolSpec, ...], adaptations: Adaptations) -> tuple[ToolSpec, ...]:
+    """Return the tools without those that the endpoint refuses in any form."""
+    omitted = names_in(adaptations, "tool")
+    return tuple(spec for spec in specs if spec.name not in omitted) if omitted else specs
+
+
+def in_words(adaptations: Adaptations) -> str:
+    """Return the adaptations as one phrase; of many the first ones."""
+    phrases = list(dict.fromkeys(item.words for item in adaptations))
+    rest = len(phrases) - MAX_LISTED
+    return ", ".join(phrases[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+MAX_LISTED = 5  # adaptations of one event that are named in a line
 
 # Adapted messages.
 
@@ -126,14 +172,16 @@ def adapted_message(message: Message, adaptations: Adaptations) -> Message:
 
 def _without_thoughts(message: ExpertMessage, adaptations: Adaptations) -> ExpertMessage:
     refused = {digest for item in adaptations for digest in item.thoughts}
-    if not refused:
+    if not refused or not any(_has_thought(part) for part in message.contents):
         return message
-    contents = tuple(
-        part
-        for part in message.contents
-        if not isinstance(part, ThinkingPart) or digest_of_thought(part) not in refused
-    )
-    return message if len(contents) == len(message.contents) else ExpertMessage(contents=contents)
+    parts = (_without_thought(part, refused) for part in message.contents)
+    return ExpertMessage(contents=tuple(part for part in parts if part is not None))
+
+
+def _without_thought(part: ReplyPart, refused: Set[str]) -> ReplyPart | None:
+    if not _has_thought(part) or digest_of_thought(part) not in refused:
+        return part
+    return None if isinstance(part, ThinkingPart) else part.model_copy(update={"opaque": None})
 
 
 def _adapted(contents: Sequence[ResultContent], media: Mapping[str, Adaptation]) -> tuple[ResultContent, ...]:

@@ -84,6 +84,7 @@ class ContextState:
     learned: int | None = None  # tokens that the context can hold, by an endpoint's refusal; None without one
     overhead: int = 0  # estimated tokens of a request apart from its messages; 0 if unknown
     freed: int = 0  # estimated tokens left out since the endpoint last counted
+    fitted: int = 0  # estimated tokens of the messages in the largest request that was answered
     overflow: ErrorInfo | None = None
     is_relieved: bool = False  # True if content was left out because the generation did not fit: once only
     summarising: str = ""  # id of a `startCompaction` without its summary; empty if there is none
@@ -323,7 +324,7 @@ def latest_reply(run: Run) -> ExpertMessage:
 
 def forget_measurements(context: ContextState, window: int | None, learned: int | None = None) -> ContextState:
     """Return the context without the values that hold only for requests of one Run and model."""
-    context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0)
+    context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0, fitted=0)
     return replace(context, overflow=None, is_relieved=False, summarising="")
 
 

@@ -216,7 +216,7 @@ def _agree(path: Path, *, says_yes: bool) -> None:
     if not new:
         return
     print_err(f"{DEFINITION} does nothing of this before you agree:")
-    for line in page_of(new):
+    for line in page_of(new, store.read(path.parent)):
         print_err(one_line(line))
     if says_yes or (can_ask(asks=True) and confirm("Agree to all of this?")):
         store.agree(path.parent, new)

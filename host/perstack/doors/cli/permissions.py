@@ -14,7 +14,7 @@ from perstack.config.grants import ProjectGrant, ProjectGrants
 from perstack.config.load import open_definition, read_permissions
 from perstack.config.lock import lock_path, read_lock
 from perstack.config.project import workspace_folder
-from perstack.config.trust import TrustStore, folder_of
+from perstack.config.trust import TrustRecord, TrustStore, folder_of, place_of
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import one_line
 from perstack.core.definitions.permissions import Permissions
@@ -292,8 +292,9 @@ def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: 
         return
     declared = items_of(place)
     items = declared.items
-    agreed = store.digests(folder)
-    _print(str(folder), items, agreed)
+    record = store.read(folder)
+    agreed = frozenset() if record is None else digests_of(record.items)
+    _print(str(folder), items, record)
     if show:
         return
     if digests_of(items) <= agreed:
@@ -346,10 +347,13 @@ def _confirm() -> bool:
     return confirm("Agree to all of this?")
 
 
-def _print(folder: str, items: Sequence[TrustItem], agreed: frozenset[str]) -> None:
+def _print(folder: str, items: Sequence[TrustItem], record: TrustRecord | None) -> None:
     """Print a line for each item: `+` for one without an agreement."""
+    agreed = frozenset() if record is None else digests_of(record.items)
     print_out(f"{one_line(folder)}:")
     for item in items:
-        print_out(f"{' ' if item.digest in agreed else '+'} {one_line(item.shown)}  ({one_line(item.place)})")
+        is_agreed = item.digest in agreed
+        place = item.place if is_agreed else place_of(item, record)
+        print_out(f"{' ' if is_agreed else '+'} {one_line(item.shown)}  ({one_line(place)})")
     if not items:
         print_out("  only texts and limits: nothing needs an agreement")

@@ -15,16 +15,14 @@ any project.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perstack.config.lock import lock_path
+from perstack.config.named_files import Words, modules_at, programs_at, words_of, words_of_command
 from perstack.core.base.file_names import STATE_FOLDER
-from perstack.core.definitions.experts import FunctionEvaluator
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
-from perstack.core.definitions.skills import McpStdioSkill, is_base_skill
 from perstack.dataclass import dataclass
 from perstack.system.user import USER_DIRECTORIES, user_directory
 
@@ -85,8 +83,9 @@ def _programs(
 ) -> Iterator[Path]:
     """Yield the files that are run, under each folder that a command may start in. Reads no content."""
     files: dict[str, bool] = {}
+    entries: list[str] = []
     for command in commands:
-        files |= _files_of_command(command)
+        files |= words_of_command(command).started
     named = (*rules, *(rule for project in projects for rule in _allowed(project)))
     if named:  # the reader of rules and its grammar of shells take 10 ms to import
         from perstack.core.permissions.rule_programs import programs_named_by
@@ -94,8 +93,9 @@ def _programs(
         files |= dict.fromkeys(programs_named_by(named), True)
     folders, writable = [workspace], list[str]()
     for project in projects:
-        for found in _files_of(project):
-            files |= found
+        for words in _files_of(project):
+            files |= words.started
+            entries += words.entries
         folders += [] if project.path is None else [Path(project.path).absolute().parent]
         writable += () if project.sandbox is None else project.sandbox.writable
     folders = [*dict.fromkeys(folders)]
@@ -104,28 +104,9 @@ def _programs(
         for folder in folders:
             plain = os.path.normpath(os.path.expanduser(name) if name.startswith("~/") else folder / name)  # noqa: PTH111
             if is_below(plain, roots) and not is_below(plain, writable):
-                yield from _program_at(Path(plain), is_certain=is_certain)
-    for entry in _entries(projects):
-        yield from _modules(entry, roots)
-
-
-_LOADED_ENDINGS = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".json", ".node", ".class", ".groovy")
-"""Endings that node, bun, java and groovy add to a name without one, as `node grade` runs `grade.js`."""
-_FOLDER_MAINS = ("__main__.py", "package.json", *(f"index{ending}" for ending in _LOADED_ENDINGS))
-"""Files that Python and node run if they are given a folder."""
-
-
-def _program_at(path: Path, *, is_certain: bool) -> Iterator[Path]:
-    """Yield the program that a word names: a file, or what a loader runs of a folder. Other folders are data.
-
-    If the word means a file with an ending, the one without must not be created: it would run instead.
-    """
-    loaded = [file for ending in _LOADED_ENDINGS if (file := path.with_name(f"{path.name}{ending}")).is_file()]
-    yield from loaded
-    if path.is_dir():
-        yield from (main for name in _FOLDER_MAINS if (main := path / name).exists())
-    elif is_certain or loaded or path.is_file():
-        yield path
+                yield from programs_at(Path(plain), is_certain=is_certain)
+    for entry in entries:
+        yield from modules_at(entry, roots)
 
 
 def _allowed(project: Project) -> Iterator[str]:
@@ -134,40 +115,12 @@ def _allowed(project: Project) -> Iterator[str]:
         yield from () if permissions is None else permissions.allow
 
 
-def _files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
-    from perstack.core.permissions.run_files import files_of_command  # few definitions start programs
-
-    return files_of_command(command)
-
-
-def _files_of(project: Project) -> Iterator[Mapping[str, bool]]:
+def _files_of(project: Project) -> Iterator[Words]:
     for command in project.test_commands:
-        yield _files_of_command(command)
-    if project.audit is not None and isinstance(project.audit.anchor, tuple):
-        yield _files_of_command(project.audit.anchor)
+        yield words_of_command(command)
+    if project.audit is not None:
+        yield words_of(project.audit)
     for expert in project.experts.values():
-        evaluator = None if expert.iterate is None else expert.iterate.evaluator
-        if isinstance(evaluator, str | tuple):
-            yield _files_of_command(evaluator)
-        for skill in expert.skills:
-            if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
-                from perstack.core.permissions.run_files import files_of_server
-
-                yield files_of_server(skill.command, skill.args)
-
-
-def _entries(projects: Iterable[Project]) -> Iterator[str]:
-    for project in projects:
-        for expert in project.experts.values():
-            evaluator = None if expert.iterate is None else expert.iterate.evaluator
-            if isinstance(evaluator, FunctionEvaluator):
-                yield evaluator.entry
-
-
-def _modules(entry: str, roots: Iterable[str]) -> Iterator[Path]:
-    """Yield the modules of an evaluator function, in each folder of this process's modules that a Job may change."""
-    from perstack.core.permissions.run_files import files_of_entry
-
-    for place in dict.fromkeys(map(os.path.abspath, sys.path)):
-        if is_below(place, roots):
-            yield from (Path(place, name) for name in files_of_entry(entry))
+        if expert.iterate is not None:
+            yield words_of(expert.iterate)
+        yield from map(words_of, expert.skills)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
 from perstack.config.load import LoadedProject, load_usable
+from perstack.config.project import is_named
 from perstack.config.source import TooMuch, matches
-from perstack.config.trust import TrustStore, folder_of, ownership_of
+from perstack.config.trust import TrustStore, folder_of, ownership_of, page_of
 from perstack.core.definitions.trust_items import IsVendor, TrustItem, digests_of, items_to_trust
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError
@@ -56,7 +57,9 @@ class PendingChange:
 
     file: str
     loaded: LoadedProject
-    new: tuple[TrustItem, ...]  # items that it would execute without a person's agreement
+    items: tuple[TrustItem, ...]  # all that needs an agreement, with the files as they were read
+    new: tuple[TrustItem, ...]  # those of them that have none
+    page: tuple[str, ...]  # a line for each new one
 
     @property
     def digest(self) -> str:
@@ -66,8 +69,8 @@ class PendingChange:
     @property
     def question(self) -> str:
         """The question for a person."""
-        lines = "\n".join(f"+ {item.shown} ({item.place})" for item in self.new)
-        return f"perstack: {self.file} has changed, and would now execute or reach:\n{lines}\nUse it?"
+        lines = "\n".join(f"+{line[1:]}" for line in self.page)
+        return f"perstack: {self.file}, or a file that it runs, has changed, and would now do:\n{lines}\nUse it?"
 
     @property
     def note(self) -> Note:
@@ -91,16 +94,19 @@ class ReloadedProject:
         self, loaded: LoadedProject, store: TrustStore | None = None, is_vendor: IsVendor | None = None
     ) -> None:
         """Use `loaded`, which its user has agreed to."""
-        self._own = ownership_of(loaded.project) if is_vendor is None else ownership_of(loaded.project, is_vendor)
+        own = ownership_of(loaded.project) if is_vendor is None else ownership_of(loaded.project, is_vendor)
+        is_whole = loaded.project.path is not None and is_named(Path(loaded.project.path))
+        self._own = replace(own, files=lambda table: {}) if is_whole else own
         self.loaded = loaded
         self.problem: Note | None = None  # error in the files, or reason why they are not in use; None without any
         self.pending_change: PendingChange | None = None
         self._store = store or TrustStore.of_user()
         self._folder = folder_of(loaded.project, Path.cwd())
-        self._agreed = digests_of(items_to_trust(loaded.project, self._own))
+        items = items_to_trust(loaded.project, self._own)
+        self._agreed = digests_of(items)
         self.is_asked = False
         self._refused: str | None = None
-        self._watched = self._watching(loaded.files)
+        self._watched = self._watching((*loaded.files, *self._named_files(items)))
         self._last_stamps: tuple[Stamp, ...] = ()
         """Empty at first, because the files may have changed after they were read, while the process was starting."""
         self._matched = included_files(loaded)
@@ -135,8 +141,8 @@ class ReloadedProject:
         pending = self.pending_change
         if pending is None or pending.digest != digest:
             return False
-        self._store.agree(self._folder, items_to_trust(pending.loaded.project, self._own))
-        self._use(pending.loaded)
+        self._store.agree(self._folder, pending.items)  # as shown: a file may have changed since
+        self._use(pending.loaded, pending.items)
         return True
 
     def refuse(self, digest: str) -> None:
@@ -154,24 +160,26 @@ class ReloadedProject:
             self._watch((*self.loaded.files, *(Path(problem.file) for problem in error.problems)))
             return False
         loaded = self._with_last_good_experts(loaded)
-        self._watch(loaded.files)
+        items = tuple(items_to_trust(loaded.project, self._own))
+        self._watch((*loaded.files, *self._named_files(items)))
         self._matched = included_files(loaded)
-        agreed = self._agreed | self._store.digests(self._folder)
-        new = tuple(item for item in items_to_trust(loaded.project, self._own) if item.digest not in agreed)
+        record = self._store.read(self._folder)
+        agreed = self._agreed | (frozenset() if record is None else digests_of(record.items))
+        new = tuple(item for item in items if item.digest not in agreed)
         if not new:
-            self._use(loaded)
+            self._use(loaded, items)
             return True
-        pending = PendingChange(str(loaded.files[0]), loaded, new)
+        pending = PendingChange(str(loaded.files[0]), loaded, items, new, tuple(page_of(new, record)))
         is_news = self.pending_change is None or self.pending_change.digest != pending.digest
         self.pending_change, self.problem = pending, pending.note
         if is_news:
-            self._report("\n".join((str(pending.note), *(f"  + {item.shown}" for item in new))), pending.note)
+            self._report("\n".join((str(pending.note), *(f"  +{line[1:]}" for line in pending.page))), pending.note)
         return False
 
-    def _use(self, loaded: LoadedProject) -> None:
+    def _use(self, loaded: LoadedProject, items: Iterable[TrustItem]) -> None:
         self.loaded, self.pending_change = loaded, None
         self.problem = None
-        self._agreed |= digests_of(items_to_trust(loaded.project, self._own))
+        self._agreed |= digests_of(items)
         if loaded.project.broken:
             all_problems = (problem for problems in loaded.project.broken.values() for problem in problems)
             error = DefinitionError(tuple(dict.fromkeys(all_problems)))
@@ -184,6 +192,10 @@ class ReloadedProject:
         last_good = {key: expert for key, expert in previous.items() if key in loaded.project.broken}
         experts = {**loaded.project.experts, **last_good}
         return replace(loaded, project=loaded.project.model_copy(update={"experts": experts}))
+
+    def _named_files(self, items: Iterable[TrustItem]) -> Iterator[Path]:
+        """Yield the files that items run: a change of one needs an agreement like one of the definition."""
+        return (self._folder / name for item in items for name in item.files)
 
     def _watching(self, files: tuple[Path, ...]) -> tuple[Path, ...]:
         return tuple(dict.fromkeys((*files, self._store.path(self._folder))))

@@ -21,9 +21,9 @@ from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
-from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, new_adaptations
+from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, Adaptations, new_adaptations, offered
 from perstack.core.runs.commands import Fail, Generate
-from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow
+from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
 from perstack.core.runs.decide import (
     budget_stop_event,
     events_of_command,
@@ -254,7 +254,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         model=run.model,
         instruction=run.instruction,
         messages=run.messages,
-        tools=tools.specs,
+        tools=offered(tools.specs, run.adaptations),
         blobs=job.blobs.get,
         allow_tools=not command.final,
         reasoning_budget=run.start.reasoning_budget,
@@ -310,41 +310,73 @@ async def _reply(
     begin: Callable[[], Awaitable[bool]] | None,
 ) -> Generation | None:
     """Return the model's reply after as many tries as needed; None without one, and record why."""
-    attempt, rungs = 1, 0
+    attempt = 1
+    ladder = Ladder(session, attempts.provider, session.run.on)
     while True:
         try:
             return await attempts.once(request, show, load(session.run))
         except ProviderError as error:
-            if rungs < MAX_RUNGS and await adapt_after_refusal(session, attempts.provider, request, error):
-                rungs += 1
+            adapted = await ladder.climb(request, error)
+            if adapted is not None:
+                request = adapted
             elif await _continue_after(session, error, attempt, attempts, prices):
                 attempt += 1
             else:
                 return None
             if begin is not None and not await begin():
                 return None
-            request = replace(request, max_tokens=session.run.max_tokens, adaptations=session.run.adaptations)
+            request = replace(request, max_tokens=session.run.max_tokens)
 
 
 # Adaptations: parts of a request that the endpoint does not take as they are.
 
 
-async def adapt_after_refusal(
-    session: RunSession, provider: Provider, request: GenerationRequest, error: ProviderError
-) -> bool:
-    """Record in which form the parts that a refusal names are sent from now on. Return False if it names none."""
+class Ladder:
+    """The repetitions of one generation's request with parts adapted that its endpoint has refused."""
+
+    def __init__(self, session: RunSession, provider: Provider, model: str) -> None:
+        """Start on the ground; `model` is the one that is asked, as `provider/model`."""
+        self._session, self._provider, self._model = session, provider, model
+        self._rungs = 0
+
+    async def climb(self, request: GenerationRequest, error: ProviderError) -> GenerationRequest | None:
+        """Record how the parts that a refusal names are sent from now on, and return the request to repeat.
+
+        Returns None if it names none that could be sent in another form, or after `MAX_RUNGS` refusals.
+        """
+        adaptations = () if self._rungs >= MAX_RUNGS else adaptations_after(self._provider, request, error)
+        if not adaptations:
+            return None
+        self._rungs += 1
+        session, info = self._session, error_info(error)
+        session.record(
+            AdaptRequest(
+                **session.stamp(),
+                model=self._model,
+                adaptations=adaptations,
+                error=info,
+                uncharged=releases_reservation(session.run, info),
+            )
+        )
+        await session.flush()
+        return adapted_request(request, adaptations)
+
+
+def adaptations_after(provider: Provider, request: GenerationRequest, error: ProviderError) -> Adaptations:
+    """Return what a provider finds in a refusal that could be sent in another form; empty for other errors."""
     if error.status_code not in REFUSAL_STATUSES:
-        return False
-    adaptations = new_adaptations(request.adaptations, provider.adapt(request, error))
-    if not adaptations:
-        return False
-    info, run = error_info(error), session.run
-    uncharged = releases_reservation(run, info)
-    session.record(
-        AdaptRequest(**session.stamp(), model=run.on, adaptations=adaptations, error=info, uncharged=uncharged)
-    )
-    await session.flush()
-    return True
+        return ()
+    try:
+        return new_adaptations(request.adaptations, provider.adapt(request, error))
+    except Exception as fault:  # noqa: BLE001 - a fault in a provider's code must not replace the endpoint's own error
+        notice(one_line(f"what was refused could not be found: {type(fault).__name__}: {fault}"))
+        return ()
+
+
+def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
+    """Return the request with further adaptations."""
+    known = (*request.adaptations, *adaptations)
+    return replace(request, adaptations=known, tools=offered(tuple(request.tools), known))
 
 
 async def _adapt_as_before(context: RunContext) -> None:
@@ -423,7 +455,7 @@ async def _continue_after(
 ) -> bool:
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
-        await _record_overflow(session, error, attempt)
+        await _record_overflow(session, error, attempt, window_after_overflow(session.run, error.context_window))
         return False
     decision = await retry_or_give_up(session, error, attempt, attempts)
     if isinstance(decision, bool):
@@ -432,18 +464,22 @@ async def _continue_after(
     if await switch_model(session, info, prices, uncharged=releases_reservation(session.run, info)):
         return False
     session.first_try = None
-    reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
+    supposed_window = window_after_refusal(session.run, info) if error.may_not_fit else None
+    if supposed_window is not None:
+        await _record_overflow(session, error, attempt, supposed_window)
+        return False
+    why = decision.reason or ("`compaction` is off, so no room is made" if error.name == OVERFLOW else "")
+    reason = f"{info.message} ({why})" if why else info.message
     await fail(session, info.model_copy(update={"message": reason}), uncharged=releases_reservation(session.run, info))
     return False
 
 
-async def _record_overflow(session: RunSession, error: ProviderError, attempt: int) -> None:
+async def _record_overflow(session: RunSession, error: ProviderError, attempt: int, window: int) -> None:
     run, info = session.run, error_info(error)
     uncharged = releases_reservation(run, info)
     if run.context.is_relieved:
         await fail(session, too_large(run, info), uncharged=uncharged)
         return
-    window = window_after_overflow(run, error.context_window)
     session.record(
         Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
     )

@@ -10,7 +10,6 @@ that one bad medium causes.
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, blobs_
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import GenerationRequest
+from perstack.support.http.refused_places import named_places, values_along, words_of
 
 _IMAGE = re.compile(r"image|\b(png|jpe?g|gif|webp)\b|inline_?data|media[_ ]type|mime[_ ]?type|图片|图像", re.IGNORECASE)
 _DOCUMENT = re.compile(r"\bpdf|\bdocument|\bfile_data\b|\binput_file\b", re.IGNORECASE)
@@ -46,8 +46,6 @@ _UNNAMED = re.compile(
 )
 """Refusals without a reason. Only media that came since the last reply may be the cause: the others were accepted."""
 
-_PATH = re.compile(r"[A-Za-z_]\w*(?:\.\w+|\[\d+\]|\.\[\d+\])+")
-_STEP = re.compile(r"[A-Za-z_]\w*|\d+")
 _LEADING = re.compile(
     r"^(the model returned the following errors?:\s*)?[`'\"]?[A-Za-z_]\w*(\.\w+|\[\d+\])+[`'\"]?\s*[:.]?\s*",
     re.IGNORECASE,
@@ -71,23 +69,27 @@ class _Used:
         return self.sent.mime_type == PDF
 
 
-def named_media(request: GenerationRequest, error: ProviderError) -> tuple[Adaptation, ...]:
-    """Return a text in place of each image or document that a refusal names; none if it names none."""
+def named_media(
+    request: GenerationRequest, error: ProviderError, body: Mapping[str, JsonValue]
+) -> tuple[Adaptation, ...]:
+    """Return a text in place of each image or document that a refusal of `body` names; none if it names none."""
     media = list(_media_of(request.messages, request.adaptations))
     if not media:
         return ()
     return tuple(
         Adaptation(part="media", form="replaced", name=name, text=_text(part, error.message))
-        for name, part in {used.original.sha256: used.sent for used in _refused(media, request, error)}.items()
+        for name, part in {used.original.sha256: used.sent for used in _refused(media, request, error, body)}.items()
     )
 
 
-def _refused(media: Sequence[_Used], request: GenerationRequest, error: ProviderError) -> Sequence[_Used]:
+def _refused(
+    media: Sequence[_Used], request: GenerationRequest, error: ProviderError, body: Mapping[str, JsonValue]
+) -> Sequence[_Used]:
     message = words_of(error)
     kinds = _of_kind(media, message)
-    at_path = [used for used in kinds if used.sent.sha256 in error.named_blobs]
-    if at_path:
-        return at_path
+    at_path = _blobs_at(body, message) if kinds else frozenset[str]()
+    if named := [used for used in kinds if used.sent.sha256 in at_path]:
+        return named
     if error.status_code == 413 and _are_most(media, request):
         return [max(media, key=lambda used: used.sent.size)]
     if error.name == OVERFLOW:
@@ -144,57 +146,24 @@ _REFUSED = "the API could not process this"
 
 def _text(part: BlobPart, message: str) -> str:
     reason = one_line(_LEADING.sub("", message, count=1) or message)[:_MAX_REASON_CHARS].rstrip(". ")
-    noun, kind = medium_noun(part.mime_type, part.name), "document" if part.mime_type == PDF else "image"
+    kind = "document" if part.mime_type == PDF else "image"
     return (
-        f"[{noun} removed: {_REFUSED} {kind} ({reason}). The file may be unsupported or corrupt; do not retry reading"
-        " it.]"
+        f"[{medium_noun(part.mime_type, part.name)} removed: {_REFUSED} {kind} ({reason}). The file may be unsupported"
+        " or corrupt; do not retry reading it.]"
     )
 
 
-# Paths in a request's body.
-
-_PLACES = re.compile(r'"(?:param|code|field)"\s*:\s*"([^"]{1,200})"|"loc"\s*:\s*\[([^\]]{1,300})\]')
+# Data at a place in a request's body.
 
 
-def words_of(error: ProviderError) -> str:
-    """Return what an endpoint says of a refusal: its message, and the fields of its answer that name a place."""
-    places = (match[1] or ".".join(re.findall(r"\w+", match[2])) for match in _PLACES.finditer(error.answer))
-    return "\n".join((error.message, *places))
-
-
-def blobs_at(words: str, body: bytes) -> frozenset[str]:
-    """Return the sha256 of base64 data at the path in `body` that an endpoint's words name; empty without one."""
-    paths = [match[0] for match in _PATH.finditer(words)]
-    if not paths:
-        return frozenset()
-    try:
-        document: JsonValue = json.loads(body)
-    except (ValueError, RecursionError):
-        return frozenset()
-    for path in paths:
-        found = {name for data in _data_below(_value_at(document, path)) if (name := _digest_of(data))}
+def _blobs_at(body: Mapping[str, JsonValue], words: str) -> frozenset[str]:
+    """Return the sha256 of base64 data at the first path of the text that has some; empty without one."""
+    for place in named_places(words, body):
+        *_, value = values_along(body, place)
+        found = {name for data in _data_below(value) if (name := _digest_of(data))}
         if found:
             return frozenset(found)
     return frozenset()
-
-
-def _value_at(document: JsonValue, path: str) -> JsonValue:
-    """Follow a path as far as it goes: vendors name a block's type between its field and its index."""
-    value, is_followed = document, False
-    for step in _STEP.findall(path):
-        if isinstance(value, list) and step.isdecimal():
-            if int(step) >= len(value):
-                break
-            value, is_followed = value[int(step)], True
-        elif isinstance(value, dict) and (key := _key_in(value, step)) is not None:
-            value, is_followed = value[key], True
-    return value if is_followed else None
-
-
-def _key_in(value: Mapping[str, JsonValue], step: str) -> str | None:
-    """Return the key of an object that a step names, in the spelling of the body: Google's messages use another."""
-    plain = step.replace("_", "").lower()
-    return next((key for key in value if key.replace("_", "").lower() == plain), None)
 
 
 def _data_below(value: JsonValue) -> Iterator[str]:

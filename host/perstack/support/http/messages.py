@@ -22,7 +22,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
 from typing import Annotated, TypeVar
 
@@ -32,7 +32,7 @@ from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.adaptations import Adaptations, adapted_message, of_messages
+from perstack.core.runs.adaptations import Adaptations, adapted_message, names_in, of_messages
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -432,11 +432,60 @@ class _Prefix:
     json: bytes
 
 
-def request_prefix(request: GenerationRequest, key: str, settings: object, make: Callable[[], JsonObject]) -> bytes:
+REQUIRED_FIELDS = frozenset(
+    {
+        *("model", "anthropic_version", "stream", "messages", "input", "contents"),
+        *("system", "instructions", "systemInstruction", "tools", "toolConfig"),
+    }
+)
+"""Fields without which there is no request, in all formats: an endpoint that refuses one cannot be used."""
+
+FIELD_GROUPS = frozenset(
+    {"generationConfig", "inferenceConfig", "additionalModelRequestFields", "output_config", "outputConfig"}
+)
+"""Fields that hold others; a refusal is of one of these."""
+
+MARKS = ("cache_control", "cachePoint")  # marks for a vendor's cache, which may be anywhere in a request
+
+
+def without_fields(head: JsonObject, refused: frozenset[str], required: frozenset[str] = frozenset()) -> JsonObject:
+    """Return the fields of a request without those that its endpoint refuses; a required one is always sent."""
+    dropped = refused - REQUIRED_FIELDS - required
+    if not dropped:
+        return head
+    fields: JsonObject = {}
+    for name, value in head.items():
+        if name in FIELD_GROUPS and isinstance(value, dict):
+            if kept := {inner: below for inner, below in value.items() if f"{name}.{inner}" not in dropped}:
+                fields[name] = kept
+        elif name not in dropped:
+            fields[name] = value
+    return _without_marks(fields, dropped.intersection(MARKS))
+
+
+def _without_marks(fields: JsonObject, marks: Set[str]) -> JsonObject:
+    """Return the fields without marks of the cache, which the instruction has, in both ways of writing them."""
+    if not marks or not isinstance(blocks := fields.get("system"), list):
+        return fields
+    unmarked: list[JsonValue] = [
+        {name: value for name, value in block.items() if name not in marks} if isinstance(block, dict) else block
+        for block in blocks
+    ]
+    return {**fields, "system": [block for block in unmarked if block]}
+
+
+def request_prefix(
+    request: GenerationRequest,
+    key: str,
+    settings: object,
+    make: Callable[[], JsonObject],
+    required: frozenset[str] = frozenset(),
+) -> bytes:
     """Return the bytes of a request body up to its messages: an object whose last key has a list, without its end.
 
     `make` builds that object from `settings` and the request without its messages. It is called again only when one of
-    them has changed, which is rare within a Run, so that a Run's tools are encoded once.
+    them has changed, which is rare within a Run, so that a Run's tools are encoded once. Fields that the endpoint
+    refuses are left out, except for those that every format requires and the `required` ones.
     """
     inputs = (
         settings,
@@ -453,7 +502,8 @@ def request_prefix(request: GenerationRequest, key: str, settings: object, make:
     )
     prefix = request.memo.get(("prefix", key))
     if not isinstance(prefix, _Prefix) or prefix.inputs != inputs:
-        prefix = _Prefix(inputs, to_bytes(make()).removesuffix(b"]}"))
+        head = without_fields(make(), names_in(request.adaptations, "field"), required)
+        prefix = _Prefix(inputs, to_bytes(head).removesuffix(b"]}"))
         request.memo["prefix", key] = prefix
     return prefix.json
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
@@ -85,6 +85,9 @@ def are_installed(modules: tuple[str, ...]) -> bool:
 class HttpProvider(Provider):
     """Provider of one endpoint, whose connections are opened by the first request."""
 
+    required_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that its format requires, in addition to those that every format does."""
+
     def __init__(self, endpoint: Endpoint, reply_settings: JsonObject, read_events: ReadEvents | None = None) -> None:
         """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""
         self.endpoint = endpoint
@@ -107,16 +110,20 @@ class HttpProvider(Provider):
 
             failure = refused_credential(self.classified(error), self.name, self.credential)
             if failure.status_code in REFUSAL_STATUSES:
-                from perstack.support.http.media_refusals import blobs_at, words_of
-
-                failure.named_blobs = blobs_at(words_of(failure), body)
+                failure.refused_body = body
             raise failure from error.__cause__
 
     @override
     def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
-        from perstack.support.http.media_refusals import named_media
+        from perstack.support.http.refusals import refused_parts
 
-        return named_media(request, error)
+        return refused_parts(request, error, self.refused_fields)
+
+    def refused_fields(self, error: ProviderError, body: JsonObject) -> Sequence[Adaptation]:
+        """Return the optional fields of `body` that a refusal names."""
+        from perstack.support.http.refusals import refused_fields
+
+        return refused_fields(error, body, self.required_fields)
 
     @override
     def media_limits(self, model: str) -> MediaLimits | None:

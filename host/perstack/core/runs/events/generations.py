@@ -15,9 +15,9 @@ from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions
-from perstack.core.runs.adaptations import Adaptations, new_adaptations
+from perstack.core.runs.adaptations import Adaptations, in_words, new_adaptations, problem_of
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
-from perstack.core.runs.context import after_generation, requesting
+from perstack.core.runs.context import after_generation, is_supposed, requesting
 from perstack.core.runs.events.base import (
     ANY_PHASE,
     BEFORE_REPLY,
@@ -247,6 +247,8 @@ class Retry(LaterEvent):
     def describe(self, context: EventContext) -> list[LogRow]:
         if self.overflow is not None:
             window_note = f"; the context holds {self.overflow:,} tokens"
+            if is_supposed(self.error):
+                window_note = "; the request may be too large: it is sent once more with less of the history"
             return [LogRow("retries", self.error.words + window_note, "yellow")]
         total = "" if self.most_tries is None else f" of {self.most_tries}"
         again = f"; try {self.attempt + 1}{total} after {duration(self.delay_ms)}"
@@ -272,7 +274,14 @@ class AdaptRequest(LaterEvent):
 
     @override
     def repeated(self, run: Run) -> Iterator[Repetition]:
-        yield Repetition("the model", self.model, run.on)
+        if not run.context.summarising:  # a summary may be of another model, which no state names
+            yield Repetition("the model", self.model, run.on)
+
+    @property
+    def words(self) -> str:
+        """The text `without the field stream_options (openai/gpt-5 refused it)`."""
+        cause = "needs it" if self.error is None else "refused it"
+        return f"{in_words(self.adaptations)} ({self.model} {cause})"
 
     def fold(self, run: Run) -> Run:
         """Keep the adaptations for all later requests to the model, and settle the refused attempt."""
@@ -281,6 +290,9 @@ class AdaptRequest(LaterEvent):
         known = run.adaptations_by_model.get(self.model, ())
         if new_adaptations(known, self.adaptations) != self.adaptations:
             raise IllegalFact("adaptRequest repeats an adaptation")
+        problem = next(filter(None, map(problem_of, self.adaptations)), None if self.adaptations else "nothing")
+        if problem is not None:
+            raise IllegalFact(f"adaptRequest names {problem}")
         run = replace(run, adaptations_by_model={**run.adaptations_by_model, self.model: known + self.adaptations})
         return run if self.error is None else settle_reservation(run, is_charged=not self.uncharged)
 
@@ -294,9 +306,8 @@ class AdaptRequest(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        changes = ", ".join(item.words for item in self.adaptations)
-        cause = f"{self.model} needs it" if self.error is None else f"{self.model} refused it: {self.error.message}"
-        return [LogRow("adapts", f"sends {changes} from now on ({cause})", "yellow")]
+        cause = "" if self.error is None else f": {self.error.message}"
+        return [LogRow("adapts", f"sends requests {self.words}{cause}", "yellow")]
 
 
 class SwitchModel(LaterEvent):

@@ -1,0 +1,253 @@
+"""Files of a folder that its definition runs, and their content, which an agreement to a declaration covers.
+
+Whoever changes `srv.py` changes what `args = ["srv.py"]` does. So the digest of a declaration that executes contains
+the content of each file that its words name, and a change asks again, whoever made it: a pull, an archive, an Expert or
+the user. Two kinds of words are told apart:
+
+- What is started: the program, its script, the module after `-m`, what an `allow` rule runs, a recording that is
+  played. Their files always count. Experts may not change them either (`perstack.engine.context.protection`).
+- Other words: values of options and variables, and what follows a server's script. They may be data that the program
+  itself writes. They count unless git leaves them alone (`is_untracked`), or they are SQLite databases.
+
+Only files below the folder are read, and never through a link that leads out of it: such a link counts by where it
+leads. What a program reads without being told is not found: modules that a script imports, a Makefile, package.json.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pydantic import JsonValue
+
+from perstack.core.base.records import Fact
+from perstack.core.definitions.experts import FunctionEvaluator, Iterate
+from perstack.core.definitions.permissions import Permissions
+from perstack.core.definitions.project import Audit
+from perstack.core.definitions.sandbox import is_below
+from perstack.core.definitions.settings import ProviderSetting
+from perstack.core.definitions.skills import McpStdioSkill, PluginSkill, is_base_skill
+from perstack.dataclass import dataclass
+from perstack.system.files import NotRegular, open_for_reading, read_rest
+
+if TYPE_CHECKING:
+    from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
+
+_MAX_FILE_BYTES = 16 << 20  # a larger file counts by its inode, size and times, which no program can set back
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_SQLITE = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Paths among the words of a declaration, each with whether it is certainly a file's."""
+
+    started: Mapping[str, bool]
+    others: Mapping[str, bool]
+    entries: tuple[str, ...] = ()  # functions, `package.module:function`
+
+
+def words_of(table: Fact) -> Words:
+    """Return the paths that a table of a definition names; none of one that runs nothing."""
+    finder = FINDERS.get(type(table).__name__)
+    return Words({}, {}) if finder is None else finder(table)
+
+
+def words_of_command(command: str | tuple[str, ...]) -> Words:
+    """Return the paths of a shell line, or of a program with its arguments."""
+    return Words(_of_command(command), {})
+
+
+def _of_server(table: Fact) -> Words:
+    skill = cast("McpStdioSkill", table)
+    if is_base_skill(skill):
+        return Words({}, {})
+    from perstack.core.permissions.run_files import files_of_command, files_of_server
+
+    args = [*map(_filled, skill.args)]
+    others = (skill.package_name or "", *args, *map(_filled, skill.env.values()))
+    return Words(files_of_server(skill.command, args), files_of_command(("", *others)))
+
+
+def _of_plugin(table: Fact) -> Words:
+    return Words({}, _in_texts(cast("PluginSkill", table).settings))
+
+
+def _of_provider(table: Fact) -> Words:
+    return Words(_in_texts(cast("ProviderSetting", table).setting), {})
+
+
+def _of_iterate(table: Fact) -> Words:
+    evaluator = cast("Iterate", table).evaluator
+    if isinstance(evaluator, FunctionEvaluator):
+        return Words({}, {}, (evaluator.entry,))
+    return Words(_of_command(evaluator) if isinstance(evaluator, str | tuple) else {}, {})
+
+
+def _of_rules(table: Fact) -> Words:
+    from perstack.core.permissions.rule_programs import programs_named_by
+
+    return Words(dict.fromkeys(programs_named_by(cast("Permissions", table).allow), True), {})
+
+
+def _of_audit(table: Fact) -> Words:
+    anchor = cast("Audit", table).anchor
+    return Words(_of_command(anchor) if isinstance(anchor, tuple) else {}, {})
+
+
+def _of_test(table: Fact) -> Words:
+    test = cast("ExpertTest", table)
+    files = dict(_of_command(test.expect.command) if test.expect.command is not None else {})
+    if test.workspace is not None:  # the command runs in a copy of it
+        files |= {f"{test.workspace}/{path}": is_certain for path, is_certain in files.items()}
+    return Words(files | ({} if test.model is None else {test.model: True}), {})
+
+
+FINDERS: Mapping[str, Callable[[Fact], Words]] = {
+    McpStdioSkill.__name__: _of_server,
+    PluginSkill.__name__: _of_plugin,
+    ProviderSetting.__name__: _of_provider,
+    Iterate.__name__: _of_iterate,
+    Permissions.__name__: _of_rules,
+    Audit.__name__: _of_audit,
+    "ExpertTest": _of_test,
+}
+"""How files are found in a table, by its model's name: each that has a key which executes, as a test checks."""
+
+
+def _of_command(command: str | tuple[str, ...]) -> Mapping[str, bool]:
+    from perstack.core.permissions.run_files import files_of_command  # few definitions start programs
+
+    return files_of_command(command)
+
+
+def _in_texts(value: JsonValue) -> Mapping[str, bool]:
+    files: dict[str, bool] = {}
+    for text in _texts(value):
+        files |= {text: True, **_of_command(("", text))}
+    return files
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def _filled(word: str) -> str:
+    """Fill in `${NAME}`, which the host does when it starts a server."""
+    return _VARIABLE.sub(lambda match: os.environ.get(match[1], ""), word)
+
+
+# Files on disk.
+
+_LOADED_ENDINGS = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".json", ".node", ".class", ".groovy")
+"""Endings that node, bun, java and groovy add to a name without one, as `node grade` runs `grade.js`."""
+_FOLDER_MAINS = ("__main__.py", "package.json", *(f"index{ending}" for ending in _LOADED_ENDINGS))
+"""Files that Python and node run if they are given a folder."""
+
+
+def programs_at(path: Path, *, is_certain: bool) -> Iterator[Path]:
+    """Yield the program that a word names: a file, or what a loader runs of a folder. Other folders are data.
+
+    If the word means a file with an ending, the one without must not be created: it would run instead.
+    """
+    loaded = [file for ending in _LOADED_ENDINGS if (file := path.with_name(f"{path.name}{ending}")).is_file()]
+    yield from loaded
+    if path.is_dir():
+        yield from (main for name in _FOLDER_MAINS if (main := path / name).exists())
+    elif is_certain or loaded or path.is_file():
+        yield path
+
+
+def modules_at(entry: str, roots: Collection[str], further: Collection[str] = ()) -> Iterator[Path]:
+    """Yield the modules of a function, in each folder of this process's modules that is below one of `roots`.
+
+    `further`: folders in which another process may look for them.
+    """
+    from perstack.core.permissions.run_files import files_of_entry
+
+    for place in dict.fromkeys((*map(os.path.abspath, sys.path), *further)):
+        if is_below(place, roots):
+            yield from (Path(place, name) for name in files_of_entry(entry))
+
+
+def contents_of(table: Fact, folder: Path, workspace: Path) -> dict[str, str]:
+    """Return the content of each file that a table names, as a digest, by its path from the folder.
+
+    Relative words are seen from the folder, and from the workspace if it is in the folder.
+    """
+    words = words_of(table)
+    if not words.started and not words.others and not words.entries:
+        return {}
+    top = os.path.realpath(folder)
+    inner = os.path.realpath(workspace)
+    roots = tuple(dict.fromkeys((top, inner if is_below(inner, (top,)) else top)))
+    contents: dict[str, str] = {}
+    for path in _files(words.started, roots, top):
+        _add(contents, path, top)
+    for entry in words.entries:
+        for module in modules_at(entry, roots, further=roots):
+            _add(contents, str(module), top)
+    for path in _files(words.others, roots, top):
+        if path not in contents and not _is_data(path, top):
+            _add(contents, path, top)
+    return contents
+
+
+def _files(words: Mapping[str, bool], roots: tuple[str, ...], top: str) -> Iterator[str]:
+    for word, is_certain in words.items():
+        for root in () if "\0" in word else roots:
+            plain = os.path.normpath(os.path.expanduser(word) if word.startswith("~/") else Path(root, word))  # noqa: PTH111
+            if not is_below(plain, (top,)):  # by way of a link outside
+                plain = os.path.realpath(plain)
+            if is_below(plain, (top,)):
+                yield from map(str, programs_at(Path(plain), is_certain=is_certain))
+
+
+def _add(contents: dict[str, str], path: str, top: str) -> None:
+    content = _content(path, top)
+    if content:
+        contents[os.path.relpath(path, top)] = content
+
+
+def _content(path: str, top: str) -> str:
+    """Return what identifies the content of a file; empty without a file."""
+    real = os.path.realpath(path)
+    if not is_below(real, (top,)):
+        return f"link to {real}" if os.path.lexists(path) else ""
+    try:
+        with open_for_reading(real) as file:
+            status = os.fstat(file)
+            if status.st_size > _MAX_FILE_BYTES:
+                return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+            return sha256(read_rest(file, _MAX_FILE_BYTES)).hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except NotRegular:
+        return "" if Path(real).is_dir() else "no ordinary file"
+    except OSError as error:
+        return f"cannot be read: {error.errno}"
+
+
+def _is_data(path: str, top: str) -> bool:
+    """Return whether a file that is not started may be changed by the program that is given its name."""
+    from perstack.system.git_index import is_untracked
+
+    real = os.path.realpath(path)
+    if not is_below(real, (top,)):
+        return False
+    if is_untracked(Path(real)):
+        return True
+    try:
+        with open_for_reading(real) as file:
+            return os.read(file, len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
