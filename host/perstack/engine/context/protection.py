@@ -85,7 +85,7 @@ def _programs(
     files: dict[str, bool] = {}
     entries: list[str] = []
     for command in commands:
-        files |= words_of_command(command).started
+        files |= words_of_command(command).protected
     named = (*rules, *(rule for project in projects for rule in _allowed(project)))
     if named:  # the reader of rules and its grammar of shells take 10 ms to import
         from perstack.core.permissions.rule_programs import programs_named_by
@@ -94,7 +94,7 @@ def _programs(
     folders, writable = [workspace], list[str]()
     for project in projects:
         for words in _files_of(project):
-            files |= words.started
+            files |= words.protected
             entries += words.entries
         folders += [] if project.path is None else [Path(project.path).absolute().parent]
         writable += () if project.sandbox is None else project.sandbox.writable
