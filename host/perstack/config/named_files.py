@@ -129,7 +129,7 @@ FINDERS: Mapping[str, Callable[[Fact], Words]] = {
     Audit.__name__: _of_audit,
     "ExpertTest": _of_test,
 }
-"""How files are found in a table, by its model's name: each that has a key which executes, as a test checks."""
+"""Functions that find the paths in a table, by its model's name: each with a key that executes, as a test checks."""
 
 
 def _in_texts(value: JsonValue) -> Mapping[str, bool]:

@@ -24,7 +24,7 @@ from perstack.core.base.file_names import STATE_FOLDER
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
-from perstack.system.user import USER_DIRECTORIES, user_directory
+from perstack.system.user import user_directories
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,11 @@ def protection_of(
     projects = tuple(projects)
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
     return Protection(
-        tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_folders(env)))),
+        tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_directories(os.environ, env)))),
         tuple(dict.fromkeys(secret)),
         tuple(dict.fromkeys(definitions)),
         tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
     )
-
-
-def user_folders(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the user's folders of perstack, as this process and as its `.env` files name them."""
-    for variables in (os.environ, env):
-        yield from (user_directory(kind, variables) for kind in USER_DIRECTORIES)
 
 
 def _definitions(project: Project) -> Iterator[str | Path]:
