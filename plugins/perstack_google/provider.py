@@ -21,18 +21,19 @@ from typing_extensions import override
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, missing_key, read_key, read_settings
-from perstack.support.http.messages import missing_blobs
+from perstack.support.http.messages import missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.replies import OnData
 from perstack_google import KEYS
 from perstack_google.reply import GeminiDecoder
-from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls
+from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls, tools_of
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
 _ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
 
-Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
+Post = Callable[[bytes, OnData], Awaitable[None]]
 """Function that sends a body and passes on the data of each event, like `HttpProvider.post`."""
 
 
@@ -48,7 +49,7 @@ class GoogleProvider(HttpProvider):
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
 
-        async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
+        async def post(body: bytes, on_data: OnData) -> None:
             await self.post(path_of(request.model), body, on_data)
 
         return await generate(request, self._settings, post, on_delta)
@@ -77,7 +78,7 @@ async def generate(
     decoder = GeminiDecoder(on_delta, bills_queries=signs_calls(request.model))
     blobs = await missing_blobs(request, contents_of(request, with_ids=with_ids))
     await post(encode(request, settings, blobs, with_ids=with_ids), decoder.feed)
-    return decoder.finish()
+    return tools_of(request).restored(signed_by(decoder.finish(), request.model))
 
 
 def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:

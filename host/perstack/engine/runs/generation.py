@@ -276,8 +276,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     job.prices.prepare(run.provider)
     attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
     with attempts.ticket:
-        before_retry = begin if context.budget is not None else None  # each try may be charged for
-        reply = await _reply(session, request, show, attempts, job.prices, before_retry)
+        is_reserved = context.budget is not None
+        reply = await _reply(session, request, show, attempts, job.prices, begin, is_reserved=is_reserved)
     if reply is None:
         return
     generation, problem = reply
@@ -314,15 +314,19 @@ async def _reply(
     show: Callable[[Delta], None],
     attempts: Attempts,
     prices: Prices,
-    begin: Callable[[], Awaitable[bool]] | None,
+    begin: Callable[[], Awaitable[bool]],
+    *,
+    is_reserved: bool,
 ) -> tuple[Generation, ErrorInfo | None] | None:
     """Return the model's reply after as many tries as needed, with its problem if it is no answer.
 
-    Returns None without a reply, and records why.
+    Returns None without a reply, and records why. A try begins anew if it may be charged for, or if its request is
+    another one.
     """
     attempt = 1
     ladder = Ladder(session, attempts.provider, session.run.on)
     while True:
+        adapted: GenerationRequest | None = None
         try:
             generation = await attempts.once(request, show, load(session.run))
         except ProviderError as error:
@@ -338,7 +342,7 @@ async def _reply(
             if problem is not _TRY_AGAIN:
                 return generation, problem
             attempt += 1
-        if begin is not None and not await begin():
+        if (is_reserved or adapted is not None) and not await begin():
             return None
         request = replace(request, max_tokens=session.run.max_tokens)
 

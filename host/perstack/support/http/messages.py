@@ -23,33 +23,29 @@ import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import field
-from typing import Annotated, TypeVar
+from dataclasses import field, replace
+from typing import TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
+from pydantic import JsonValue
 
-from perstack.core.base.json_schema import MAX_VALUE_DEPTH
-from perstack.core.base.records import JsonObject, layers
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.adaptations import Adaptations, adapted_message, names_in, of_messages
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
-    FinishReason,
     History,
     Message,
     ProviderToolPart,
     ReplyPart,
+    ThinkingPart,
     ToolCallPart,
     ToolResultPart,
     blobs_of,
     readable_result,
 )
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
-from perstack.ports.provider import BlobReader, GenerationRequest
-from perstack.support.http.errors import bad_response
+from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
 
@@ -58,36 +54,6 @@ IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}) 
 PDF = "application/pdf"
 
 NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
-
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]  # servers may send null
-
-
-class Wire(BaseModel):
-    """Base of models for endpoints' replies. Unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", defer_build=True)
-
-
-_WireT = TypeVar("_WireT", bound=Wire)
-
-
-def read_event(kind: type[_WireT], data: str, api: str) -> _WireT:
-    """Parse the data of one event. Raises ProviderError if it does not fit the format of `api`."""
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        raise unexpected_event(data, api) from error
-
-
-def unexpected_event(data: str, api: str) -> ProviderError:
-    """Return the error for an event that does not fit the format of `api`; another attempt may get a valid one."""
-    return bad_response(f"an event is not in the format of {api}: {data[:200]}", retryable=True)
-
-
-def finish_reason(reason: FinishReason, reply: ExpertMessage) -> FinishReason:
-    """Return the reply's finish reason. Some models report a normal end though the reply has calls."""
-    return "toolCalls" if reason == "stop" and reply.tool_calls else reason
-
 
 BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}  # thinking tokens
 
@@ -101,17 +67,6 @@ def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"
     if budget <= BUDGET_TOKENS["low"]:
         return "low"
     return "medium" if budget <= medium else "high"
-
-
-def tool_label(spec: ToolSpec) -> JsonObject:
-    """Return a tool's name, and its description if it has one."""
-    description: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"name": spec.name, **description}
-
-
-def tool_schema(spec: ToolSpec) -> JsonObject:
-    """Return the schema of a tool's arguments. Every vendor requires a type, which MCP servers may omit."""
-    return {"type": "object", **spec.input_schema}
 
 
 class ProviderToolBlocks:
@@ -220,7 +175,6 @@ def is_common_media(mime_type: str) -> bool:
 
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
-TOO_DEEP = f"(they have more than {MAX_VALUE_DEPTH} levels)"  # replacement for arguments that are nested too deep
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_ID_CHARS = 64  # source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`
 
@@ -229,6 +183,11 @@ def to_bytes(body: JsonObject) -> bytes:
     """Return compact UTF-8 JSON with keys in the given order: equal requests give equal bytes."""
     # lone surrogates in a model's or a tool's broken text cannot be encoded in UTF-8
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has no printing character: several endpoints refuse such a text, or one that is empty."""
+    return not any(char.isprintable() and not char.isspace() for char in text)
 
 
 def is_text(mime_type: str) -> bool:
@@ -264,26 +223,6 @@ def legal_id(call_id: str) -> str:
 def arguments_of(call: ToolCallPart) -> JsonObject:
     """Return the arguments of a call as an object, the only form that vendors accept back."""
     return call.args if call.raw_args is None else {"unparsed": call.raw_args}
-
-
-def read_arguments(text: str) -> tuple[JsonObject, str | None]:
-    """Parse a model's arguments into `args` and `raw_args`; only one of them has content."""
-    if not text.strip():
-        return {}, None
-    try:
-        value: JsonValue = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}, text
-    if is_too_deep(value):
-        return {}, TOO_DEEP
-    if isinstance(value, dict):
-        return value, None
-    return {}, None if value is None else text
-
-
-def is_too_deep(value: JsonValue) -> bool:
-    """Return whether a value is nested deeper than a reply may be, so that no message part can hold it."""
-    return any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value)))
 
 
 async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str, bytes]:
@@ -409,13 +348,55 @@ def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], m
     function.
     """
     adaptations = of_messages(request.adaptations)
+    key = (key, request.model)
     existing = request.memo.get(key)
     if isinstance(existing, kind) and existing.is_continued_by(request.messages) and existing.accepts(adaptations):
         return existing
-    encoder = kind(make())
+    encoder = kind(_write_own(make(), request.model))
     encoder.accepts(adaptations)
     request.memo[key] = encoder
     return encoder
+
+
+def _write_own(write: Write, model: str) -> Write:
+    def write_own(message: Message, blobs: Mapping[str, bytes]) -> Iterable[JsonObject]:
+        return write(_without_other_models(message, model) if isinstance(message, ExpertMessage) else message, blobs)
+
+    return write_own
+
+
+def signed_by(generation: Generation, model: str) -> Generation:
+    """Return a reply whose signatures name the model that made them: others refuse them, also of the same vendor."""
+    contents = tuple(_signed_part(part, model) for part in generation.reply.contents)
+    if contents == generation.reply.contents:
+        return generation
+    return replace(generation, reply=ExpertMessage(contents=contents))
+
+
+def _signed_part(part: ReplyPart, model: str) -> ReplyPart:
+    if not isinstance(part, ThinkingPart | ToolCallPart) or part.opaque is None:
+        return part
+    opaque = {name: {**data, "model": model} if isinstance(data, dict) else data for name, data in part.opaque.items()}
+    return part.model_copy(update={"opaque": opaque})
+
+
+def _without_other_models(reply: ExpertMessage, model: str) -> ExpertMessage:
+    """Return a reply without the thinking, and the signatures of calls, that another model made."""
+    if not any(_is_of_other_model(part, model) for part in reply.contents):
+        return reply
+    parts = (
+        part.model_copy(update={"opaque": None}) if _is_of_other_model(part, model) else part
+        for part in reply.contents
+        if not (isinstance(part, ThinkingPart) and _is_of_other_model(part, model))
+    )
+    return ExpertMessage(contents=tuple(parts))
+
+
+def _is_of_other_model(part: ReplyPart, model: str) -> bool:
+    if not isinstance(part, ThinkingPart | ToolCallPart) or part.opaque is None:
+        return False
+    makers = (data.get("model") for data in part.opaque.values() if isinstance(data, dict))
+    return any(maker not in (None, model) for maker in makers)
 
 
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
