@@ -42,6 +42,8 @@ from perstack.support.http.messages import (
     BUDGET_TOKENS,
     CONTINUE,
     IMAGE_TYPES,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     ProviderToolBlocks,
     Text,
@@ -52,6 +54,7 @@ from perstack.support.http.messages import (
     budget_word,
     ends_unfinished,
     finish_reason,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
@@ -239,14 +242,21 @@ def _blocks(
 ) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
+            return _contents(message.contents, blobs) or [{"type": "text", "text": NO_TEXT}]
         case ToolMessage():
             return _results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
-            return [block for part in message.contents for block in _reply_blocks(part, tools, names)]
+            return _trimmed([block for part in message.contents for block in _reply_blocks(part, tools, names)])
         case _:
             assert_never(message)
+
+
+def _trimmed(blocks: list[JsonObject]) -> list[JsonObject]:
+    """Return a reply's blocks without blanks at its end, which the API refuses if the conversation ends with it."""
+    last = blocks[-1] if blocks else None
+    text = None if last is None or last["type"] != "text" else last["text"]
+    return [*blocks[:-1], {**(last or {}), "text": text.rstrip()}] if isinstance(text, str) else blocks
 
 
 def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> list[JsonObject]:
@@ -255,7 +265,7 @@ def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> 
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"type": "text", "text": text} if text.strip() else None
+    return None if is_blank(text) else {"type": "text", "text": text}
 
 
 def _blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
@@ -292,9 +302,11 @@ def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> l
 
 
 def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
-    block: JsonObject = {"type": "tool_result", "tool_use_id": legal_id(result.tool_call_id)}
-    if contents:
-        block["content"] = [*contents]
+    block: JsonObject = {
+        "type": "tool_result",
+        "tool_use_id": legal_id(result.tool_call_id),
+        "content": [*contents] or [{"type": "text", "text": NO_OUTPUT}],
+    }
     if result.is_error:
         block["is_error"] = True
     return block

@@ -35,12 +35,15 @@ from perstack.support.http.endpoint import (
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
     CONTINUE,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     ListEncoder,
     as_base64,
     blob_placeholder,
     budget_word,
     ends_unfinished,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
@@ -237,7 +240,7 @@ class _Contents:
         """Encode a message; None for an empty reply, because the API rejects a content without parts."""
         match message:
             case UserMessage():
-                return {"role": "user", "parts": self._parts(message.contents) or [{"text": "(no text)"}]}
+                return {"role": "user", "parts": self._parts(message.contents) or [{"text": NO_TEXT}]}
             case ToolMessage():
                 return {"role": "user", "parts": self._results(message.contents)}
             case ExpertMessage():
@@ -264,6 +267,7 @@ class _Contents:
         files: list[JsonValue] = []
         for result in results:
             text, attachments = self._split_contents(result.contents)
+            text = NO_OUTPUT if is_blank(text) and not attachments else text
             response: JsonObject = {
                 **self._id(result.tool_call_id),
                 "name": self._tools.name(result.tool_name),
@@ -351,4 +355,4 @@ def is_sendable(mime_type: str) -> bool:
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"text": text} if text.strip() else None
+    return None if is_blank(text) else {"text": text}

@@ -38,6 +38,7 @@ from perstack.support.http.messages import (
     Text,
     Wire,
     ends_unfinished,
+    is_blank,
     message_encoder,
     read_arguments,
     read_event,
@@ -157,7 +158,7 @@ def _message(message: Message, contents: ContentEncoder, owner: OpaqueOwner, too
 def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
     calls: list[JsonValue] = [_call(call, dialect, owner, tools) for call in message.tool_calls]
     text = message.readable
-    if not calls and not text.strip():
+    if not calls and is_blank(text):
         return []
     fields = {**_needed_reasoning(message, dialect, owner), **message_fields(message, owner)}
     reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_taken(fields, dialect)}
@@ -171,18 +172,22 @@ def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
     parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
     if isinstance(parts, list):
         said: JsonObject = {"type": "text", "text": text}
-        return {"content": [*parts, said] if text.strip() else parts}
+        return {"content": parts if is_blank(text) else [*parts, said]}
     if isinstance(tagged, str):
         return {"content": tagged + text}
-    if text.strip():
+    if not is_blank(text):
         return {"content": text.rstrip()}
     untried = [form for form in _NO_CONTENT if form not in dialect.refused]
     untried.sort(key=lambda form: form in dialect.profile.refuses)
-    return {"content": _NO_CONTENT[untried[0]]} if untried else {}
+    return _NO_CONTENT[untried[0]] if untried else {"content": NO_TEXT}
 
 
-_NO_CONTENT: Mapping[str, JsonValue] = {"null content": None, "empty content": ""}
-"""Forms of the content of a reply that has only calls; without either, the field is left out."""
+_NO_CONTENT: Mapping[str, JsonObject] = {
+    "null content": {"content": None},
+    "empty content": {"content": ""},
+    "absent content": {},
+}
+"""Forms of the content of a reply that has only calls. An endpoint that refuses them all gets a text."""
 
 
 def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
@@ -221,7 +226,7 @@ def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]
             label = f"What {result.tool_name} ({call_id}) returned:"
             attachments.append({"type": "text", "text": label})
             attachments.extend(files)
-        text = "\n".join(str(word) for word in words if str(word).strip())
+        text = "\n".join(str(word) for word in words if not is_blank(str(word)))
         messages.append({"role": "tool", "tool_call_id": call_id, "content": with_error_prefix(result, text)})
     return [*messages, {"role": "user", "content": attachments}] if attachments else messages
 

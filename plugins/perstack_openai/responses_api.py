@@ -39,6 +39,7 @@ from perstack.support.http.messages import (
     Text,
     Wire,
     ends_unfinished,
+    is_blank,
     legal_id,
     message_encoder,
     offered_names,
@@ -164,7 +165,7 @@ def _reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: froze
     for part in message.contents:
         match part:
             case TextPart():
-                if part.text.strip():
+                if not is_blank(part.text):
                     items.append({"type": "message", "role": "assistant", "content": part.text, **phase})
                 phase = {}
             case ToolCallPart():

@@ -30,11 +30,14 @@ from perstack.ports.provider import GenerationRequest
 from perstack.support.http.messages import (
     CONTINUE,
     IMAGE_TYPES,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     TurnEncoder,
     as_base64,
     blob_placeholder,
     ends_unfinished,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
@@ -54,7 +57,7 @@ VENDOR = "bedrock"  # key of this vendor's opaque parts, which are sent to no ot
 NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
 """Text sent when tools must not be called: `toolChoice` cannot express that, and results require their tools."""
 
-_NOTHING: JsonObject = {"text": "(no text)"}
+_NOTHING: JsonObject = {"text": NO_TEXT}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
 _DOCUMENT = b'{"document":'
 _CONTINUE = b',{"role":"user","content":[{"text":"%s"}]}' % CONTINUE.encode()
@@ -182,14 +185,17 @@ class _Writer:
         return blocks + media
 
     def _result(self, result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
-        block: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": [*contents] or [_NOTHING]}
+        block: JsonObject = {
+            "toolUseId": legal_id(result.tool_call_id),
+            "content": [*contents] or [{"text": NO_OUTPUT}],
+        }
         if result.is_error and self._says_status:
             block["status"] = "error"
         return {"toolResult": block}
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"text": text} if text.strip() else None
+    return None if is_blank(text) else {"text": text}
 
 
 def _reply_block(part: ReplyPart, tools: WireTools) -> JsonObject | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -164,9 +164,11 @@ def error_of(wire: Wire, reply: PreparedReply) -> ProviderError:
 
 
 @asynccontextmanager
-async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> AsyncIterator[Host]:
+async def host_in(
+    folder: Path, wire: Wire, url: str, setting: Mapping[str, Any] = {}, **overrides: Any
+) -> AsyncIterator[Host]:
     """Yield a Host with Expert `a` at a server, with a timeout of 30 seconds."""
-    config = wire.config(url)
+    config = wire.config(url, **setting)
     provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
     project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
     host = Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
@@ -177,12 +179,17 @@ async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> Async
         await host.close()
 
 
-async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
-    """Drive a whole Run at a server, with real tools, in a workspace with files a and b."""
+FILES = {name: f"found in {name}" for name in "ab"}
+
+
+async def run_at(
+    wire: Wire, url: str, query: str = "hi", files: Mapping[str, str] = FILES, **overrides: Any
+) -> tuple[Job, Seen]:
+    """Drive a whole Run at a server, with real tools, in a workspace with files."""
     seen = Seen()
     with tempfile.TemporaryDirectory() as folder:
-        for name in "ab":
-            (Path(folder) / name).write_text(f"found in {name}")
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
         async with host_in(Path(folder), wire, url, **overrides) as host:
             return await host.run("a", query, on_event=seen), seen
 
@@ -198,9 +205,12 @@ def run(wire: Wire, *replies: PreparedReply) -> tuple[Job, Seen, FakeEndpoint]:
 
 
 def run_under_rule(
-    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply
+    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply, **options: Any
 ) -> tuple[Job, Seen, FakeEndpoint]:
-    """Drive a whole Run at an endpoint that refuses, with status 400, each body for which `rule` returns words."""
+    """Drive a whole Run at an endpoint that refuses, with status 400, each body for which `rule` returns words.
+
+    `options` are those of `run_at`.
+    """
     rest = list(replies)
 
     def choose(request: ReceivedRequest) -> PreparedReply:
@@ -211,7 +221,7 @@ def run_under_rule(
 
     async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
         async with FakeEndpoint(choose=choose) as endpoint:
-            return *(await run_at(wire, endpoint.url)), endpoint
+            return *(await run_at(wire, endpoint.url, **options)), endpoint
 
     return asyncio.run(scenario())
 
