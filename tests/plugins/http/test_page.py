@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import media_limits_page
 import pytest
 from profiles_page import printed, table
 
@@ -111,6 +112,10 @@ def test_the_variables_are_those_that_are_read() -> None:
 
 def test_the_table_of_compatible_endpoints_is_the_one_that_the_rows_make() -> None:
     assert printed() == table(), "write it again: make matrix"
+
+
+def test_the_table_of_limits_for_images_and_documents_is_the_one_that_the_rows_make() -> None:
+    assert media_limits_page.printed() == media_limits_page.table(), "write it again: make matrix"
 
 
 PERSTACK = {

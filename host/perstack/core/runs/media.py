@@ -335,6 +335,8 @@ def _why_unreadable(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
         return "its bytes are in no known format"
     return f"it is a text: {_shortened(text, _MAX_QUOTED_CHARS)}"
 

@@ -71,9 +71,7 @@ def problem_of(facts: MediaFacts, limits: MediaLimits, images: int) -> str | Non
         return f"the endpoint takes no {facts.mime_type}"
     if facts.is_animated and not limits.takes_animations:
         return "the endpoint takes no animations"
-    if facts.oddity:
-        return facts.oddity
-    return _excess(facts, limits, images)
+    return _excess(facts, limits, images) or facts.oddity or None
 
 
 def _excess(facts: MediaFacts, limits: MediaLimits, images: int) -> str | None:

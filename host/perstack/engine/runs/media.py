@@ -110,7 +110,8 @@ class MediaFitting:
             return ()
         known = of_messages(known)
         media = await self._media(messages, known)
-        new: dict[str, Adaptation] = self._texts(media, too_many(media, limits))
+        usable = [medium for medium in media if medium.is_image or problem_of(medium.facts, limits, 0) is None]
+        new: dict[str, Adaptation] = self._texts(media, too_many(usable, limits))
         media = [medium for medium in media if medium.name not in new]
         images = sum(medium.is_image for medium in media)
         for medium in {medium.name: medium for medium in media}.values():
