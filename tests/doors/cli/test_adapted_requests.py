@@ -55,7 +55,7 @@ def test_events_and_lines_for_people_have_it(terminal: Terminal, form: str) -> N
     ((done, log, more), asked) = ran(
         terminal,
         ("run", "a", "q", "--output", form),
-        ("log", "@last"),
+        ("log", "@last", "--errors"),
         ("run", "a", "more", "--continue-job", "@last", "--output", "text"),
     )
     assert done.code == 0
