@@ -13,6 +13,7 @@ from sampling_skill import SAMPLING, TURNS, Summing
 
 from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import blank
 from perstack.core.runs.adaptations import (
     MAX_RUNGS,
     Adaptation,
@@ -21,9 +22,12 @@ from perstack.core.runs.adaptations import (
     names_in,
     new_adaptations,
     offered,
+    problem_of,
     thoughts_of,
 )
+from perstack.core.runs.events import AdaptRequest
 from perstack.core.runs.evolve import evolve
+from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
 from perstack.core.runs.state import begin
 from perstack.doors.shared.activity import JobActivity
@@ -261,6 +265,26 @@ def test_a_log_with_an_adaptation_that_nothing_can_send_is_not_driven(bench: Ben
         evolve(run, good.model_copy(update={"adaptations": ()}), HEAD)
     with pytest.raises(IllegalFact, match="repeats"):
         evolve(evolve(run, good, HEAD), good, HEAD)
+
+
+def test_a_redaction_leaves_an_event_that_still_folds_and_the_images_are_the_events_media() -> None:
+    blob = BlobPart(sha256="f" * 64, mime_type="image/png", size=3)
+    told = Adaptation(part="media", form="replaced", name="e" * 64, text="[image removed: a secret]")
+    event = AdaptRequest(
+        id="e",
+        timestamp=0,
+        job_id="j",
+        run_id="j-1",
+        expert_key="a",
+        step_number=1,
+        model="p/m",
+        adaptations=(told, Adaptation(part="media", form="replaced", name="d" * 64, blob=blob)),
+        error=ErrorInfo(name="BadRequest", message="a secret"),
+    )
+    left = blank(event)
+    assert "secret" not in left.model_dump_json()
+    assert not any(map(problem_of, left.adaptations))
+    assert event.media == (blob,), "what export keeps and a redaction deletes"
 
 
 # Messages, tools and words.
