@@ -205,6 +205,14 @@ def test_nothing_is_found_that_the_request_does_not_have_or_that_is_not_the_endp
     assert _found(MESSAGES, message) == []
 
 
+def test_a_tool_that_is_called_as_a_field_is_not_meant_by_the_field() -> None:
+    tools = [{"name": name, "input_schema": {}} for name in ("top_p", "invalid")]
+    request = _request(tools=tuple(ToolSpec(name=name, input_schema={}) for name in ("top_p", "invalid")))
+    body = {**MESSAGES, "tools": tools}
+    assert _found(body, "`top_p` is not supported with this tool", request=request) == ["field omitted top_p"]
+    assert _found(body, "the 'invalid' request is refused", request=request) == []
+
+
 def test_an_error_that_somebody_has_quoted_before_is_still_read() -> None:
     quoted = "messages.1.content.0: Invalid `signature` in `thinking` block"
     body = {**MESSAGES, "messages": [{"role": "user", "content": quoted}, MESSAGES["messages"][1]]}
