@@ -92,7 +92,8 @@ class GenerationRequest:
     adaptations: Adaptations = ()
     """What this endpoint needs changed: it has refused it before, or would refuse it. They only grow within one Run.
 
-    A codec sends the named fields and tools accordingly; `message_encoder` applies what concerns messages."""
+    `tools` has no tool that is left out. A codec sends the named fields, and schemas, accordingly; `message_encoder`
+    applies what concerns messages."""
     memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
     """The provider's own cache for one Run, kept from one request to the next to avoid repeated work.
 

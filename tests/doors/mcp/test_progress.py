@@ -10,8 +10,9 @@ from hosts import wait_for
 from mcp_types import LoggingMessageNotificationParams
 from terminal import Terminal, reply
 
+from perstack.core.runs.adaptations import Adaptation
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
-from perstack.core.runs.events import Retry, StartGeneration
+from perstack.core.runs.events import AdaptRequest, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
 from perstack.doors.mcp.driving import MAX_SILENCE_S, Progress, ProgressText, progress_reports
 
@@ -156,6 +157,9 @@ def test_what_tools_and_providers_say_is_told_in_one_short_line() -> None:
     (retry,) = words.of(Retry(**place, run_id="j-1", error=error, attempt=1, delay_ms=1500))
     assert retry.startswith("step 2: tries again in 1.5 s: slow down xxx")
     assert len(retry) < 200
+    field = Adaptation(part="field", form="omitted", name="top_p")
+    (adapted,) = words.of(AdaptRequest(**place, run_id="j-1", model="p/m", adaptations=(field,), error=error))
+    assert adapted == "step 2: requests are sent without the field top_p (p/m refused it)"
     progress = ToolProgress(**place, run_id="j-2", tool_call_id="c", tool_name="build", message="build: 3/10")
     assert words.of(progress) == ("solo: step 2: build: 3/10",)
 

@@ -8,9 +8,12 @@ from contextlib import redirect_stderr
 
 import pytest
 from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from long_runs import SmallModel, is_summary
+from sampling_skill import SAMPLING, TURNS, Summing
 
 from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import blank
 from perstack.core.runs.adaptations import (
     MAX_RUNGS,
     Adaptation,
@@ -19,18 +22,23 @@ from perstack.core.runs.adaptations import (
     names_in,
     new_adaptations,
     offered,
+    problem_of,
     thoughts_of,
 )
+from perstack.core.runs.events import AdaptRequest
 from perstack.core.runs.evolve import evolve
+from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
 from perstack.core.runs.state import begin
+from perstack.doors.shared.activity import JobActivity
 from perstack.errors import ProviderError, UsageError
-from perstack.ports.provider import Generation, GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.crashing_storage import crash_points
-from perstack.testing.scripted import ScriptedProvider, ScriptLike, fail, text, tool
+from perstack.testing.scripted import ScriptedProvider, ScriptLike, TurnLike, fail, text, tool, turn
 
 FIELD = Adaptation(part="field", form="omitted", name="top_p")
 TOOL = Adaptation(part="tool", form="omitted", name="todo")
+WINDOW = 8_000
 HEAD = Head(1, "0" * 64)
 REFUSED = "top_p is not supported"
 
@@ -166,6 +174,68 @@ def test_a_refused_try_is_not_charged(bench: Bench) -> None:
     assert job.assumed is None
 
 
+class StrictSummaries(Strict):
+    """An endpoint that refuses requests for summaries alone."""
+
+    async def generate(self, request: GenerationRequest, on_delta) -> Generation:
+        return await (super() if is_summary(request) else super(Strict, self)).generate(request, on_delta)
+
+
+def test_a_summary_climbs_the_ladder_too_and_what_it_learns_holds_for_the_next(bench: Bench) -> None:
+    def work(request: GenerationRequest) -> TurnLike:
+        thought = f"thought {request.step}: {'word ' * 300}"
+        return "done" if request.step > 30 else turn(tool("think", {"thought": thought}), usage=(0, 400))
+
+    provider, seen = StrictSummaries(SmallModel(work, WINDOW), FIELD), Seen()
+    host = bench.host(provider, expert("a", context_window=WINDOW))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert (job.status, provider.refused, len(seen.of("adaptRequest"))) == ("completed", 1, 1)
+    summaries = [event for event in seen.of("compactHistory") if event.model]
+    assert len(summaries) > 1
+    types = seen.types()
+    place = types.index("adaptRequest")
+    assert types[place - 1 : place + 2] == ["startCompaction", "adaptRequest", "startCompaction"]
+    assert wait_for(host.audit.replay(job.id)).findings == ()
+    assert wait_for(host.audit.verify(job.id)).findings == ()
+
+
+class StrictSamples(Strict):
+    """An endpoint that refuses what tools ask for alone."""
+
+    async def generate(self, request: GenerationRequest, on_delta) -> Generation:
+        return await (super() if request.purpose == "sample" else super(Strict, self)).generate(request, on_delta)
+
+
+@pytest.mark.parametrize("budget", [{}, {"max_tokens": 60_000}], ids=["no budget", "budget"])
+def test_what_a_tool_asks_for_climbs_the_ladder_with_a_notice(bench: Bench, budget: dict[str, int]) -> None:
+    provider = StrictSamples(TURNS, FIELD)
+    errors = io.StringIO()
+    with redirect_stderr(errors):
+        host = bench.host(provider, SAMPLING, plugins=(Summing(),), **budget)
+        job = wait_for(host.run("a", "q"))
+    assert (job.status, job.text, provider.refused) == ("completed", "done", 3)
+    assert "a request of sum is sent without the field top_p" in errors.getvalue()
+    assert job.usage.total_tokens == 1_520
+    assert wait_for(host.audit.replay(job.id)).findings == ()
+
+
+def test_what_was_streamed_before_a_refusal_is_void_and_a_person_sees_why(bench: Bench) -> None:
+    class Late(Strict):
+        async def generate(self, request: GenerationRequest, on_delta) -> Generation:
+            if not request.adaptations:
+                on_delta(Delta("text", "half a th"))
+            return await super().generate(request, on_delta)
+
+    seen, live, shown = Seen(), JobActivity(), []
+    wait_for(bench.host(Late([text("whole")], FIELD), expert("a")).run("a", "q", on_event=seen))
+    for event in seen.events:
+        shown += [update.row for update in live.apply(event)]
+        if event.type == "adaptRequest":
+            assert not next(iter(live.lanes.values())).text
+    row = "sends requests without the field top_p (scripted/scripted refused it): top_p is not supported"
+    assert ("adapts", row) in [(row.word, row.text) for row in shown]
+
+
 # The fold.
 
 
@@ -195,6 +265,26 @@ def test_a_log_with_an_adaptation_that_nothing_can_send_is_not_driven(bench: Ben
         evolve(run, good.model_copy(update={"adaptations": ()}), HEAD)
     with pytest.raises(IllegalFact, match="repeats"):
         evolve(evolve(run, good, HEAD), good, HEAD)
+
+
+def test_a_redaction_leaves_an_event_that_still_folds_and_the_images_are_the_events_media() -> None:
+    blob = BlobPart(sha256="f" * 64, mime_type="image/png", size=3)
+    told = Adaptation(part="media", form="replaced", name="e" * 64, text="[image removed: a secret]")
+    event = AdaptRequest(
+        id="e",
+        timestamp=0,
+        job_id="j",
+        run_id="j-1",
+        expert_key="a",
+        step_number=1,
+        model="p/m",
+        adaptations=(told, Adaptation(part="media", form="replaced", name="d" * 64, blob=blob)),
+        error=ErrorInfo(name="BadRequest", message="a secret"),
+    )
+    left = blank(event)
+    assert "secret" not in left.model_dump_json()
+    assert not any(map(problem_of, left.adaptations))
+    assert event.media == (blob,), "what export keeps and a redaction deletes"
 
 
 # Messages, tools and words.

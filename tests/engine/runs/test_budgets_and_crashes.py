@@ -6,17 +6,14 @@ import asyncio
 
 import pytest
 from hosts import Bench, Seen, crashing, expert, wait_for
+from sampling_skill import SAMPLING, TURNS, Summing
 
 from perstack.core.base.ids import number_of_run
-from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.jobs.budget import Ledger
-from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.host import Host
-from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest
-from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.crashing_storage import Crash, CrashPoint
-from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
+from perstack.testing.scripted import ScriptedProvider, TurnLike, text
 
 
 class Charging(ScriptedProvider):
@@ -35,42 +32,6 @@ def used(host: Host, job_id: str = "j") -> int:
     for _, run in sorted(wait_for(host.jobs.load(job_id)).runs.items(), key=lambda item: number_of_run(item[0])):
         ledger.take(run, at_rest=True)
     return ledger.used().tokens
-
-
-class Summing(SkillFactory, SkillSession):
-    """A skill whose tool `sum` asks the model three times: twice concurrently, then once."""
-
-    name = "summing"
-
-    def handles(self, definition) -> bool:
-        return isinstance(definition, McpStdioSkill) and definition.name == "summing"
-
-    async def open(self, definition, context):
-        return self
-
-    async def tools(self) -> Toolset:
-        return Toolset((ToolSpec(name="sum"),))
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        assert call.sample is not None
-        asked = SampleRequest((UserMessage(contents=(TextPart(text="2 + 2?"),)),), "[[calculator]]", max_tokens=500)
-        await asyncio.gather(call.sample(asked), call.sample(asked))
-        await call.sample(asked)
-        return ToolResult.text("4")
-
-    async def close(self) -> None:
-        pass
-
-    @hookimpl
-    def perstack_skills(self):
-        return [self]
-
-
-SAMPLING = expert("a").model_copy(update={"skills": (McpStdioSkill(name="summing", command="x", sampling=True),)})
-TURNS = {
-    "[[calculator]]": [text("4", usage=(100, 400))],
-    "[[a]]": [turn(tool("sum"), usage=(9, 1)), text("done", usage=(9, 1))],
-}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -150,18 +150,6 @@ def _image_words(wire: Wire) -> str:
             raise AssertionError("name this wire's words for a refused image")
 
 
-@capability("An image that is refused")
-def refused_image(wire: Wire) -> str:
-    request = request_of(wire, UserMessage(contents=(TextPart(text="look"), _IMAGE)))
-    end, adaptations, bodies = climb(
-        wire, lambda body: _image_words(wire) if "cG5n" in _compact(body) else None, request
-    )
-    assert isinstance(end, Generation)
-    assert [(one.part, one.name) for one in adaptations] == [("media", "i")]
-    assert "could not process" in _compact(bodies[-1])
-    return in_words(adaptations)
-
-
 def _field_words(wire: Wire) -> tuple[str, str]:
     """Return the name of an optional field, and the vendor's words for refusing it."""
     match wire:
@@ -178,7 +166,7 @@ def _field_words(wire: Wire) -> tuple[str, str]:
             return "top_p", "Unsupported parameter: 'top_p' is not supported with this model."
 
 
-@capability("An optional field that is refused")
+@capability("An optional field that is refused, in the vendor's words")
 def refused_field(wire: Wire) -> str:
     name, words = _field_words(wire)
 

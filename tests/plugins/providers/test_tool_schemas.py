@@ -231,13 +231,6 @@ def test_the_plainest_form_takes_any_object_and_has_the_schema_as_text(
     assert not tool.arguments.changes, "the text has the true names"
 
 
-def test_an_omitted_tool_is_not_offered_and_its_calls_remain() -> None:
-    specs = [ToolSpec(name=name, input_schema={"properties": {"a b": {}}}) for name in ("t", "u")]
-    tools = WireTools(specs, MESSAGES, (Adaptation(part="tool", form="omitted", name="t"),))
-    assert [tool.name for tool in tools.listed] == ["u"]
-    assert tools.arguments(ToolCallPart(tool_call_id="c", tool_name="t", args={"a b": 1})) == {"a_b": 1}
-
-
 # Bounds.
 
 

@@ -155,19 +155,19 @@ def of_messages(adaptations: Adaptations) -> Adaptations:
 
 def adapted_message(message: Message, adaptations: Adaptations) -> Message:
     """Return a message as it is sent: with substitutes of images and documents, and without refused thinking."""
-    if isinstance(message, ExpertMessage):
-        return _without_thoughts(message, adaptations)
     media = {item.name: item for item in adaptations if item.part == "media"}
-    if not media:
-        return message
-    if isinstance(message, UserMessage):
-        return message.model_copy(update={"contents": _adapted(message.contents, media)})
-    if isinstance(message, ToolMessage):
-        results = tuple(
-            result.model_copy(update={"contents": _adapted(result.contents, media)}) for result in message.contents
-        )
-        return message.model_copy(update={"contents": results})
-    assert_never(message)
+    match message:
+        case ExpertMessage():
+            return _without_thoughts(message, adaptations)
+        case UserMessage():
+            return message.model_copy(update={"contents": _adapted(message.contents, media)}) if media else message
+        case ToolMessage():
+            results = (
+                result.model_copy(update={"contents": _adapted(result.contents, media)}) for result in message.contents
+            )
+            return message.model_copy(update={"contents": tuple(results)}) if media else message
+        case _:
+            assert_never(message)
 
 
 def _without_thoughts(message: ExpertMessage, adaptations: Adaptations) -> ExpertMessage:

@@ -104,7 +104,11 @@ class _Request:
     metavar="EXPR",
     help="""Only events that fit, as '.type == "callTools" && .stepNumber > 5'.""",
 )
-@click.option("--errors", is_flag=True, help="Only errors: failed Runs, failed calls, missing skills, retries.")
+@click.option(
+    "--errors",
+    is_flag=True,
+    help="Only errors: failed Runs, failed calls, missing skills, retries, refused requests.",
+)
 @click.option("--tools", is_flag=True, help="Only tool calls and their results.")
 @click.option("--delegations", is_flag=True, help="Only delegations and their results.")
 @click.option(

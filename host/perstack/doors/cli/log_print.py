@@ -216,7 +216,8 @@ def _is_wanted(entry: LogEntry, event_filter: EventFilter, delegated: frozenset[
 def _is_error(entry: LogEntry) -> bool:
     # in a text the quotes would be escaped, so this is the event's own key
     failed = entry.type == "finishToolCall" and b'"isError":true' in entry.line
-    return failed or entry.type in ERROR_TYPES or _lacks_skills(entry)
+    refused = entry.type == "adaptRequest" and b'"error":{' in entry.line
+    return failed or refused or entry.type in ERROR_TYPES or _lacks_skills(entry)
 
 
 def _lacks_skills(entry: LogEntry) -> bool:

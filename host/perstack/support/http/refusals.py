@@ -113,12 +113,16 @@ def _refused_tools(
     """Return the named tools with a plainer schema; without that schema, or a tool that has it, if that is refused."""
     names = _own_names(request, body)
     named = dict.fromkeys(name for place in places if (name := _tool_at(place, body)) in names)
-    if not named and not any(place[0] in ("messages", "input", "contents") for place in places):
-        named = dict.fromkeys(name for name in names if _is_tool_named(name, words))
+    is_of_messages = any(place[0] in ("messages", "input", "contents") for place in places)
+    if not named and not is_of_messages and _OF_TOOLS.search(words):
+        named = dict.fromkeys(name for name in names if name not in body and _is_tool_named(name, words))
     plain = names_in(request.adaptations, "tool", "plain")
     own_names = [names[name] for name in named if name is not None]
     is_no_use = any(name in plain for name in own_names)
     return tuple(Adaptation(part="tool", form="omitted" if is_no_use else "plain", name=name) for name in own_names)
+
+
+_OF_TOOLS = re.compile(r"tool|function|schema|declaration|parameters", re.IGNORECASE)
 
 
 def _own_names(request: GenerationRequest, body: JsonObject) -> dict[str | None, str]:

@@ -127,16 +127,24 @@ def _follow(body: Mapping[str, JsonValue], steps: list[str]) -> Place:
     value: JsonValue = dict(body)
     first = 1 if "member" in steps else 0
     for step in steps:
-        if isinstance(value, list) and step.isdecimal():
-            index = int(step[:_MAX_INDEX_DIGITS]) - first
-            if not 0 <= index < len(value):
-                return ()
-            place.append(index)
-            value = value[index]
-        elif isinstance(value, dict) and (key := key_in(value, step)) is not None:
+        key = _key_of(value, step, first)
+        if key == _OUTSIDE:
+            return ()
+        if key is not None:
             place.append(key)
-            value = value[key]
+            *_, value = values_along(body, tuple(place))
     return tuple(place)
+
+
+_OUTSIDE = -1
+
+
+def _key_of(value: JsonValue, step: str, first: int) -> str | int | None:
+    """Return the key or index that a step names; None if the value has none, `_OUTSIDE` for an item that is missing."""
+    if isinstance(value, list) and step.isdecimal():
+        index = int(step[:_MAX_INDEX_DIGITS]) - first
+        return index if 0 <= index < len(value) else _OUTSIDE
+    return key_in(value, step) if isinstance(value, dict) else None
 
 
 def key_in(value: Mapping[str, JsonValue], step: str) -> str | None:

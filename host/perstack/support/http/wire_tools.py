@@ -44,8 +44,8 @@ class WireTools:
     """The tools of a request in one wire format, in their order."""
 
     def __init__(self, specs: Iterable[ToolSpec], rules: SchemaRules, adaptations: Adaptations = ()) -> None:
-        """Adapt the tools. `adaptations` names those that are sent in their plainest form, or not offered."""
-        plain, omitted = (names_in(adaptations, "tool", form) for form in ("plain", "omitted"))
+        """Adapt the tools. `adaptations` names those that are sent in their plainest form."""
+        plain = names_in(adaptations, "tool", "plain")
         self._rule = rules.tool_names
         self._by_name: dict[str, WireTool] = {}
         self._own_names: dict[str, str] = {}
@@ -56,7 +56,7 @@ class WireTools:
             taken.add(name)
             self._by_name[spec.name] = plain_tool(spec, name) if spec.name in plain else _tool(spec, name, rules)
             self._own_names[name] = spec.name
-        self.listed = tuple(tool for own, tool in self._by_name.items() if own not in omitted)
+        self.listed = tuple(self._by_name.values())
         self.key: Hashable = tuple(
             (own, tool.name, tool.arguments.changes)
             for own, tool in self._by_name.items()
