@@ -125,13 +125,15 @@ def too_large_together(media: Sequence[Medium], limits: MediaLimits, text_bytes:
 def _oldest(
     media: Sequence[Medium], most: int | None, weight: Callable[[MediaFacts], int], words: str
 ) -> dict[str, str]:
-    """Return the oldest media of which the rest weighs less than `most`; the newest is kept if it fits alone."""
+    """Return the oldest media, without which the rest weighs less than `most`, and those that are too heavy alone."""
     weights = [weight(medium.facts) for medium in media]
     if most is None or sum(weights) <= most:
         return {}
     kept: set[str] = set()
     total = 0
     for medium, own in zip(reversed(media), reversed(weights), strict=True):
+        if own > most:
+            continue
         total += own
         if total > (most * _ROOM if kept else most):
             break
