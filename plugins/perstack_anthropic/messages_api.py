@@ -16,7 +16,6 @@ from pydantic import ConfigDict, JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
@@ -43,17 +42,19 @@ from perstack.support.http.messages import (
     BUDGET_TOKENS,
     CONTINUE,
     IMAGE_TYPES,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     ProviderToolBlocks,
     Text,
     TurnEncoder,
     Wire,
-    arguments_of,
     as_base64,
     blob_placeholder,
     budget_word,
     ends_unfinished,
     finish_reason,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
@@ -64,11 +65,11 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
-    tool_label,
-    tool_schema,
     with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import MESSAGES
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 
 class AnthropicSettings(EndpointSettings):
@@ -137,12 +138,17 @@ def _unchanged(blocks: list[bytes]) -> list[bytes]:
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
     """Return the Run's turns encoded so far."""
-    names = offered_names(request)
+    names, tools = offered_names(request), tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _blocks(message, blobs, names)
+        return _blocks(message, blobs, tools, names)
 
-    return message_encoder(request, (VENDOR, names), TurnEncoder, lambda: write)
+    return message_encoder(request, (VENDOR, names, tools.key), TurnEncoder, lambda: write)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, MESSAGES)
 
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
@@ -156,7 +162,7 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
         head["temperature"] = temperature
     if settings.top_p is not None:
         head["top_p"] = settings.top_p
-    tools: list[JsonValue] = [_tool(spec) for spec in request.tools]
+    tools: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
     tools += [_server_tool(tool) for tool in request.provider_tools]
     if tools:
         head["tools"] = tools
@@ -221,8 +227,8 @@ def effort_of(budget: ReasoningBudget) -> str:
     return _EFFORTS[budget_word(budget)]
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {**tool_label(spec), "input_schema": tool_schema(spec)}
+def _tool(tool: WireTool) -> JsonObject:
+    return {**tool.label, "input_schema": tool.schema}
 
 
 def _server_tool(tool: OfferedProviderTool) -> JsonObject:
@@ -231,17 +237,26 @@ def _server_tool(tool: OfferedProviderTool) -> JsonObject:
     return {"type": kind, "name": name, **options}
 
 
-def _blocks(message: Message, blobs: Mapping[str, bytes], offered: frozenset[str] = frozenset()) -> list[JsonObject]:
+def _blocks(
+    message: Message, blobs: Mapping[str, bytes], tools: WireTools, offered: frozenset[str]
+) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
+            return _contents(message.contents, blobs) or [{"type": "text", "text": NO_TEXT}]
         case ToolMessage():
             return _results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
-            return [block for part in message.contents for block in _reply_blocks(part, names)]
+            return _trimmed([block for part in message.contents for block in _reply_blocks(part, tools, names)])
         case _:
             assert_never(message)
+
+
+def _trimmed(blocks: list[JsonObject]) -> list[JsonObject]:
+    """Return a reply's blocks without blanks at its end, which the API refuses if the conversation ends with it."""
+    last = blocks[-1] if blocks else None
+    text = None if last is None or last["type"] != "text" else last["text"]
+    return [*blocks[:-1], {**(last or {}), "text": text.rstrip()}] if isinstance(text, str) else blocks
 
 
 def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> list[JsonObject]:
@@ -250,7 +265,7 @@ def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> 
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"type": "text", "text": text} if text.strip() else None
+    return None if is_blank(text) else {"type": "text", "text": text}
 
 
 def _blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
@@ -287,15 +302,17 @@ def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> l
 
 
 def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
-    block: JsonObject = {"type": "tool_result", "tool_use_id": legal_id(result.tool_call_id)}
-    if contents:
-        block["content"] = [*contents]
+    block: JsonObject = {
+        "type": "tool_result",
+        "tool_use_id": legal_id(result.tool_call_id),
+        "content": [*contents] or [{"type": "text", "text": NO_OUTPUT}],
+    }
     if result.is_error:
         block["is_error"] = True
     return block
 
 
-def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObject]:
+def _reply_blocks(part: ReplyPart, tools: WireTools, offered: frozenset[str]) -> Iterable[JsonObject]:
     block: JsonObject | None
     match part:
         case TextPart():
@@ -304,8 +321,8 @@ def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObje
             block = {
                 "type": "tool_use",
                 "id": legal_id(part.tool_call_id),
-                "name": legal_tool_name(part.tool_name),
-                "input": arguments_of(part),
+                "name": tools.name(part.tool_name),
+                "input": tools.arguments(part),
             }
         case ThinkingPart():
             block = _thinking_block(part)

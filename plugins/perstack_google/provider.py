@@ -21,11 +21,11 @@ from typing_extensions import override
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, missing_key, read_key, read_settings
-from perstack.support.http.messages import missing_blobs
+from perstack.support.http.messages import missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
 from perstack_google import KEYS
 from perstack_google.reply import GeminiDecoder
-from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls
+from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls, tools_of
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
@@ -77,7 +77,7 @@ async def generate(
     decoder = GeminiDecoder(on_delta, bills_queries=signs_calls(request.model))
     blobs = await missing_blobs(request, contents_of(request, with_ids=with_ids))
     await post(encode(request, settings, blobs, with_ids=with_ids), decoder.feed)
-    return decoder.finish()
+    return tools_of(request).restored(signed_by(decoder.finish(), request.model))
 
 
 def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:

@@ -14,7 +14,6 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -36,13 +35,15 @@ from perstack.support.http.endpoint import (
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
     CONTINUE,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     ListEncoder,
-    arguments_of,
     as_base64,
     blob_placeholder,
     budget_word,
     ends_unfinished,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
@@ -51,9 +52,10 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
-    tool_schema,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import GENERATE_CONTENT
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 
 class GoogleSettings(EndpointSettings):
@@ -156,12 +158,19 @@ def contents_of(request: GenerationRequest, *, with_ids: bool) -> ListEncoder:
     signs = signs_calls(request.model)
     needs_signature = signs or any(item.part == "thinking" for item in request.adaptations)
     names = offered_names(request) if request.allow_tools else frozenset[str]()
+    tools = tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        content = _Contents(blobs, signs, needs_signature, with_ids, names).content(message)
+        content = _Contents(blobs, tools, signs, needs_signature, with_ids, names).content(message)
         return [] if content is None else [content]
 
-    return message_encoder(request, (VENDOR, signs, needs_signature, with_ids, names), ListEncoder, lambda: write)
+    key = (VENDOR, signs, needs_signature, with_ids, names, tools.key)
+    return message_encoder(request, key, ListEncoder, lambda: write)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, GENERATE_CONTENT)
 
 
 def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
@@ -169,9 +178,10 @@ def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
     if request.instruction.strip():
         head["systemInstruction"] = {"parts": [{"text": request.instruction}]}
     tools: list[JsonValue] = []
-    if request.tools:
-        tools.append({"functionDeclarations": [_tool(spec) for spec in request.tools]})
-    if request.tools and not request.allow_tools:
+    declarations: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
+    if declarations:
+        tools.append({"functionDeclarations": declarations})
+    if declarations and not request.allow_tools:
         head["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
     if request.provider_tools and request.allow_tools:  # no mode forbids the use of these
         for tool in request.provider_tools:
@@ -204,15 +214,22 @@ def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> 
     return config
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    description = spec.description or spec.name
-    return {"name": spec.name, "description": description, "parametersJsonSchema": tool_schema(spec)}
+def _tool(tool: WireTool) -> JsonObject:
+    parameters: JsonObject = {"parametersJsonSchema": tool.schema} if tool.schema else {}
+    return {"name": tool.name, "description": tool.description or tool.name, **parameters}
 
 
 class _Contents:
     def __init__(
-        self, blobs: Mapping[str, bytes], signs: bool, needs_signature: bool, with_ids: bool, offered: frozenset[str]
+        self,
+        blobs: Mapping[str, bytes],
+        tools: WireTools,
+        signs: bool,
+        needs_signature: bool,
+        with_ids: bool,
+        offered: frozenset[str],
     ) -> None:
+        self._tools = tools
         self._offered = offered
         self._needs_signature = needs_signature
         self._with_ids = with_ids
@@ -223,7 +240,7 @@ class _Contents:
         """Encode a message; None for an empty reply, because the API rejects a content without parts."""
         match message:
             case UserMessage():
-                return {"role": "user", "parts": self._parts(message.contents) or [{"text": "(no text)"}]}
+                return {"role": "user", "parts": self._parts(message.contents) or [{"text": NO_TEXT}]}
             case ToolMessage():
                 return {"role": "user", "parts": self._results(message.contents)}
             case ExpertMessage():
@@ -250,9 +267,10 @@ class _Contents:
         files: list[JsonValue] = []
         for result in results:
             text, attachments = self._split_contents(result.contents)
+            text = NO_OUTPUT if is_blank(text) and not attachments else text
             response: JsonObject = {
                 **self._id(result.tool_call_id),
-                "name": legal_tool_name(result.tool_name),
+                "name": self._tools.name(result.tool_name),
                 "response": {"error" if result.is_error else "output": text},
             }
             if attachments and self._signs:
@@ -290,8 +308,8 @@ class _Contents:
                     written = {"text": part.text, **pending} if part.text.strip() or pending else None
                     pending = {}
                 case ToolCallPart():
-                    call = {**self._id(part.tool_call_id), "name": legal_tool_name(part.tool_name)}
-                    written = _add_signature({**call, "args": arguments_of(part)}, opaque, needs_signature)
+                    call = {**self._id(part.tool_call_id), "name": self._tools.name(part.tool_name)}
+                    written = _add_signature({**call, "args": self._tools.arguments(part)}, opaque, needs_signature)
                     needs_signature = False
                 case ProviderToolPart():
                     blocks = own_blocks(part, VENDOR, offered)
@@ -337,4 +355,4 @@ def is_sendable(mime_type: str) -> bool:
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"text": text} if text.strip() else None
+    return None if is_blank(text) else {"text": text}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     RequestId = int | str | None
 
+_NOT_FOUND = 404
+
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _MAX_BODY_BYTES = 64 << 20  # bytes of a JSON body, or of one event
 _MAX_REFUSAL_BYTES = 64 << 10
@@ -113,7 +115,7 @@ def refusal(response: httpx2.Response, text: bytes, request_id: int | str, shown
     messages = [one for one in _messages_of(text, request_id, shown) if "error" in one]
     if not messages:
         # without a session it says that the server does not know the method
-        is_unknown = response.status_code == httpx2.codes.NOT_FOUND and SESSION_ID not in response.request.headers
+        is_unknown = response.status_code == _NOT_FOUND and SESSION_ID not in response.request.headers
         said = " ".join(part for part in (f"HTTP {response.status_code}", response.reason_phrase) if part)
         words = _excerpt(text)
         code = METHOD_NOT_FOUND if is_unknown else INTERNAL_ERROR

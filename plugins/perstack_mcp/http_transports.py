@@ -212,7 +212,7 @@ class _HttpClient(httpx2.AsyncClient):
         if response.is_success:
             self._had_stream = True
             return repaired_stream(response, self._shown)
-        if response.status_code == httpx2.codes.NOT_FOUND and self._had_stream:
+        if response.status_code == _NOT_FOUND and self._had_stream:
             # Whether the session is lost shows the list, which is asked for on this; once, as many servers have no
             # stream and say so in this way.
             self._had_stream = False
@@ -228,7 +228,7 @@ class _HttpClient(httpx2.AsyncClient):
     async def _answered(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
         if sent.method == "initialize":
             self._session = response.headers.get(SESSION_ID)
-        if sent.request_id is None or response.status_code == httpx2.codes.ACCEPTED:
+        if sent.request_id is None or response.status_code == _ACCEPTED:
             return response
         return await repaired_answer(response, sent.request_id, self._shown)
 
@@ -241,6 +241,8 @@ class _HttpClient(httpx2.AsyncClient):
             return _made(response.request, 404, sent, "the server does not know the session any more", LOST_SESSION)
         return refusal(response, text, sent.request_id, self._shown)
 
+
+_ACCEPTED, _BAD_REQUEST, _NOT_FOUND = 202, 400, 404
 
 _REVISION = "mcp-protocol-version"
 _EVENT_HEADERS = {"content-type": "text/event-stream"}
@@ -260,9 +262,9 @@ def _is_lost(status: int, text: bytes) -> bool:
 
     By the protocol status 404 does, whatever its text; status 400 does in the words of known servers.
     """
-    if status == httpx2.codes.NOT_FOUND:
+    if status == _NOT_FOUND:
         return True
-    return status == httpx2.codes.BAD_REQUEST and _LOST_WORDS.search(text) is not None
+    return status == _BAD_REQUEST and _LOST_WORDS.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,8 +245,8 @@ def _resource(block: JsonObject, place: str, note: Note) -> JsonObject:
     if not isinstance(resource.get("mimeType", ""), str | None):
         note(f"{place}.resource.mimeType is {kind_of(resource['mimeType'])}")
         resource = {key: value for key, value in resource.items() if key != "mimeType"}
-    resource = {key: value for key, value in resource.items() if value is not None}
-    return {**block, "type": "resource", "resource": resource}
+    present: JsonObject = {key: value for key, value in resource.items() if value is not None}
+    return {**block, "type": "resource", "resource": present}
 
 
 _REPAIRS: Mapping[str, Callable[[JsonObject, str, Note], JsonObject | None]] = {

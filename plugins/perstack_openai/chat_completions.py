@@ -15,7 +15,6 @@ from pydantic import ConfigDict, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
@@ -38,16 +37,16 @@ from perstack.support.http.messages import (
     ListEncoder,
     Text,
     Wire,
-    arguments_of,
     ends_unfinished,
+    is_blank,
     message_encoder,
     read_arguments,
     read_event,
     request_body,
     request_prefix,
-    tool_label,
-    tool_schema,
 )
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
 from perstack_openai.reasoning import (
     KeptFields,
@@ -81,12 +80,12 @@ _CONTINUE = b',{"role":"user","content":"%s"}' % CONTINUE.encode()
 
 def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's messages encoded so far for this server."""
-    owner = OpaqueOwner(dialect.vendor, request.model)
+    owner, tools = OpaqueOwner(dialect.vendor, request.model), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), owner)
+        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), owner, tools)
 
-    return message_encoder(request, ("chat", dialect, owner), _list_for(dialect), lambda: write)
+    return message_encoder(request, ("chat", dialect, owner, tools.key), _list_for(dialect), lambda: write)
 
 
 def _list_for(dialect: Dialect) -> type[ListEncoder]:
@@ -105,9 +104,10 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
         **_reasoning(request, dialect),
     }
     head.update({name: value for name, value in options.items() if value is not None})
-    if request.tools:
-        head["tools"] = [_tool(spec) for spec in request.tools]
-    if request.tools and not request.allow_tools:
+    tools: list[JsonValue] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
+    if tools:
+        head["tools"] = tools
+    if tools and not request.allow_tools:
         head["tool_choice"] = "none"
     schema = dialect.schema_format(request)
     if schema is not None:
@@ -139,26 +139,26 @@ def _refuses_tools(model: str, dialect: Dialect) -> bool:
     return models is not None and dialect.reasons(model) and models.search(model) is not None
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {"type": "function", "function": {**tool_label(spec), "parameters": tool_schema(spec)}}
+def _tool(tool: WireTool) -> JsonObject:
+    return {"type": "function", "function": {**tool.label, "parameters": tool.schema}}
 
 
-def _message(message: Message, contents: ContentEncoder, owner: OpaqueOwner) -> list[JsonObject]:
+def _message(message: Message, contents: ContentEncoder, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return _results(message, contents)
         case ExpertMessage():
-            return _reply(message, contents.dialect, owner)
+            return _reply(message, contents.dialect, owner, tools)
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> list[JsonObject]:
-    calls: list[JsonValue] = [_call(call, dialect, owner) for call in message.tool_calls]
+def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
+    calls: list[JsonValue] = [_call(call, dialect, owner, tools) for call in message.tool_calls]
     text = message.readable
-    if not calls and not text.strip():
+    if not calls and is_blank(text):
         return []
     fields = {**_needed_reasoning(message, dialect, owner), **message_fields(message, owner)}
     reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_taken(fields, dialect)}
@@ -172,18 +172,22 @@ def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
     parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
     if isinstance(parts, list):
         said: JsonObject = {"type": "text", "text": text}
-        return {"content": [*parts, said] if text.strip() else parts}
+        return {"content": parts if is_blank(text) else [*parts, said]}
     if isinstance(tagged, str):
         return {"content": tagged + text}
-    if text.strip():
+    if not is_blank(text):
         return {"content": text.rstrip()}
     untried = [form for form in _NO_CONTENT if form not in dialect.refused]
     untried.sort(key=lambda form: form in dialect.profile.refuses)
-    return {"content": _NO_CONTENT[untried[0]]} if untried else {}
+    return _NO_CONTENT[untried[0]] if untried else {"content": NO_TEXT}
 
 
-_NO_CONTENT: Mapping[str, JsonValue] = {"null content": None, "empty content": ""}
-"""Forms of the content of a reply that has only calls; without either, the field is left out."""
+_NO_CONTENT: Mapping[str, JsonObject] = {
+    "null content": {"content": None},
+    "empty content": {"content": ""},
+    "absent content": {},
+}
+"""Forms of the content of a reply that has only calls. An endpoint that refuses them all gets a text."""
 
 
 def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
@@ -192,13 +196,13 @@ def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwn
     return {} if name is None else {name: plain_thinking(message) or dialect.profile.no_reasoning}
 
 
-def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
+def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> JsonObject:
     return {
         "id": dialect.call_id(call.tool_call_id),
         "type": "function",
         "function": {
-            "name": legal_tool_name(call.tool_name),
-            "arguments": json.dumps(arguments_of(call), ensure_ascii=False),
+            "name": tools.name(call.tool_name),
+            "arguments": json.dumps(tools.arguments(call), ensure_ascii=False),
         },
         **_taken(call_fields(call, owner), dialect),
     }
@@ -222,7 +226,7 @@ def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]
             label = f"What {result.tool_name} ({call_id}) returned:"
             attachments.append({"type": "text", "text": label})
             attachments.extend(files)
-        text = "\n".join(str(word) for word in words if str(word).strip())
+        text = "\n".join(str(word) for word in words if not is_blank(str(word)))
         messages.append({"role": "tool", "tool_call_id": call_id, "content": with_error_prefix(result, text)})
     return [*messages, {"role": "user", "content": attachments}] if attachments else messages
 

@@ -25,6 +25,7 @@ from perstack.support.http.messages import (
     as_base64,
     blob_placeholder,
     budget_word,
+    is_blank,
     is_common_media,
     is_text,
     legal_id,
@@ -156,7 +157,9 @@ class ContentEncoder:
     def encode(self, contents: Iterable[ResultContent]) -> JsonValue:
         """Encode text alone as a string, which every server accepts; else as parts. Blank texts are left out."""
         parts = [
-            part for part in self.encode_parts(contents) if part["type"] != self.text_type or str(part["text"]).strip()
+            part
+            for part in self.encode_parts(contents)
+            if part["type"] != self.text_type or not is_blank(str(part["text"]))
         ]
         if all(part["type"] == self.text_type for part in parts):
             return "".join(str(part["text"]) for part in parts)
@@ -183,7 +186,7 @@ class ContentEncoder:
 
 def with_error_prefix(result: ToolResultPart, text: str) -> str:
     """Prefix the text of a failed result with `Error:`, since the formats have no error flag; no text is empty."""
-    text = text if text.strip() else NO_OUTPUT
+    text = NO_OUTPUT if is_blank(text) else text
     is_told = not result.is_error or text.lower().startswith("error")
     return text if is_told else f"Error: {text}"
 

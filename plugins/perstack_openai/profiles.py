@@ -20,6 +20,7 @@ from perstack.dataclass import dataclass
 FORMS = {
     "null content": "`null` as the content of a reply that has only calls",
     "empty content": "an empty text as that content",
+    "absent content": "no content at all there",
     "consecutive users": "two messages of the user in a row",
     "user after tool": "a message of the user right after a tool's result",
     "changed call ids": "other ids of calls than it gave: they carry signatures",

@@ -26,6 +26,8 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import wire_tools
 from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
 from perstack_openai.profiles import profile_named
 from perstack_openai.refusals import missing_reasoning, refused_parts
@@ -65,7 +67,7 @@ class OpenAIProvider(HttpProvider):
         dialect = self._connection.dialect.adapted(request.adaptations)
         blobs = await missing_blobs(request, items_of_chat(request, dialect))
         decoder = ChatDecoder(on_delta, dialect, request.model)
-        return await self._post_and_decode(request.model, encode_chat(request, dialect, blobs), decoder)
+        return await self._post_and_decode(request, encode_chat(request, dialect, blobs), decoder)
 
     async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.responses_api import ResponsesDecoder, encode_responses, items_of_responses
@@ -73,11 +75,13 @@ class OpenAIProvider(HttpProvider):
         dialect = self._connection.dialect.adapted(request.adaptations)
         blobs = await missing_blobs(request, items_of_responses(request, dialect))
         decoder = ResponsesDecoder(on_delta, dialect.vendor)
-        return await self._post_and_decode(request.model, encode_responses(request, dialect, blobs), decoder)
+        return await self._post_and_decode(request, encode_responses(request, dialect, blobs), decoder)
 
-    async def _post_and_decode(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
-        await self.post(self._connection.path(model), body, decoder.feed)
-        return decoder.finish()
+    async def _post_and_decode(
+        self, request: GenerationRequest, body: bytes, decoder: ChatDecoder | ResponsesDecoder
+    ) -> Generation:
+        await self.post(self._connection.path(request.model), body, decoder.feed)
+        return wire_tools(request, OPENAI).restored(decoder.finish())
 
 
 # Connection functions of the providers that have settings of their own.

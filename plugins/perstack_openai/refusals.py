@@ -27,8 +27,8 @@ _ORDERS = (
     (re.compile(r"call[_ ]id\b.{0,80}(?:length of 9|a-z, A-Z, 0-9)", re.I | re.S), "long call ids"),
 )
 _MISSING = re.compile(r"(?:missing|must (?:also )?be (?:passed|provided|sent)|required)", re.I)
-_NO_STRING = re.compile(r"string|null|none|required|missing", re.I)
-_EMPTY = re.compile(r"empty|blank|whitespace|at least 1|too[_ ]short", re.I)
+_NO_TEXT = re.compile(r"string|null|none|required|missing|empty|blank|whitespace|at least 1|too[_ ]short", re.I)
+_ABSENT = "<absent>"
 
 
 def refused_parts(body: JsonObject, message: str, answer: str) -> tuple[Adaptation, ...]:
@@ -70,11 +70,10 @@ def _forms(replies: list[JsonObject], words: str) -> list[str]:
     found = [form for pattern, form in _ORDERS if pattern.search(words)]
     if "content" not in words:
         return found
-    contents = [reply.get("content", "absent") for reply in replies]
-    if None in contents and _NO_STRING.search(words):
-        found.append("null content")
-    if "" in contents and (_EMPTY.search(words) or _NO_STRING.search(words)):
-        found.append("empty content")
+    contents = [reply.get("content", _ABSENT) for reply in replies]
+    if _NO_TEXT.search(words):
+        forms = ((None, "null content"), ("", "empty content"), (_ABSENT, "absent content"))
+        found += [form for content, form in forms if content in contents]
     return found
 
 

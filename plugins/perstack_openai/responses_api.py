@@ -16,7 +16,6 @@ from pydantic import ConfigDict, JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
@@ -39,8 +38,8 @@ from perstack.support.http.messages import (
     ListEncoder,
     Text,
     Wire,
-    arguments_of,
     ends_unfinished,
+    is_blank,
     legal_id,
     message_encoder,
     offered_names,
@@ -50,9 +49,9 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
-    tool_label,
-    tool_schema,
 )
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
@@ -70,12 +69,12 @@ def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mappin
 
 def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's items encoded so far for this server."""
-    names = offered_names(request)
+    names, tools = offered_names(request), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment), names)
+        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment), tools, names)
 
-    return message_encoder(request, ("responses", dialect, names), ListEncoder, lambda: write)
+    return message_encoder(request, ("responses", dialect, names, tools.key), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -87,7 +86,7 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     }
     head.update({name: value for name, value in limits.items() if value is not None})
     head.update(_reasoning(request, dialect))
-    tools: list[JsonValue] = [_tool(spec) for spec in request.tools]
+    tools: list[JsonValue] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
     tools += [_hosted_tool(tool) for tool in request.provider_tools]
     if tools:
         head["tools"] = tools
@@ -114,9 +113,9 @@ def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     return {"reasoning": reasoning, **include} if reasoning else include
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
+def _tool(tool: WireTool) -> JsonObject:
     # strict is the default, and rejects most schemas of MCP servers
-    return {"type": "function", **tool_label(spec), "parameters": tool_schema(spec), "strict": False}
+    return {"type": "function", **tool.label, "parameters": tool.schema, "strict": False}
 
 
 def _hosted_tool(tool: OfferedProviderTool) -> JsonObject:
@@ -148,29 +147,29 @@ _HOSTED = {
 """Tools by the type of their items. Source: OpenAI API reference, «Responses»; guides «Web search», «File search»."""
 
 
-def _items(message: Message, contents: ContentEncoder, offered: frozenset[str]) -> list[JsonObject]:
+def _items(message: Message, contents: ContentEncoder, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"type": "message", "role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return [_result(result, contents) for result in message.contents]
         case ExpertMessage():
-            return _reply(message, contents.dialect.vendor, sent_back(message, offered))
+            return _reply(message, contents.dialect.vendor, tools, sent_back(message, offered))
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, vendor: str, offered: frozenset[str]) -> list[JsonObject]:
+def _reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
     items: list[JsonObject] = []
     phase: JsonObject = {}
     for part in message.contents:
         match part:
             case TextPart():
-                if part.text.strip():
+                if not is_blank(part.text):
                     items.append({"type": "message", "role": "assistant", "content": part.text, **phase})
                 phase = {}
             case ToolCallPart():
-                items.append(_call(part))
+                items.append(_call(part, tools))
             case ThinkingPart():
                 opaque = (part.opaque or {}).get(vendor)
                 if isinstance(opaque, dict) and "phase" in opaque:
@@ -189,12 +188,12 @@ def _reply(message: ExpertMessage, vendor: str, offered: frozenset[str]) -> list
     return items
 
 
-def _call(part: ToolCallPart) -> JsonObject:
+def _call(part: ToolCallPart, tools: WireTools) -> JsonObject:
     return {
         "type": "function_call",
         "call_id": legal_id(part.tool_call_id),
-        "name": legal_tool_name(part.tool_name),
-        "arguments": json.dumps(arguments_of(part), ensure_ascii=False),
+        "name": tools.name(part.tool_name),
+        "arguments": json.dumps(tools.arguments(part), ensure_ascii=False),
     }
 
 

@@ -31,6 +31,8 @@ class Said:
     calls: tuple[tuple[str, str], ...] = ()
     """Ids, and the paths that the tool must read."""
     tool: str = READ
+    argument: str = "path"
+    """Name of the argument with the path."""
     stop: Literal["stop", "length", "refusal"] = "stop"
 
 

@@ -47,7 +47,7 @@ def _blocks(said: Said) -> list[tuple[JsonObject, list[JsonObject]]]:
         texts: list[JsonObject] = [{"type": "text_delta", "text": one} for one in pieces(said.text)]
         found.append(({"type": "text", "text": ""}, texts))
     for call_id, path in said.calls:
-        parts = pieces(json.dumps({"path": path}))
+        parts = pieces(json.dumps({said.argument: path}))
         block: JsonObject = {"type": "tool_use", "id": call_id, "name": said.tool, "input": {}}
         found.append((block, [{"type": "input_json_delta", "partial_json": one} for one in parts]))
     return found

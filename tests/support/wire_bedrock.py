@@ -61,7 +61,7 @@ def _blocks(said: Said) -> Iterator[tuple[JsonObject | None, list[JsonObject]]]:
     if said.text:
         yield None, [{"text": one} for one in pieces(said.text)]
     for call_id, path in said.calls:
-        parts = pieces(json.dumps({"path": path}))
+        parts = pieces(json.dumps({said.argument: path}))
         yield {"toolUse": {"toolUseId": call_id, "name": said.tool}}, [{"toolUse": {"input": one}} for one in parts]
 
 

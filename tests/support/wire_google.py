@@ -38,7 +38,7 @@ def data_of(said: Said) -> list[str]:
     parts = [sdk.Part(text=one, thought=True) for one in pieces(said.thinking)]
     parts += [sdk.Part(text=one) for one in pieces(said.text)]
     for number, (call_id, path) in enumerate(said.calls):
-        call = sdk.FunctionCall(id=call_id, name=said.tool, args={"path": path})
+        call = sdk.FunctionCall(id=call_id, name=said.tool, args={said.argument: path})
         parts.append(sdk.Part(function_call=call, thought_signature=b"sig" if number == 0 else None))
     if not said.calls and said.thinking:
         parts.append(sdk.Part(text="", thought_signature=b"sig"))

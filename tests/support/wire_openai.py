@@ -29,7 +29,7 @@ class ResponsesWire(Wire):
         items = [reasoning("rs_1", said.thinking)] if said.thinking else []
         if said.text:
             items.append(refusal("msg_1", said.text) if said.stop == "refusal" else message("msg_1", said.text))
-        items += [call(f"f{id_}", id_, said.tool, json.dumps({"path": path})) for id_, path in said.calls]
+        items += [call(f"f{id_}", id_, said.tool, json.dumps({said.argument: path})) for id_, path in said.calls]
         end: dict[str, Any] = {}
         if said.stop == "length":
             end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
@@ -50,7 +50,7 @@ def chat_data(said: Said, thinking: str = "reasoning_content") -> list[Document]
     for index, (call_id, path) in enumerate(said.calls):
         start: JsonObject = {"index": index, "id": call_id, "type": "function", "function": {"name": said.tool}}
         deltas.append({"tool_calls": [start]})
-        arguments = pieces(json.dumps({"path": path}))
+        arguments = pieces(json.dumps({said.argument: path}))
         deltas += [{"tool_calls": [{"index": index, "function": {"arguments": one}}]} for one in arguments]
     whole: JsonObject = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     chunks: list[JsonObject] = [

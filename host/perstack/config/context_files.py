@@ -24,7 +24,7 @@ from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, open_for_reading, read_below
 from perstack.system.project_states import is_state_of_project
-from perstack.system.user import USER_DIRECTORIES, user_directory
+from perstack.system.user import user_directories
 
 # AGENTS.md files, from the top of the repository down to the workspace.
 
@@ -60,7 +60,7 @@ def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
 
 
 def _is_off_limits(target: Path, top: Path) -> bool:
-    of_user = tuple(os.path.realpath(user_directory(kind, os.environ)) for kind in USER_DIRECTORIES)
+    of_user = tuple(map(os.path.realpath, user_directories(os.environ)))
     is_state = is_state_of_project(str(target)) or is_below(str(target), of_user)
     return is_state or protected_by_name(fold_case(target.relative_to(top).parts)) is not None
 

@@ -5,9 +5,13 @@ the content of each file that its words name, and a change asks again, whoever m
 the user. Two kinds of words are told apart:
 
 - What is started: the program, its script, the module after `-m`, what an `allow` rule runs, a recording that is
-  played. Their files always count. Experts may not change them either (`perstack.engine.context.protection`).
-- Other words: values of options and variables, and what follows a server's script. They may be data that the program
-  itself writes. They count unless git leaves them alone (`is_untracked`), or they are SQLite databases.
+  played. Their files always count.
+- Other words of a server or plugin: what follows its script, and values of variables. They may be data that it writes
+  itself. They count unless git leaves them alone (`is_untracked`), or they are SQLite databases. What follows the
+  script of an evaluator, a test or an anchor is what it measures, and never counts.
+
+Experts may not change what is started (`perstack.engine.context.protection`), nor what such a command may run in any
+way in which its words could be read.
 
 Only files below the folder are read, and never through a link that leads out of it: such a link counts by where it
 leads. What a program reads without being told is not found: modules that a script imports, a Makefile, package.json.
@@ -49,63 +53,71 @@ class Words:
 
     started: Mapping[str, bool]
     others: Mapping[str, bool]
+    protected: Mapping[str, bool]  # what Experts may not change
     entries: tuple[str, ...] = ()  # functions, `package.module:function`
+
+
+NO_WORDS = Words({}, {}, {})
 
 
 def words_of(table: Fact) -> Words:
     """Return the paths that a table of a definition names; none of one that runs nothing."""
     finder = FINDERS.get(type(table).__name__)
-    return Words({}, {}) if finder is None else finder(table)
+    return NO_WORDS if finder is None else finder(table)
 
 
 def words_of_command(command: str | tuple[str, ...]) -> Words:
     """Return the paths of a shell line, or of a program with its arguments."""
-    return Words(_of_command(command), {})
+    from perstack.core.permissions.run_files import files_of_command, scripts_of_command  # few start programs
+
+    return Words(scripts_of_command(command), {}, files_of_command(command))
 
 
 def _of_server(table: Fact) -> Words:
     skill = cast("McpStdioSkill", table)
     if is_base_skill(skill):
-        return Words({}, {})
+        return NO_WORDS
     from perstack.core.permissions.run_files import files_of_command, files_of_server
 
     args = [*map(_filled, skill.args)]
     others = (skill.package_name or "", *args, *map(_filled, skill.env.values()))
-    return Words(files_of_server(skill.command, args), files_of_command(("", *others)))
+    started = files_of_server(skill.command, args)
+    return Words(started, files_of_command(("", *others)), started)
 
 
 def _of_plugin(table: Fact) -> Words:
-    return Words({}, _in_texts(cast("PluginSkill", table).settings))
+    return Words({}, _in_texts(cast("PluginSkill", table).settings), {})
 
 
 def _of_provider(table: Fact) -> Words:
-    return Words(_in_texts(cast("ProviderSetting", table).setting), {})
+    return Words(_in_texts(cast("ProviderSetting", table).setting), {}, {})
 
 
 def _of_iterate(table: Fact) -> Words:
     evaluator = cast("Iterate", table).evaluator
     if isinstance(evaluator, FunctionEvaluator):
-        return Words({}, {}, (evaluator.entry,))
-    return Words(_of_command(evaluator) if isinstance(evaluator, str | tuple) else {}, {})
+        return Words({}, {}, {}, (evaluator.entry,))
+    return words_of_command(evaluator) if isinstance(evaluator, str | tuple) else NO_WORDS
 
 
 def _of_rules(table: Fact) -> Words:
     from perstack.core.permissions.rule_programs import programs_named_by
 
-    return Words(dict.fromkeys(programs_named_by(cast("Permissions", table).allow), True), {})
+    programs = dict.fromkeys(programs_named_by(cast("Permissions", table).allow), True)
+    return Words(programs, {}, programs)
 
 
 def _of_audit(table: Fact) -> Words:
     anchor = cast("Audit", table).anchor
-    return Words(_of_command(anchor) if isinstance(anchor, tuple) else {}, {})
+    return words_of_command(anchor) if isinstance(anchor, tuple) else NO_WORDS
 
 
 def _of_test(table: Fact) -> Words:
     test = cast("ExpertTest", table)
-    files = dict(_of_command(test.expect.command) if test.expect.command is not None else {})
+    files = {} if test.expect.command is None else {**words_of_command(test.expect.command).started}
     if test.workspace is not None:  # the command runs in a copy of it
         files |= {f"{test.workspace}/{path}": is_certain for path, is_certain in files.items()}
-    return Words(files | ({} if test.model is None else {test.model: True}), {})
+    return Words(files | ({} if test.model is None else {test.model: True}), {}, {})
 
 
 FINDERS: Mapping[str, Callable[[Fact], Words]] = {
@@ -117,19 +129,15 @@ FINDERS: Mapping[str, Callable[[Fact], Words]] = {
     Audit.__name__: _of_audit,
     "ExpertTest": _of_test,
 }
-"""How files are found in a table, by its model's name: each that has a key which executes, as a test checks."""
-
-
-def _of_command(command: str | tuple[str, ...]) -> Mapping[str, bool]:
-    from perstack.core.permissions.run_files import files_of_command  # few definitions start programs
-
-    return files_of_command(command)
+"""Functions that find the paths in a table, by its model's name: each with a key that executes, as a test checks."""
 
 
 def _in_texts(value: JsonValue) -> Mapping[str, bool]:
+    from perstack.core.permissions.run_files import files_of_command
+
     files: dict[str, bool] = {}
     for text in _texts(value):
-        files |= {text: True, **_of_command(("", text))}
+        files |= {text: True, **files_of_command(("", text))}
     return files
 
 

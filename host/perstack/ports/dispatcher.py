@@ -162,7 +162,6 @@ class DispatcherFactory(ABC):
     """Factory of dispatchers, registered by a plugin. Creating one must import nothing heavy."""
 
     scheme: str  # the part before the colon in `dispatcher = "scheme:location"`
-    credentials: Sequence[str] = ()  # environment variables whose values the dispatchers send to the location
 
     @abstractmethod
     def open(self, location: str) -> Dispatcher:

@@ -395,7 +395,6 @@ class StorageFactory(ABC):
     """Factory of storages, registered by a plugin."""
 
     scheme: str  # the part before the colon in `storage = "scheme:location"`
-    credentials: Sequence[str] = ()  # environment variables whose values the storages send to the address
     has_settings: bool = False  # True if the storages have settings in addition to their address: `[storageSetting]`
 
     @abstractmethod

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
@@ -49,10 +50,25 @@ def user_directory(kind: UserDirectory, env: Mapping[str, str]) -> Path:
     Source: XDG Base Directory Specification. A relative path in a variable is ignored, as it requires: it would name
     another directory in each working directory. Raises StorageError without a home directory.
     """
-    variable, default = _DIRECTORIES[kind]
+    variable, _ = _DIRECTORIES[kind]
     configured = Path(env.get(variable, ""))
-    if configured.is_absolute():
-        return configured / "perstack"
+    return configured / "perstack" if configured.is_absolute() else _default_directory(kind, env)
+
+
+def user_directories(*environments: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return all of perstack's directories for the user that these environments name, and the default ones.
+
+    With a variable set today, keys and agreements of a day without it are still in the default directory. Raises
+    StorageError if a directory has neither a variable nor a home.
+    """
+    folders = [user_directory(kind, env) for env in environments for kind in USER_DIRECTORIES]
+    with suppress(StorageError):  # without a home there are no default ones
+        folders += (_default_directory(kind, env) for env in environments for kind in USER_DIRECTORIES)
+    return tuple(dict.fromkeys(folders))
+
+
+def _default_directory(kind: UserDirectory, env: Mapping[str, str]) -> Path:
+    variable, default = _DIRECTORIES[kind]
     try:
         return Path(env.get("HOME") or Path.home()) / default / "perstack"
     except RuntimeError as error:  # neither HOME nor an entry in the user database

@@ -24,11 +24,11 @@ from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import read_settings
-from perstack.support.http.messages import PDF, is_common_media, missing_blobs
+from perstack.support.http.messages import PDF, is_common_media, missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
 from perstack_anthropic import messages_api as anthropic
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
-from perstack_bedrock.request import encode, turns_of
+from perstack_bedrock.request import encode, tools_of, turns_of
 from perstack_bedrock.settings import Access, BedrockSettings, access_of
 
 ANTHROPIC_VERSION = "bedrock-2023-05-31"
@@ -55,15 +55,17 @@ class BedrockProvider(HttpProvider):
         decoder: ChunkDecoder | ConverseDecoder
         if self._settings.api == "anthropic":
             method, decoder = "invoke-with-response-stream", ChunkDecoder(on_delta)
+            tools = anthropic.tools_of(request)
             blobs = await missing_blobs(request, anthropic.turns_of(request))
             opening: JsonObject = {"anthropic_version": ANTHROPIC_VERSION}
             body = anthropic.encode(request, self._settings, blobs, opening=opening)
         else:
             method, decoder = "converse-stream", ConverseDecoder(on_delta)
+            tools = tools_of(request)
             blobs = await missing_blobs(request, turns_of(request, self._settings))
             body = encode(request, self._settings, blobs)
         await self._post(f"/model/{quote(request.model, safe='')}/{method}", body, decoder.feed)
-        return decoder.finish()
+        return tools.restored(signed_by(decoder.finish(), request.model))
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:

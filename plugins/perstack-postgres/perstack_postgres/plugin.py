@@ -23,8 +23,6 @@ class PostgresStorages(StorageFactory):
     The address is one of libpq, with an optional `schema=` in its query.
     """
 
-    credentials = ("PGPASSWORD",)
-
     def __init__(self, scheme: str) -> None:
         """Accept addresses that begin with `scheme`."""
         self.scheme = scheme

@@ -22,7 +22,6 @@ class S3Storages(StorageFactory):
 
     scheme = "s3"
     has_settings = True
-    credentials = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
     def open(
         self, location: str, workspace: Path, *, setting: JsonObject | None = None, formats: Sequence[JobFormat] = ()

@@ -18,13 +18,6 @@ class TemporalDispatchers(DispatcherFactory):
     """Factory for `dispatcher = "temporal://host:port/namespace"`; `?queue=NAME` separates projects in a namespace."""
 
     scheme = "temporal"
-    credentials = (
-        "TEMPORAL_API_KEY",
-        "TEMPORAL_TLS_CLIENT_CERT_DATA",
-        "TEMPORAL_TLS_CLIENT_CERT_PATH",
-        "TEMPORAL_TLS_CLIENT_KEY_DATA",
-        "TEMPORAL_TLS_CLIENT_KEY_PATH",
-    )
 
     @override
     def open(self, location: str) -> Dispatcher:

@@ -13,6 +13,9 @@ def certain(command: str | list[str]) -> set[str]:
     return {path for path, is_certain in files_of_command(command).items() if is_certain}
 
 
+MODULE = {"checks/all.py", "checks/all/__init__.py", "checks/all/__main__.py"}
+
+
 @pytest.mark.parametrize(
     ("command", "paths"),
     [
@@ -25,7 +28,10 @@ def certain(command: str | list[str]) -> set[str]:
         ("if true; then (sh tools/a.sh); fi", {"tools/a.sh"}),
         (". ./env.sh; make -fbuild.mk", {"env.sh", "build.mk"}),
         ("$PWD/check.py `cat names | ./pick`", {"check.py", "pick"}),
-        (["python3", "-m", "checks.all"], {"checks/__init__.py", "checks/all.py", "checks/all/__init__.py", "checks/all/__main__.py"}),
+        (
+            ["python3", "-m", "checks.all"],
+            {"checks/__init__.py"} | MODULE,
+        ),
         (["node", "-r", "./hook.js", "main.js"], {"hook.js", "main.js"}),
         ("python3 'my check.py'", {"my check.py", "check.py"}),
         ("it's a.py", {"a.py"}),

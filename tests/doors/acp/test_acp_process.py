@@ -214,6 +214,28 @@ def test_a_definition_that_has_something_else_executed_holds_once_a_person_agree
     run(work())
 
 
+def test_a_changed_definition_that_a_dialog_does_not_show_whole_is_not_asked_about(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    terminal.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    guest = '[experts.guest]\ninstruction = "[[{}]] You serve."\n'
+    terminal.project(guest.format("old"), **{f"[[{name}]]": [reply(name)] * 3 for name in ("old", "new")})
+
+    async def work() -> None:
+        editor = Editor(choose="yes")
+        async with editing(terminal, editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            hiding = EVIL.replace('"touch ran"', '"' + "echo a; " * 600 + 'touch ran"')
+            terminal.workspace.joinpath("perstack.toml").write_text(guest.format("new") + hiding)
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("Serve")])
+            assert editor.asked == []
+            assert "nothing is agreed to here; the whole of it: perstack trust" in editor.texts()
+            assert editor.texts().endswith("old")
+
+    run(work())
+    assert not (terminal.workspace / "ran").exists()
+
+
 def test_sessions_that_an_editor_never_closes_are_given_up_and_can_be_loaded_again(terminal: Terminal) -> None:
     terminal.project(TEAM, lead=[reply("Hello.")])
 

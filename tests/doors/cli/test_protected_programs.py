@@ -103,8 +103,10 @@ def test_a_rule_that_names_a_result_lets_an_expert_write_what_is_measured(termin
 @pytest.mark.parametrize(
     "name", [".config/perstack/logins/a.json", ".local/state/perstack/http/token", ".cache/perstack/x"]
 )
-@pytest.mark.parametrize("way", ["home", "variables", "link"])
-def test_the_users_folders_are_out_of_reach(terminal: Terminal, name: str, way: str) -> None:
+@pytest.mark.parametrize("way", ["home", "variables", "another day", "link"])
+def test_the_users_folders_are_out_of_reach(
+    terminal: Terminal, tmp_path_factory: pytest.TempPathFactory, name: str, way: str
+) -> None:
     home = terminal.workspace if way != "link" else terminal.workspace.parent / "home"
     terminal.env["HOME"] = str(home)
     del terminal.env["XDG_STATE_HOME"]
@@ -112,12 +114,14 @@ def test_the_users_folders_are_out_of_reach(terminal: Terminal, name: str, way: 
         terminal.env.pop(f"XDG_{variable}_HOME", None)
         if way == "variables":
             terminal.env[f"XDG_{variable}_HOME"] = str(terminal.workspace / "xdg" / folder)
+        if way == "another day":  # what was kept before the variables were set is still there
+            terminal.env[f"XDG_{variable}_HOME"] = str(tmp_path_factory.mktemp("xdg") / folder)
     path = (home if way != "variables" else home / "xdg") / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("SECRET")
     if way == "link":
         (terminal.workspace / "home").symlink_to(home)
-    seen = {"home": name, "variables": f"xdg/{name}", "link": f"home/{name}"}[way]
+    seen = {"home": name, "another day": name, "variables": f"xdg/{name}", "link": f"home/{name}"}[way]
     texts = outcomes(terminal, SOLO, seen)
     assert all("off limits" in text or "outside the workspace" in text for text in texts), texts
     assert path.read_text() == "SECRET"

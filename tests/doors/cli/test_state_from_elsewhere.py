@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, cast
 
+import httpx
 import pytest
+from editor import attached
 from hosts import open_storage, wait_for
+from http_server import DECIDING_HEADERS, serving
+from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from terminal import Terminal, reply
 
 from perstack.errors import NotAgreed
@@ -420,3 +426,82 @@ def test_a_folder_with_anything_in_it_is_somebodys(terminal: Terminal) -> None:
     shutil.rmtree(terminal.workspace / "perstack")
     (terminal.workspace / "perstack").mkdir()
     assert terminal.call("run", "solo", "go").code == 0
+
+
+# Doors beside the command line. What they offer is listed by themselves, so that a new operation is tried too.
+
+VALUES = {"job": "limited", "id": "limited", "expert": "solo", "query": "go", "task_id": "t", "taskId": "t",
+          "text": "yes", "answer": "yes", "job_id": "limited", "jobId": "limited", "decision": "yes", "value": "yes",
+          "token": "t", "event": "e", "reason": "external_dependency", "error": "x", "name": "x"}  # fmt: skip
+
+
+def filled(schema: dict[str, Any], names: Collection[str] | None = None) -> dict[str, object]:
+    """Return an argument for each property that is required, or in `names`."""
+    kinds = {"integer": 1, "number": 1, "boolean": True, "object": {}, "array": [], "string": "limited"}
+    properties = schema.get("properties", {})
+    wanted = schema.get("required", ()) if names is None else names
+    return {name: VALUES.get(name, kinds.get(properties[name].get("type", ""), "x")) for name in wanted}
+
+
+@pytest.fixture
+def served(stranger: Terminal, terminal: Terminal) -> Terminal:
+    """Return the stranger's folder as it arrives, with a definition of the user's own."""
+    by_copy(stranger.workspace, terminal.workspace)
+    terminal.env["OWNED"] = stranger.env["OWNED"]
+    terminal.env["PERSTACK_TRUST"] = str(terminal.workspace / "elsewhere")
+    return terminal
+
+
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+def test_nothing_acts_on_it_over_mcp_even_with_a_yes_to_each_form(served: Terminal, era: str) -> None:
+    before = tree(served.workspace / "perstack")
+
+    def fill(params: ElicitRequestParams) -> ElicitResult:
+        (name,) = cast("ElicitRequestFormParams", params).requested_schema["properties"]
+        return ElicitResult(action="accept", content={name: "yes"})
+
+    async def work() -> set[str]:
+        names: set[str] = set()
+        async with attached(served, "--tasks", era=era, fill=fill) as editor:
+            for tool in (await editor.client.list_tools()).tools:
+                for arguments in (
+                    filled(tool.input_schema),
+                    filled(tool.input_schema, tool.input_schema["properties"]),
+                ):
+                    await editor.call(tool.name, **arguments)
+                    assert not owned(served), tool.name
+                    assert tree(served.workspace / "perstack") == before, tool.name
+                names.add(tool.name)
+        return names
+
+    names = wait_for(work(), 60)
+    assert {"resume_job", "solo"} <= names
+
+
+def test_nothing_acts_on_it_over_http_even_with_the_token_that_decides(served: Terminal) -> None:
+    before = tree(served.workspace / "perstack")
+    statuses: dict[str, int] = {}
+    with (
+        serving(served, "--tasks") as (url, _),
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=DECIDING_HEADERS, timeout=60) as client,
+    ):
+        described = client.get("/openapi.json").json()
+        for path, methods in described["paths"].items():
+            for method, operation in methods.items():
+                body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+                route = re.sub(r"\{(\w+)\}", lambda match: VALUES.get(match[1], "limited"), path)
+                reply = client.request(method, route, json=filled(body) if body else None)
+                statuses[f"{method} {path}"] = reply.status_code
+                assert not owned(served), path
+                assert tree(served.workspace / "perstack") == before, path
+    assert len(statuses) > 10
+    assert statuses["get /v1/jobs/{id}"] == 200
+
+
+def test_a_worker_takes_nothing_from_it(served: Terminal) -> None:
+    before = tree(served.workspace / "perstack")
+    served.env["PERSTACK_PLUGINS"] += ",memory_workers"
+    served.env["PYTHONPATH"] = str(Path(__file__).parents[2] / "support")
+    refused = served.run("worker", "--dispatcher", "memory:jobs")
+    assert (refused.code, NOBODY in refused.err) == (2, True), refused.err
+    assert tree(served.workspace / "perstack") == before

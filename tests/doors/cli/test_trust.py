@@ -93,6 +93,47 @@ def test_a_zero_is_a_value(terminal: Terminal, table: str) -> None:
     assert " = 0" in line
 
 
+LIMITS = ["maxSteps = {}", "maxDepth = {}", "maxRepeats = {}", "experts.b.maxSteps = {}"]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("value", [0, 100_000])
+def test_a_limit_that_is_lifted_or_raised_pays(terminal: Terminal, limit: str, value: int) -> None:
+    terminal.project(f'{limit.format(value)}\nexperts.b.instruction = "i"\n{ALONE}', solo=[reply("ok")])
+    (line,) = [line for line in terminal.call("trust", "--show").lines if line[0] == "+"]
+    assert line.startswith("+ pays: ")
+    assert f" = {value}  (" in line
+    assert terminal.call("run", "solo", "hi", *SCRIPTED).code == 2
+    terminal.project(f'{limit.format(5)}\nexperts.b.instruction = "i"\n{ALONE}', solo=[reply("ok")])
+    assert terminal.call("run", "solo", "hi", *SCRIPTED).code == 0
+
+
+@pytest.mark.parametrize(
+    "table", ['[experts.solo.iterate]\nevaluator.expert = "solo"\nmaxIterations = 100', "maxRetries = 50"]
+)
+def test_many_iterations_and_retries_pay(terminal: Terminal, table: str) -> None:
+    terminal.project(f"{ALONE}{table}\n")
+    (line,) = [line for line in terminal.call("trust", "--show").lines if line[0] == "+"]
+    assert line.startswith("+ pays: max")
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_asked"),
+    [("temperature = 0", False), ("maxTokens = 100", False), ("structuredOutput = true", False), ("name = 'x'", True)],
+)
+def test_numbers_and_flags_of_a_vendor_need_no_agreement(terminal: Terminal, setting: str, is_asked: bool) -> None:
+    terminal.project(f'provider.providerName = "openai"\nprovider.setting.{setting}\n{ALONE}')
+    assert any(line.startswith("+") for line in terminal.call("trust", "--show").lines) == is_asked
+
+
+def test_every_setting_of_another_provider_is_agreed_to(terminal: Terminal) -> None:
+    toml = f'provider.providerName = "ollama"\nprovider.setting.verify = true\n{ALONE}'
+    terminal.project(toml)
+    assert terminal.call("trust", "--yes").code == 0
+    terminal.project(toml.replace("true", "false"))
+    assert any("setting.verify = false" in line for line in terminal.call("trust", "--show").lines if line[0] == "+")
+
+
 def test_a_program_that_is_given_heads_is_something_to_agree_to(terminal: Terminal) -> None:
     toml = (
         '[audit]\nanchor = ["notary", "--token", "s3cret"]\nsigningKey = "env:KEY"\n[experts.solo]\ninstruction = "i"\n'

@@ -218,6 +218,32 @@ def test_texts_that_experts_write_do_not_count(terminal: Terminal) -> None:
     assert is_agreed(terminal)
 
 
+@pytest.mark.parametrize(
+    "evaluator", ['"python3 check.py draft.md"', '["python3", "-I", "check.py", "draft.md"]', '"./check.py draft.md"']
+)
+def test_what_an_evaluator_measures_may_change(terminal: Terminal, evaluator: str) -> None:
+    terminal.project(f"{ALONE}[experts.solo.iterate]\nevaluator = {evaluator}\n")
+    write(terminal.workspace, "check.py", "first")
+    path = write(terminal.workspace, "draft.md", "first")
+    assert terminal.call("trust", "--yes").code == 0
+    path.write_text("second")
+    assert is_agreed(terminal)
+
+
+def test_an_evaluator_that_changes_during_a_series_ends_it(terminal: Terminal) -> None:
+    """A program without a sandbox writes it under a name that no rule sees: only the agreement tells."""
+    spoil = ("exec", {"command": "sh", "args": ["-c", "f=$(echo ck.sh); echo touch evil > che$f"]})
+    iterate = '[experts.solo.iterate]\nevaluator = "sh check.sh"\nmaxIterations = 3\n'
+    toml = f'permissions.allow = ["exec"]\n{ALONE}{iterate}'
+    terminal.project(toml, solo=[reply("", spoil), reply("done"), reply("done"), reply("done")])
+    write(terminal.workspace, "check.sh", "echo '{\"score\": 0.5}'")
+    assert terminal.call("trust", "--yes").code == 0
+    ended = terminal.call("iterate", "solo", "go", "--provider", "scripted")
+    assert ended.code != 0
+    assert "check.sh has changed" in ended.err
+    assert not (terminal.workspace / "evil").exists()
+
+
 def test_every_table_with_a_key_that_executes_says_how_its_files_are_found() -> None:
     import perstack.core.definitions.expert_tests  # noqa: F401 - so that its models are there
 

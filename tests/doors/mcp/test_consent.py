@@ -92,6 +92,7 @@ def test_a_person_who_is_asked_sees_the_command_and_can_agree(terminal: Terminal
             assert '+ executes: command = "sh", args = ["-c", "touch ran"] (experts.solo.skills.evil)' in form.message
             assert (await call_texts(editor))[0] == "fresh"
             assert len(editor.shown) == 1
+        ran.unlink()  # its command names it: as a file it would have to be agreed to
         assert "trusted already" in terminal.run("trust").err
 
     wait_for(work(), 60)
@@ -124,5 +125,54 @@ def test_what_is_put_back_holds_again(terminal: Terminal) -> None:
             result = await call_texts(editor)
             assert result[0] == "fresh"
             assert "perstack trust" not in result[-1]
+
+    wait_for(work(), 60)
+
+
+HIDING = EVIL.replace('"touch ran"', '"' + "echo a; " * 600 + 'touch ran"')
+
+
+def test_a_change_that_no_form_shows_whole_is_not_asked_about(terminal: Terminal, era: str) -> None:
+    async def work() -> None:
+        async with attached(terminal, era=era, fill=answering("yes")) as editor:
+            assert (await call_texts(editor))[0] == "old"
+            ran = change(terminal, HIDING)
+            result = await call_texts(editor)
+            assert (result[0], editor.shown) == ("old", [])
+            assert "perstack trust" in result[-1]
+            assert not ran.exists()
+            assert terminal.run("trust", "--yes").code == 0
+            assert (await call_texts(editor))[0] == "fresh"
+
+    wait_for(work(), 60)
+
+
+LAZY = '\n[experts.solo.skills.s]\ntype = "mcpStdioSkill"\nlazyInit = true\ncommand = "sh"\nargs = ["srv.sh"]\n'
+
+
+def test_a_file_that_a_server_runs_is_asked_about_when_it_changes(
+    terminal: Terminal, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull while perstack serves: the form says what has changed, and a later change is not covered by a yes."""
+    script = terminal.workspace / "srv.sh"
+    script.write_text("first")
+    change(terminal, LAZY)
+    terminal.as_stranger()
+    assert terminal.run("trust", "--yes").code == 0
+    assert terminal.run("trust", "--state", "--yes").code == 0
+
+    def fill(params: ElicitRequestParams) -> ElicitResult:
+        script.write_text("third")  # between the page and the yes
+        return answering("yes")(params)
+
+    async def work() -> None:
+        async with attached(terminal, era=era, fill=fill) as editor:
+            assert (await call_texts(editor))[0] == "fresh"
+            script.write_text("second")
+            result = await call_texts(editor)
+            assert "perstack trust" in result[-1]
+            (form,) = editor.shown
+            assert "since you agreed, srv.sh has changed" in form.message
+        assert "since you agreed, srv.sh has changed" in terminal.run("trust", "--show").out
 
     wait_for(work(), 60)

@@ -86,6 +86,29 @@ def test_what_a_changed_definition_executes_is_used_when_a_person_agrees(bench: 
     wait_for(person())
 
 
+def test_a_changed_definition_that_does_not_fit_is_not_agreed_to_by_a_key(bench: Bench) -> None:
+    plain = '[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n'
+    words = ", ".join(f'"word-{number}"' for number in range(200))
+    skill = f'[experts.writer.skills.evil]\ntype = "mcpStdioSkill"\ncommand = "evil-server"\nargs = [{words}]\n'
+    file = bench.workspace / "perstack.toml"
+    file.write_text(plain)
+
+    async def person() -> None:
+        host = bench.host([text("Hm.")], WRITER)
+        live = ReloadedProject(load_usable(file), TrustStore(bench.workspace / "trust"))
+        async with run_app(host, app=StartApp(host, live)) as screen:
+            await screen.sees("Writes haiku")
+            file.write_text(plain.replace("haiku", "verse") + skill)
+            await screen.sees("perstack trust")
+            await screen.sees_no("F9 uses it")
+            await screen.press("f9")
+            await screen.sees("Writes haiku")
+            assert live.open_change is not None
+        assert host.experts.get("writer").skills == ()
+
+    wait_for(person())
+
+
 def test_the_line_of_keys_fits_the_window_after_each_resize(bench: Bench) -> None:
     async def person() -> None:
         async with run_app(bench.host([text("Hm.")], WRITER)) as screen:

@@ -77,7 +77,13 @@ def test_a_tool_loop_becomes_alternating_turns() -> None:
     ]
     assert body["messages"][2]["content"] == [
         {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "text"}]},
-        {"type": "tool_result", "tool_use_id": "b", "is_error": True, "cache_control": {"type": "ephemeral"}},
+        {
+            "type": "tool_result",
+            "tool_use_id": "b",
+            "content": [{"type": "text", "text": "(no output)"}],
+            "is_error": True,
+            "cache_control": {"type": "ephemeral"},
+        },
     ]
 
 

@@ -72,11 +72,7 @@ def test_a_request_has_instruction_tools_and_contents() -> None:
     assert body["systemInstruction"] == {"parts": [{"text": "You are terse."}]}
     (tools,) = body["tools"]
     assert [tool["name"] for tool in tools["functionDeclarations"]] == ["read", "bare"]
-    assert tools["functionDeclarations"][1] == {
-        "name": "bare",
-        "description": "bare",
-        "parametersJsonSchema": {"type": "object"},
-    }
+    assert tools["functionDeclarations"][1] == {"name": "bare", "description": "bare"}
     assert body["contents"] == [{"role": "user", "parts": [{"text": "hi"}]}]
     assert "toolConfig" not in body
     assert "generationConfig" not in body

@@ -14,6 +14,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 from wire import decoded
 
+from perstack.core.runs.adaptations import Adaptation
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -407,3 +408,35 @@ def test_other_choices_and_unknown_chunks_are_passed_over() -> None:
         {"choices": [other]}, {"object": "ping"}, _chunk({"content": [{"type": "text", "text": "yes"}]}, "stop")
     )
     assert generation.reply.text == "yes"
+
+
+# --- forms that servers refuse ---------------------------------------------------------------------------------------
+
+
+def test_the_content_of_calls_is_plainer_with_each_refusal_until_it_is_a_text() -> None:
+    history = (user("hi"), ExpertMessage(contents=(call("a"),)), ToolMessage(contents=(result("a"),)))
+    refused: list[Adaptation] = []
+    found: list[object] = []
+    for form in ("empty content", "absent content", "null content", ""):
+        request = _request(*history, adaptations=tuple(refused))
+        found.append(json.loads(encode_chat(request, COMPATIBLE, {}))["messages"][2].get("content", "absent"))
+        refused.append(Adaptation(part="field", form="plain", name=form))
+    assert found == ["", "absent", None, "(no text)"]
+
+
+def test_messages_of_the_user_in_a_row_are_one_where_roles_must_alternate() -> None:
+    history = (user("one"), ExpertMessage(), user("two"), UserMessage(contents=(TextPart(text="see"), IMAGE)))
+    joined = _body(_request(*history), COMPATIBLE, BLOBS)["messages"][1:]
+    assert [part.get("text", part["type"]) for part in joined[0]["content"]] == ["one\n\ntwo", "see", "image_url"]
+    assert len(joined) == 1
+    assert len(_body(_request(*history), blobs=BLOBS)["messages"]) == 4
+
+
+def test_a_limit_is_sent_by_its_other_name_after_a_refusal_and_not_at_all_after_two() -> None:
+    first = Adaptation(part="field", form="plain", name="max_completion_tokens")
+    second = Adaptation(part="field", form="omitted", name="max_tokens")
+    sent = [
+        {"max_tokens", "max_completion_tokens"} & _body(_request(max_tokens=9, adaptations=known)).keys()
+        for known in ((), (first,), (first, second))
+    ]
+    assert sent == [{"max_completion_tokens"}, {"max_tokens"}, set()]

@@ -105,7 +105,7 @@ def test_the_reply_limit_is_sent_by_its_other_name_first() -> None:
     ("message", "forms"),
     [
         ("messages.2.content: Input should be a valid string", ["null content", "empty content"]),
-        ("messages: assistant content must not be empty", ["empty content"]),
+        ("messages: assistant content must not be empty", ["null content", "empty content"]),
         ("Invalid value for 'content': expected a string, got null.", ["null content", "empty content"]),
         ("Conversation roles must alternate user/assistant/user/assistant/...", ["consecutive users"]),
         ("Unexpected role 'user' after role 'tool'", ["user after tool"]),

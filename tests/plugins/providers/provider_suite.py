@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,14 @@ from wire_vertex import VERTEX, VERTEX_CLAUDE
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.job import Job
+from perstack.core.runs.adaptations import MAX_RUNGS, Adaptations
 from perstack.core.runs.messages import (
     History,
     Message,
     TextPart,
     UserMessage,
 )
+from perstack.engine.runs.generation import adaptations_after, adapted_request
 from perstack.errors import ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
@@ -117,6 +119,39 @@ def generate(
     return found[0], deltas, endpoint
 
 
+def climb(
+    wire: Wire, rule: Callable[[Any], str | None], request: GenerationRequest, *, status: int = 400, **setting: Any
+) -> tuple[Generation | ProviderError, Adaptations, list[Any]]:
+    """Generate as the host does at an endpoint that refuses each body for which `rule` returns words.
+
+    Return the end, the adaptations that led to it, and the bodies.
+    """
+
+    def choose(received: ReceivedRequest) -> PreparedReply:
+        words = rule(json.loads(received.body))
+        return wire.reply(HELLO) if words is None else wire.error_reply(status, words)
+
+    async def generate_adapted(provider: Provider, request: GenerationRequest) -> tuple[Any, Adaptations]:
+        for rungs_left in range(MAX_RUNGS, -1, -1):
+            try:
+                return await provider.generate(request, lambda delta: None), request.adaptations
+            except ProviderError as error:
+                found = adaptations_after(provider, request, error) if rungs_left else ()
+                if not found:
+                    return error, request.adaptations
+                request = adapted_request(request, found)
+        raise AssertionError("the last rung returns")
+
+    async def scenario() -> tuple[Generation | ProviderError, Adaptations, list[Any]]:
+        async with asyncio.timeout(30), FakeEndpoint(choose=choose) as endpoint:
+            provider = wire.provider(endpoint.url, **setting)
+            end, adaptations = await generate_adapted(provider, request)
+            await provider.close()
+            return end, adaptations, [json.loads(asked.body) for asked in endpoint.asked]
+
+    return asyncio.run(scenario())
+
+
 def body_of(wire: Wire, request: GenerationRequest, **setting: Any) -> Any:
     """Return the request body that is sent for a request."""
     return json.loads(generate(wire, wire.reply(HELLO), request, **setting)[2].asked[0].body)
@@ -129,9 +164,11 @@ def error_of(wire: Wire, reply: PreparedReply) -> ProviderError:
 
 
 @asynccontextmanager
-async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> AsyncIterator[Host]:
+async def host_in(
+    folder: Path, wire: Wire, url: str, setting: Mapping[str, Any] = {}, **overrides: Any
+) -> AsyncIterator[Host]:
     """Yield a Host with Expert `a` at a server, with a timeout of 30 seconds."""
-    config = wire.config(url)
+    config = wire.config(url, **setting)
     provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
     project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
     host = Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
@@ -142,12 +179,17 @@ async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> Async
         await host.close()
 
 
-async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
-    """Drive a whole Run at a server, with real tools, in a workspace with files a and b."""
+FILES = {name: f"found in {name}" for name in "ab"}
+
+
+async def run_at(
+    wire: Wire, url: str, query: str = "hi", files: Mapping[str, str] = FILES, **overrides: Any
+) -> tuple[Job, Seen]:
+    """Drive a whole Run at a server, with real tools, in a workspace with files."""
     seen = Seen()
     with tempfile.TemporaryDirectory() as folder:
-        for name in "ab":
-            (Path(folder) / name).write_text(f"found in {name}")
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
         async with host_in(Path(folder), wire, url, **overrides) as host:
             return await host.run("a", query, on_event=seen), seen
 
@@ -163,9 +205,12 @@ def run(wire: Wire, *replies: PreparedReply) -> tuple[Job, Seen, FakeEndpoint]:
 
 
 def run_under_rule(
-    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply
+    wire: Wire, rule: Callable[[Any], str | None], *replies: PreparedReply, **options: Any
 ) -> tuple[Job, Seen, FakeEndpoint]:
-    """Drive a whole Run at an endpoint that refuses, with status 400, each body for which `rule` returns words."""
+    """Drive a whole Run at an endpoint that refuses, with status 400, each body for which `rule` returns words.
+
+    `options` are those of `run_at`.
+    """
     rest = list(replies)
 
     def choose(request: ReceivedRequest) -> PreparedReply:
@@ -176,7 +221,7 @@ def run_under_rule(
 
     async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
         async with FakeEndpoint(choose=choose) as endpoint:
-            return *(await run_at(wire, endpoint.url)), endpoint
+            return *(await run_at(wire, endpoint.url, **options)), endpoint
 
     return asyncio.run(scenario())
 

@@ -100,10 +100,11 @@ class Scene:
         self.bodies: list[Any] = []
         self.calls = len(calls)
 
-    def run(self, attachments: Sequence[bytes] = (), *, enforced: bool = True) -> Job:
-        return asyncio.run(self._drive(attachments, enforced))
+    def run(self, attachments: Sequence[bytes] = (), *, enforced: bool = True, job_id: str | None = None) -> Job:
+        """Run a query; with the id of a Job, as its next one, in a new process's view of it."""
+        return asyncio.run(self._drive(attachments, enforced, job_id))
 
-    async def _drive(self, attachments: Sequence[bytes], enforced: bool) -> Job:
+    async def _drive(self, attachments: Sequence[bytes], enforced: bool, job_id: str | None) -> Job:
         def choose(request: ReceivedRequest) -> PreparedReply:
             body = json.loads(request.body)
             words = refusal_of_anthropic(body) if enforced else None
@@ -123,7 +124,11 @@ class Scene:
             async with Host(
                 project, workspace=self.folder, env=config.env, overrides=overrides, plugins=plugins
             ) as host:
-                job = await host.run("a", "look", on_event=self.seen, attachments=list(attachments))
+                files = list(attachments)
+                if job_id is None:
+                    job = await host.run("a", "look", on_event=self.seen, attachments=files)
+                else:
+                    job = await host.continue_job("a", "more", job_id=job_id, on_event=self.seen, attachments=files)
                 assert (await host.audit.replay(job.id)).findings == ()
                 return job
 
@@ -291,6 +296,19 @@ def test_later_requests_and_the_replay_have_the_smaller_image_that_was_recorded(
     small = media_in(scene.bodies[1])
     assert media_in(scene.bodies[2])[:1] == small
     assert len(scene.seen.of("adaptRequest")) == 1
+
+
+def test_a_medium_that_was_refused_once_is_not_sent_again_by_a_later_process(tmp_path: Path) -> None:
+    broken = noise("JPEG", (300, 200))
+    broken = broken[:200] + bytes(len(broken) - 202) + broken[-2:]  # its header and its end are whole
+    scene = Scene(tmp_path, [("image/png", picture("PNG", (7, 7))), ("image/jpeg", broken)])
+    job = scene.run()
+    assert job.status == "completed"
+    assert len(scene.refusals) == 1
+    scene.refusals.clear()
+    assert scene.run(job_id=job.id).status == "completed"
+    assert (scene.refusals, scene.sent) == ([], [picture("PNG", (7, 7))])
+    assert "[image 2.bin removed: the API could not process this image (Could not process image)." in scene.texts
 
 
 def test_a_format_whose_decoder_starts_programs_is_not_decoded() -> None:

@@ -47,6 +47,7 @@ def refusal(profile: Profile, body: Any) -> str | None:
     is_refused = {
         "null content": any(one.get("content", "absent") is None for one in replies),
         "empty content": any(one.get("content") == "" for one in messages),
+        "absent content": any("content" not in one for one in replies),
         "consecutive users": ("user", "user") in pairs,
         "user after tool": ("tool", "user") in pairs,
         "long call ids": any(not re.fullmatch("[a-zA-Z0-9]{9}", call["id"]) for call in calls),

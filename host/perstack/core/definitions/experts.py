@@ -111,7 +111,9 @@ class Iterate(Fact):
         Rule(wrong_number),
         Key("value at which the series ends; default: all iterations run", effect="narrows"),
     ] = None
-    max_iterations: Annotated[int, at_least(1), Key("maximum iterations; default 5", effect="narrows")] = 5
+    max_iterations: Annotated[
+        int, at_least(1), Key("maximum iterations; default 5", effect="narrows", widens_above=5)
+    ] = 5
     metric: Annotated[
         NonEmptyText | tuple[NonEmptyText, ...],
         NOT_EMPTY,

@@ -44,9 +44,9 @@ EMPTY: Final = "must not be empty"
 
 KeyEffect = Literal["text", "narrows", "executes", "reads", "writes", "reaches", "pays", "table"]
 """Effect of a key of a definition. `text`: what a model reads, or a choice that costs and opens nothing. `narrows`: a
-limit or a refusal. The next five act on the user's machine, data or account, and have no effect before the user has
-agreed: the key starts a program or lets one run, reads or writes files that are not of the definition's folder, reaches
-an address, or spends more than a limit says. `table`: the keys of the tables in it have the effects."""
+limit or a refusal, up to `Key.widens_above`. The next five act on the user's machine, data or account, and have no
+effect before the user has agreed: the key starts a program or lets one run, reads or writes files that are not of the
+definition's folder, reaches an address, or spends more than a limit says. `table`: its tables have them."""
 
 
 def _never(value: object) -> bool:
@@ -63,8 +63,15 @@ class Key:
     is_required: bool = False  # True if files must have the key although recorded definitions need not
     default: float | None = None  # value in force where no level has one; None if the meaning says what then holds
     zero_lifts: bool = False  # True if 0 means no limit
+    widens_above: float | None = None  # a limit that is higher, or lifted, spends more: it has the effect `pays`
     is_path: bool = False  # True if its effect ends where the path, or the address of a file, stays in the folder
     is_inert: Callable[[object], bool] = _never  # whether a value, or one item of a list, has no effect
+
+    def widens(self, value: object) -> bool:
+        """Return whether a limit spends more than the one that holds without it."""
+        if self.widens_above is None or not isinstance(value, int | float):
+            return False
+        return value > self.widens_above or (self.zero_lifts and value == 0)
 
     @property
     def text(self) -> str:

@@ -126,18 +126,34 @@ class SharedKeys(ContextKeys):
     max_steps: Annotated[
         int | None,
         at_least(0),
-        Key("maximum steps of a Job, over all its Runs", effect="narrows", default=100, zero_lifts=True),
+        Key(
+            "maximum steps of a Job, over all its Runs",
+            effect="narrows",
+            default=100,
+            zero_lifts=True,
+            widens_above=100,
+        ),
     ] = None
     max_depth: Annotated[
-        int | None, at_least(0), Key("maximum depth of nested delegates", effect="narrows", default=8, zero_lifts=True)
+        int | None,
+        at_least(0),
+        Key("maximum depth of nested delegates", effect="narrows", default=8, zero_lifts=True, widens_above=8),
     ] = None
     max_repeats: Annotated[
         int | None,
         at_least(0),
-        Key("maximum consecutive steps with the same calls and results", effect="narrows", default=10, zero_lifts=True),
+        Key(
+            "maximum consecutive steps with the same calls and results",
+            effect="narrows",
+            default=10,
+            zero_lifts=True,
+            widens_above=10,
+        ),
     ] = None
     max_retries: Annotated[
-        int | None, at_least(0), Key("maximum retries of one generation", effect="narrows", default=MAX_RETRIES)
+        int | None,
+        at_least(0),
+        Key("maximum retries of one generation", effect="narrows", default=MAX_RETRIES, widens_above=MAX_RETRIES),
     ] = None
     timeout: Annotated[
         int | None,
@@ -188,20 +204,15 @@ class SharedKeys(ContextKeys):
             fields_by_name[name] = fields_by_name.pop(name)
 
 
-def _is_about_replies(value: object) -> bool:
-    """Return whether a setting of a provider is a number or a flag, which name no address and nothing that is sent."""
-    return isinstance(value, bool | int | float)
-
-
 class ProviderSetting(Fact):
     """`[provider]`: the endpoint, and its settings as the provider's documentation names them."""
 
     provider_name: Annotated[
         NonEmptyText, Key("the endpoint's provider; `perstack plugins` lists them", effect="reaches")
     ]
-    setting: Annotated[
-        JsonObject, Key("settings that the provider's page names", effect="reaches", is_inert=_is_about_replies)
-    ] = Field(default_factory=dict)
+    setting: Annotated[JsonObject, Key("settings that the provider's page names", effect="reaches")] = Field(
+        default_factory=dict
+    )
 
 
 ProviderKey = Annotated[ProviderSetting | None, Key("the endpoint, see `[provider]`", effect="table")]

@@ -175,7 +175,9 @@ def _keys(model: type[Fact]) -> Mapping[str, Key]:
     return {
         name: part
         for name, part in pairs
-        if isinstance(part, Key) and part.effect not in _INERT and not (model is Project and name == _EXPERTS)
+        if isinstance(part, Key)
+        and (part.effect not in _INERT or part.widens_above is not None)
+        and not (model is Project and name == _EXPERTS)
     }
 
 
@@ -209,6 +211,8 @@ def _key_part(name: str, key: Key, value: object, own: Ownership) -> _Part | Non
     """Return the part of a table that one key makes up; None without an effect. A 0 is a value: no price, none kept."""
     if value is None or value is False or value in ("", (), {}):
         return None
+    if key.widens_above is not None:
+        return _Part({key.name or _alias(name): cast("JsonValue", value)}, {"pays"}) if key.widens(value) else None
     if key.effect != "table":
         active = _active(key, value, own)
         return _Part({key.name or _alias(name): active}, {key.effect}) if active or active == 0 else None
@@ -230,12 +234,17 @@ def _table_part(table: Fact, own: Ownership) -> _Part | None:
         if part is not None:
             merged.value.update(part.value)
             merged.kinds |= part.kinds
-    if isinstance(table, ProviderSetting) and own.is_vendor(table.provider_name) and "setting" not in merged.value:
+    if isinstance(table, ProviderSetting) and own.is_vendor(table.provider_name) and _is_about_replies(table):
         return None
     if not merged.value:
         return None
     merged.files = own.files(table)
     return merged
+
+
+def _is_about_replies(setting: ProviderSetting) -> bool:
+    """Return whether a vendor's settings are numbers and flags, which name no address and nothing that is sent."""
+    return all(isinstance(value, bool | int | float) for value in setting.setting.values())
 
 
 def _active(key: Key, value: object, own: Ownership) -> JsonValue:

@@ -33,6 +33,11 @@ _READERS = words_of(
     "[ [[ cat cmp comm cut diff echo egrep expr fgrep grep head jq ls md5sum printf sha256sum stat tail test wc"
 )
 """Programs that run none of their arguments: what these name is data, such as a result that is measured."""
+_FLAGS = (
+    (re.compile(r"(?:.*/)?python[\d.]*"), re.compile(r"-[bBdEiIOPqsSuvx]+")),
+    (re.compile(r"(?:.*/)?(?:ba|da|z|k)?sh"), re.compile(r"-[aefhmnuvx]+")),
+)
+"""Options without a value, of interpreters by their names. After any other the next word may be its value."""
 _MAX_DEPTH = 4
 
 Found = Iterator[tuple[str, bool]]  # paths, each with whether it is certain
@@ -47,6 +52,21 @@ def files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
     {'cd': False, 'tools': False, 'python3': False, 'check.py': True, 'tools/check.py': True}
     """
     found = _of_line(command, 0) if isinstance(command, str) else _of_words(command, 0)
+    files: dict[str, bool] = {}
+    for path, is_certain in found:
+        files[path] = is_certain or files.get(path, False)
+    return files
+
+
+def scripts_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
+    """Return the paths among those of `files_of_command` that are started, without data such as a measured result.
+
+    After a program with a folder in its name, or its script, all words of a simple command are data.
+
+    >>> dict(scripts_of_command("python3 -I check.py draft.md"))
+    {'python3': False, 'check.py': True}
+    """
+    found = _of_line(command, 0, are_data=True) if isinstance(command, str) else _of_words(command, 0, are_data=True)
     files: dict[str, bool] = {}
     for path, is_certain in found:
         files[path] = is_certain or files.get(path, False)
@@ -76,8 +96,11 @@ def _module_endings() -> Iterator[str]:
         yield from (suffix, f"/__init__{suffix}")
 
 
-def _of_line(line: str, depth: int) -> Found:
-    """Yield the files of a shell line. A line without valid quotes is split at everything that separates words."""
+def _of_line(line: str, depth: int, *, are_data: bool = False) -> Found:
+    """Yield the files of a shell line. A line without valid quotes is split at everything that separates words.
+
+    `are_data`: words after a script are.
+    """
     plain = _HERE.sub(".", line).replace("$(", " ( ").replace("`", " ; ")
     lexer = shlex.shlex(plain, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -87,7 +110,8 @@ def _of_line(line: str, depth: int) -> Found:
     except ValueError:
         words = re.split(r"[\s;&|()\"'`]+", line)
     folders = [words[index + 1] for index, word in enumerate(words[:-1]) if word in ("cd", "pushd")]
-    for path, is_certain in chain.from_iterable(_of_words(words, depth) for words in _simple_commands(words)):
+    commands = _simple_commands(words)
+    for path, is_certain in chain.from_iterable(_of_words(words, depth, are_data=are_data) for words in commands):
         yield path, is_certain
         for folder in folders if is_certain else ():
             yield from _file_in_word(join(folder, path))
@@ -107,7 +131,7 @@ def _simple_commands(words: Sequence[str]) -> Iterator[Sequence[str]]:
     yield command
 
 
-def _of_words(words: Sequence[str], depth: int) -> Found:
+def _of_words(words: Sequence[str], depth: int, *, are_data: bool = False) -> Found:
     program = words[0] if words else ""
     if program in _READERS or (program.startswith("/") and program.rpartition("/")[2] in _READERS):
         return
@@ -118,12 +142,26 @@ def _of_words(words: Sequence[str], depth: int) -> Found:
             yield from ((f"{module}{end}", True) for end in (".py", "/__init__.py", "/__main__.py"))
             continue
         if depth < _MAX_DEPTH and re.search(r"[\s;&|]", word):
-            yield from _of_line(word, depth + 1)
+            yield from _of_line(word, depth + 1, are_data=are_data)
         yield from _file_in_word(word.partition("=")[2])
         if not word.startswith("-"):
             yield from _file_in_word(word)
+            if are_data and _is_script(words, index):
+                return
         elif not word.startswith("--") and _is_certain(word[2:]):
             yield from _file_in_word(word[2:])
+
+
+def _is_script(words: Sequence[str], index: int) -> bool:
+    """Return whether a word is certainly the program, below the current folder, or its script: no option's value."""
+    if index == 0:
+        return "/" in words[0] and not words[0].startswith("/")
+    option = words[index - 1]
+    if option.startswith("-"):
+        flags = next((flags for name, flags in _FLAGS if name.fullmatch(words[0])), None)
+        if flags is None or flags.fullmatch(option) is None:
+            return False
+    return _is_certain(words[index])
 
 
 def _file_in_word(word: str) -> Found:

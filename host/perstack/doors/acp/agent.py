@@ -25,6 +25,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, open_sessions
 from perstack.doors.acp.updates import Sender, Updates, replay_updates
+from perstack.doors.shared.consent import FORM, fitted_change
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.questions import CHOICES, Form, agrees, choices_of, declines, form_of
 from perstack.doors.shared.signals import cancel_on_stop_signal
@@ -226,12 +227,17 @@ class PerstackAgent:
         change = live.open_change
         if change is None or live.is_asked:
             return
+        page = fitted_change(change, FORM)
+        if not page.is_whole:
+            live.refuse(change.digest)
+            await self._say(session, f"{page.text}\n\n")
+            return
         options = [
             schema.PermissionOption(option_id=choice, name=name, kind="allow_once" if agrees(choice) else "reject_once")
             for choice, name in CHOICES.items()
         ]
         call = schema.ToolCallUpdate(
-            tool_call_id=f"trust-{change.digest[:16]}", title=change.question, kind="other", status="pending"
+            tool_call_id=f"trust-{change.digest[:16]}", title=page.text, kind="other", status="pending"
         )
         live.is_asked = True
         try:

@@ -27,6 +27,7 @@ from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
 from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
 from perstack.doors.mcp.tools import call_tool, drives, list_tools, operations_of
 from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, serve_projects
+from perstack.doors.shared.consent import FORM, fitted_change
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
@@ -359,13 +360,16 @@ async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredRes
     held = live.open_change
     if held is None or live.is_asked or not can_ask(call.context) or not drives(call.params.name):
         return call
+    page = fitted_change(held, FORM)
+    if not page.is_whole:  # the result names the command that shows all of it
+        return call
     if uses_returned_questions(call.context):
         if call.params.request_state is not None:
             return call  # it brings the answer to another question
-        return _FORM.ask_by_result(held.question, held.digest)
+        return _FORM.ask_by_result(page.text, held.digest)
     live.is_asked = True
     try:
-        await _settle(call.project, held.digest, await _FORM.ask_now(call.context, held.question))
+        await _settle(call.project, held.digest, await _FORM.ask_now(call.context, page.text))
     finally:
         live.is_asked = False
     return call

@@ -12,10 +12,11 @@ digests that an approval is bound to (`engine.permissions.changed_files`).
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import JsonValue
 
@@ -29,6 +30,9 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
 from perstack.doors.shared.text import count
 from perstack.engine.permissions.changed_files import changed_path, content_digest
+
+if TYPE_CHECKING:
+    from perstack.engine.permissions.live_project import PendingChange
 
 RowKind = Literal["head", "argument", "note", "diff", "covers", "spent", "run"]
 
@@ -112,6 +116,12 @@ def fitted(lines: Sequence[str], room: Room, where: str, missing: str = "") -> F
     shown = (*lines[:half], left_out, *lines[max(half, len(lines) - half) :])
     cut = (line if len(line) <= width else f"{line[:width]} …" for line in shown)
     return FittedPage("\n".join((*cut, note)), is_whole=False)
+
+
+def fitted_change(change: PendingChange, room: Room) -> FittedPage:
+    """Return the question about a changed definition for a door."""
+    lines = change.question.split("\n")
+    return fitted(lines, room, f"perstack trust --config {shlex.quote(change.file)}")
 
 
 def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> ConsentPage:

@@ -27,7 +27,7 @@ from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
 from perstack.doors.tui.terminal import TerminalDriver, terminal_restored
 from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
 from perstack.doors.tui.view.input import InputHistory
-from perstack.doors.tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, problem_lines, tabs_line
+from perstack.doors.tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, change_lines, problem_lines, tabs_line
 from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.pane import JobPane
@@ -323,16 +323,23 @@ class StartApp(App[int]):
         lines: list[Line] = []
         if live is not None:
             folder = live.loaded.files[0].parent
-            lines = problem_lines(live.problem, live.open_change, folder, max(20, self.size.width - 5))
+            lines = problem_lines(live.problem, live.open_change, folder, self._problem_cells)
         self._problem.display = bool(lines)
         self._problem.styles.height = len(lines)
         self._problem.show(lines)
+
+    @property
+    def _problem_cells(self) -> int:
+        return max(20, self.size.width - 5)
 
     async def action_agree(self) -> None:
         """Accept a changed definition that executes something new."""
         change = None if self.live is None else self.live.open_change
         if self.live is None or change is None:
             self.notify(nothing_held(self.live), markup=False)
+            return
+        if change_lines(change, self.live.loaded.files[0].parent, self._problem_cells) is None:
+            self.notify(change.note.text_for(tui_phrase), markup=False)
             return
         try:
             is_used = await asyncio.to_thread(self.live.agree, change.digest)

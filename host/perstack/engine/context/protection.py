@@ -24,7 +24,7 @@ from perstack.core.base.file_names import STATE_FOLDER
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
-from perstack.system.user import USER_DIRECTORIES, user_directory
+from perstack.system.user import user_directories
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,11 @@ def protection_of(
     projects = tuple(projects)
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
     return Protection(
-        tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_folders(env)))),
+        tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_directories(os.environ, env)))),
         tuple(dict.fromkeys(secret)),
         tuple(dict.fromkeys(definitions)),
         tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
     )
-
-
-def user_folders(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the user's folders of perstack, as this process and as its `.env` files name them."""
-    for variables in (os.environ, env):
-        yield from (user_directory(kind, variables) for kind in USER_DIRECTORIES)
 
 
 def _definitions(project: Project) -> Iterator[str | Path]:
@@ -85,7 +79,7 @@ def _programs(
     files: dict[str, bool] = {}
     entries: list[str] = []
     for command in commands:
-        files |= words_of_command(command).started
+        files |= words_of_command(command).protected
     named = (*rules, *(rule for project in projects for rule in _allowed(project)))
     if named:  # the reader of rules and its grammar of shells take 10 ms to import
         from perstack.core.permissions.rule_programs import programs_named_by
@@ -94,7 +88,7 @@ def _programs(
     folders, writable = [workspace], list[str]()
     for project in projects:
         for words in _files_of(project):
-            files |= words.started
+            files |= words.protected
             entries += words.entries
         folders += [] if project.path is None else [Path(project.path).absolute().parent]
         writable += () if project.sandbox is None else project.sandbox.writable

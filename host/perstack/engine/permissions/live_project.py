@@ -13,7 +13,7 @@ from typing import TypeAlias
 from perstack.config.load import LoadedProject, load_usable
 from perstack.config.project import is_named
 from perstack.config.source import TooMuch, matches
-from perstack.config.trust import TrustStore, folder_of, ownership_of, page_of
+from perstack.config.trust import TrustStore, folder_of, ownership_of, place_of
 from perstack.core.definitions.trust_items import IsVendor, TrustItem, digests_of, items_to_trust
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError
@@ -69,15 +69,15 @@ class PendingChange:
     @property
     def question(self) -> str:
         """The question for a person."""
-        lines = "\n".join(f"+{line[1:]}" for line in self.page)
-        return f"perstack: {self.file}, or a file that it runs, has changed, and would now do:\n{lines}\nUse it?"
+        head = f"perstack: {self.file} has changed, or a file that it runs, and would now execute or reach:"
+        return "\n".join((head, *(f"+ {line}" for line in self.page), "Use it?"))
 
     @property
     def note(self) -> Note:
         """A notice for users of the previous definition, possibly a model: it contains no command and no address."""
         changes = ", ".join(dict.fromkeys(f"{', '.join(item.kinds)} ({item.place})" for item in self.new))
         return Note(
-            f"{self.file} has changed what is executed: {changes}."
+            f"{self.file} has changed what is executed, or a file that it runs has changed: {changes}."
             " Until a person agrees, the definition of before is used",
             (Trust(str(Path(self.file).parent)),),
         )
@@ -169,11 +169,12 @@ class ReloadedProject:
         if not new:
             self._use(loaded, items)
             return True
-        pending = PendingChange(str(loaded.files[0]), loaded, items, new, tuple(page_of(new, record)))
+        page = tuple(f"{item.shown} ({place_of(item, record)})" for item in new)
+        pending = PendingChange(str(loaded.files[0]), loaded, items, new, page)
         is_news = self.pending_change is None or self.pending_change.digest != pending.digest
         self.pending_change, self.problem = pending, pending.note
         if is_news:
-            self._report("\n".join((str(pending.note), *(f"  +{line[1:]}" for line in pending.page))), pending.note)
+            self._report("\n".join((str(pending.note), *(f"  + {line}" for line in pending.page))), pending.note)
         return False
 
     def _use(self, loaded: LoadedProject, items: Iterable[TrustItem]) -> None:

@@ -23,7 +23,7 @@ import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
@@ -31,7 +31,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, Validati
 from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.adaptations import Adaptations, adapted_message, names_in, of_messages
 from perstack.core.runs.messages import (
     BlobPart,
@@ -41,6 +40,7 @@ from perstack.core.runs.messages import (
     Message,
     ProviderToolPart,
     ReplyPart,
+    ThinkingPart,
     ToolCallPart,
     ToolResultPart,
     blobs_of,
@@ -48,7 +48,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
-from perstack.ports.provider import BlobReader, GenerationRequest
+from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 from perstack.support.http.errors import bad_response
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
@@ -101,17 +101,6 @@ def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"
     if budget <= BUDGET_TOKENS["low"]:
         return "low"
     return "medium" if budget <= medium else "high"
-
-
-def tool_label(spec: ToolSpec) -> JsonObject:
-    """Return a tool's name, and its description if it has one."""
-    description: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"name": spec.name, **description}
-
-
-def tool_schema(spec: ToolSpec) -> JsonObject:
-    """Return the schema of a tool's arguments. Every vendor requires a type, which MCP servers may omit."""
-    return {"type": "object", **spec.input_schema}
 
 
 class ProviderToolBlocks:
@@ -229,6 +218,11 @@ def to_bytes(body: JsonObject) -> bytes:
     """Return compact UTF-8 JSON with keys in the given order: equal requests give equal bytes."""
     # lone surrogates in a model's or a tool's broken text cannot be encoded in UTF-8
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has no printing character: several endpoints refuse such a text, or one that is empty."""
+    return not any(char.isprintable() and not char.isspace() for char in text)
 
 
 def is_text(mime_type: str) -> bool:
@@ -409,13 +403,55 @@ def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], m
     function.
     """
     adaptations = of_messages(request.adaptations)
+    key = (key, request.model)
     existing = request.memo.get(key)
     if isinstance(existing, kind) and existing.is_continued_by(request.messages) and existing.accepts(adaptations):
         return existing
-    encoder = kind(make())
+    encoder = kind(_write_own(make(), request.model))
     encoder.accepts(adaptations)
     request.memo[key] = encoder
     return encoder
+
+
+def _write_own(write: Write, model: str) -> Write:
+    def write_own(message: Message, blobs: Mapping[str, bytes]) -> Iterable[JsonObject]:
+        return write(_without_other_models(message, model) if isinstance(message, ExpertMessage) else message, blobs)
+
+    return write_own
+
+
+def signed_by(generation: Generation, model: str) -> Generation:
+    """Return a reply whose signatures name the model that made them: others refuse them, also of the same vendor."""
+    contents = tuple(_signed_part(part, model) for part in generation.reply.contents)
+    if contents == generation.reply.contents:
+        return generation
+    return replace(generation, reply=ExpertMessage(contents=contents))
+
+
+def _signed_part(part: ReplyPart, model: str) -> ReplyPart:
+    if not isinstance(part, ThinkingPart | ToolCallPart) or part.opaque is None:
+        return part
+    opaque = {name: {**data, "model": model} if isinstance(data, dict) else data for name, data in part.opaque.items()}
+    return part.model_copy(update={"opaque": opaque})
+
+
+def _without_other_models(reply: ExpertMessage, model: str) -> ExpertMessage:
+    """Return a reply without the thinking, and the signatures of calls, that another model made."""
+    if not any(_is_of_other_model(part, model) for part in reply.contents):
+        return reply
+    parts = (
+        part.model_copy(update={"opaque": None}) if _is_of_other_model(part, model) else part
+        for part in reply.contents
+        if not (isinstance(part, ThinkingPart) and _is_of_other_model(part, model))
+    )
+    return ExpertMessage(contents=tuple(parts))
+
+
+def _is_of_other_model(part: ReplyPart, model: str) -> bool:
+    if not isinstance(part, ThinkingPart | ToolCallPart) or part.opaque is None:
+        return False
+    makers = (data.get("model") for data in part.opaque.values() if isinstance(data, dict))
+    return any(maker not in (None, model) for maker in makers)
 
 
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:

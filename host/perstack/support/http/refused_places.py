@@ -29,7 +29,7 @@ _MAX_ECHO_SEARCH_CHARS = 2_000_000
 
 
 def places_in(answer: str) -> str:
-    """Return the places that an answer names in fields of its own, one in a line: `param`, `loc` of pydantic's errors."""
+    """Return the places that an answer names in fields of its own: `param`, `loc` of pydantic's errors."""
     places = (match[1] or ".".join(_STEP.findall(match[2])) for match in _NAMED.finditer(answer))
     return "\n".join(f"param: {place}" for place in places)
 
@@ -111,7 +111,9 @@ def values_along(body: Mapping[str, JsonValue], place: Place) -> Iterator[JsonVa
     """Yield the value at each step of a place, from the outermost to the innermost."""
     value: JsonValue = dict(body)
     for step in place:
-        if (isinstance(value, dict) and isinstance(step, str)) or (isinstance(value, list) and isinstance(step, int)):
+        if isinstance(value, dict):
+            value = value[str(step)]
+        elif isinstance(value, list) and isinstance(step, int):
             value = value[step]
         yield value
 

@@ -139,7 +139,7 @@ def call(name: str, params: dict) -> dict | None:
             return text("{}", structuredContent={"n": "not a number"})
         case _:
             data = base64.b64encode(b"bytes").decode()
-            pdf = base64.b64encode(b"%PDF-bytes").decode()
+            document = base64.b64encode(b"%PDF-bytes").decode()
             return {
                 "content": [
                     {"type": "text", "text": "words"},
@@ -148,7 +148,10 @@ def call(name: str, params: dict) -> dict | None:
                     {"type": "image", "data": "@@", "mimeType": "image/png"},
                     {"type": "resource_link", "uri": "file:///a", "name": "a", "description": "the a"},
                     {"type": "resource", "resource": {"uri": "file:///t", "text": "inside"}},
-                    {"type": "resource", "resource": {"uri": "file:///b", "blob": pdf, "mimeType": "application/pdf"}},
+                    {
+                        "type": "resource",
+                        "resource": {"uri": "file:///b", "blob": document, "mimeType": "application/pdf"},
+                    },
                 ],
                 "structuredContent": {"n": 1},
             }

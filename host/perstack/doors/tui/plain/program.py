@@ -11,7 +11,7 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.consent import TERMINAL, page_of
+from perstack.doors.shared.consent import TERMINAL, fitted_change, page_of
 from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import plain_phrase
@@ -466,6 +466,8 @@ class PlainProgram:
         change = None if self.live is None else self.live.open_change
         if self.live is None or change is None:
             self.put(nothing_held(self.live))
+        elif not (page := fitted_change(change, TERMINAL)).is_whole:
+            self.put(page.text)
         elif await asyncio.to_thread(self.live.agree, change.digest):
             self.host.use(self.live.loaded.project)
             self.put("the changed definition is in force")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from perstack.config.load import LoadedProject
+from perstack.doors.shared.consent import TERMINAL, fitted_change
 from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
@@ -158,4 +159,7 @@ async def _follow_definitions(program: PlainProgram, live: ReloadedProject) -> N
             change = live.open_change
             if change is not None and change.digest != offered_digest:
                 offered_digest = change.digest
-                program.put("> /agree uses the changed definition; until then the one of before is used")
+                page = fitted_change(change, TERMINAL)
+                program.put(page.text)
+                if page.is_whole:
+                    program.put("> /agree uses the changed definition; until then the one of before is used")

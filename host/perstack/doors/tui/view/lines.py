@@ -124,20 +124,30 @@ _MAX_PROBLEM_LINES = 8
 def problem_lines(problem: Note | None, change: PendingChange | None, folder: Path, width: int) -> list[Line]:
     """Return the problem, located relative to the folder, or the held change and how to accept it."""
     if change is not None:
-        first, *more_lines = change.question.splitlines()
-        texts = [
-            first.removeprefix("perstack: "),
-            *more_lines[:-1],
-            "F9 uses it; until then the definition of before is used.",
-        ]
+        lines = change_lines(change, folder, width)
+        if lines is None:
+            lines = _shortened(change.note.text_for(tui_phrase), folder, width)
+        else:
+            lines += wrap("F9 uses it; until then the definition of before is used.", width)
     elif problem is not None:
-        texts = problem.text_for(tui_phrase).splitlines()
+        lines = _shortened(problem.text_for(tui_phrase), folder, width)
     else:
         return []
-    lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
-    if len(lines) > _MAX_PROBLEM_LINES:
-        lines = [*lines[: _MAX_PROBLEM_LINES - 1], "… `perstack validate` says all of it"]
     return [(Span(line, "" if index else "warn"),) for index, line in enumerate(lines)]
+
+
+def change_lines(change: PendingChange, folder: Path, width: int) -> list[str] | None:
+    """Return all that a held change would do; None if it does not fit, so that nobody can agree to it here."""
+    texts = change.question.removeprefix("perstack: ").splitlines()[:-1]
+    lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
+    return lines if len(lines) < _MAX_PROBLEM_LINES else None
+
+
+def _shortened(text: str, folder: Path, width: int) -> list[str]:
+    lines = [line for part in text.splitlines() for line in wrap(part.replace(f"{folder}/", ""), width)]
+    if len(lines) > _MAX_PROBLEM_LINES:
+        return [*lines[: _MAX_PROBLEM_LINES - 1], "… `perstack validate` says all of it"]
+    return lines
 
 
 MARKS: dict[str, tuple[str, Style]] = {
