@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from perstack.core.runs.adaptations import Adaptation, Adaptations, new_adaptations, of_messages
 from perstack.core.runs.events import AdaptRequest
-from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, readable_medium
+from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, medium_noun, readable_medium
 from perstack.core.runs.media_limits import MediaLimits, Medium, problem_of, too_large_together, too_many
 from perstack.core.runs.messages import BlobPart, History, Message, ResultContent, TextPart, blobs_of
 from perstack.engine.runs.job_context import RunContext
@@ -182,7 +182,8 @@ class MediaFitting:
         except TimeoutError:
             return self._text(medium, f"{problem}; making it smaller takes longer than {_DECODING_TIMEOUT_S} s")
         sha256 = await self._blobs.put(smaller.data)
-        self._notices.append(f"an image is sent as {len(smaller.data):,} bytes of {smaller.mime_type}: {problem}")
+        noun = medium_noun(part.mime_type, part.name)
+        self._notices.append(f"{noun} is sent as {len(smaller.data):,} bytes of {smaller.mime_type}: {problem}")
         changes = {"sha256": sha256, "mime_type": smaller.mime_type, "size": len(smaller.data)}
         return _substitute(medium, part.model_copy(update=changes))
 
