@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pictures import ENCRYPTED_PDF, PDF, animation, picture
 
 from perstack.core.runs.media import MediaFacts, declared_type, defect_of, facts_of, media_type, readable_medium
-from perstack.core.runs.media_limits import MediaLimits, Medium, problem_of, too_large_together, too_many
+from perstack.core.runs.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
 from perstack.core.runs.messages import BlobPart, TextPart
 
 _HEADS = (
@@ -79,9 +79,9 @@ def test_headers_tell_animations_pages_and_encryption() -> None:
     assert facts_of("image/png", picture()[:-12]).oddity == "its end is missing"
 
 
-def _medium(number: int, size: int, kind: str = "image/png", pages: int = 0) -> Medium:
+def _medium(number: int, size: int, kind: str = "image/png", pages: int = 0) -> SentMedium:
     part = BlobPart(sha256=str(number), mime_type=kind, size=size)
-    return Medium(part.sha256, part, MediaFacts(kind, size, pages=pages))
+    return SentMedium(part.sha256, part, MediaFacts(kind, size, pages=pages))
 
 
 _media = st.lists(
@@ -91,7 +91,7 @@ _media = st.lists(
 
 
 @given(_media)
-def test_what_is_left_of_a_request_is_within_the_limits_and_is_the_newest(media: list[Medium]) -> None:
+def test_what_is_left_of_a_request_is_within_the_limits_and_is_the_newest(media: list[SentMedium]) -> None:
     limits = MediaLimits(max_images=10, max_pdfs=5, max_pdf_pages=100, max_request_bytes=20_000_000)
     left_out = too_many(media, limits)
     media = [medium for medium in media if medium.name not in left_out]

@@ -61,7 +61,7 @@ def smaller_image(data: bytes, *, max_side: int | None, max_pixels: int | None, 
             with Image.open(BytesIO(data), formats=_FORMATS) as image:
                 return _written(image, max_side, max_pixels, max_bytes, is_large=_is_large(data, max_bytes))
     except UnidentifiedImageError:
-        raise UnreadableImage("its format is not one that can be decoded here") from None
+        raise UnreadableImage("its format cannot be decoded here") from None
     except UnreadableImage:
         raise
     # decoders of foreign bytes raise nearly anything
@@ -98,9 +98,9 @@ def _written(
 
 
 def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None, *, is_large: bool) -> tuple[int, int]:
-    """Return the size in pixels that an image gets, with the same proportions."""
+    """Return the size in pixels that an image gets, with its proportions."""
     width, height = size
-    if not is_large and _fits(size, max_side, max_pixels):
+    if not is_large and _is_within(size, max_side, max_pixels):
         return size
     side = min(SMALLER_SIDE_PIXELS, max_side or SMALLER_SIDE_PIXELS)
     scale = min(1.0, side / max(width, height))
@@ -109,7 +109,7 @@ def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None,
     return max(1, int(width * scale)), max(1, int(height * scale))
 
 
-def _fits(size: tuple[int, int], max_side: int | None, max_pixels: int | None) -> bool:
+def _is_within(size: tuple[int, int], max_side: int | None, max_pixels: int | None) -> bool:
     width, height = size
     return (max_side is None or max(width, height) <= max_side) and (max_pixels is None or width * height <= max_pixels)
 

@@ -16,14 +16,14 @@ from pictures import (
     ENCRYPTED_PDF,
     PDF,
     SHOWING,
-    Showing,
+    MediaSkill,
     animation,
     as_image,
     media_in,
     noise,
     picture,
+    rotated_jpeg,
     texts_in,
-    turned,
 )
 from wire import Said
 from wire_anthropic import ANTHROPIC
@@ -94,7 +94,7 @@ class Scene:
 
     def __init__(self, folder: Path, *calls: Sequence[tuple[str, bytes]], is_error: bool = False) -> None:
         self.folder = folder
-        self.showing = Showing(*calls, is_error=is_error)
+        self.showing = MediaSkill(*calls, is_error=is_error)
         self.seen = Seen()
         self.refusals: list[str] = []
         self.bodies: list[Any] = []
@@ -153,7 +153,7 @@ class Scene:
         ("image/png", noise("PNG", (2_400, 1_600)), (2_000, 1_333)),
         ("image/jpeg", noise("JPEG", (4_000, 3_000), quality=95), (2_000, 1_500)),
         ("image/jpeg", picture("JPEG", (300, 200), "CMYK"), (300, 200)),
-        ("image/jpeg", turned((9_000, 90)), (20, 2_000)),
+        ("image/jpeg", rotated_jpeg((9_000, 90)), (20, 2_000)),
         ("image/tiff", picture("TIFF", (30, 20)), (30, 20)),
         ("image/bmp", picture("BMP", (30, 20)), (30, 20)),
         ("image/avif", picture("AVIF", (32, 20)), (32, 20)),
@@ -182,7 +182,7 @@ def test_an_image_that_is_refused_as_it_is_is_sent_so_that_it_is_taken(
         ("image/png", picture("PNG", (8_000, 20))),
         ("image/gif", animation()),
         ("image/webp", animation("WEBP")),
-        ("image/jpeg", turned((40, 20))),
+        ("image/jpeg", rotated_jpeg((40, 20))),
         ("application/pdf", PDF),
     ],
 )
@@ -211,7 +211,7 @@ def test_the_bytes_tell_the_type(tmp_path: Path, kind: str, data: bytes) -> None
         ("image/svg+xml", b"<svg xmlns='x'><text>Quarterly</text></svg>", "<text>Quarterly</text>"),
         ("image/png", picture("PNG", (12_000, 12_000), "1"), "more than the 120,000,000 pixels"),
         ("image/tiff", picture("TIFF", (300, 200))[:2_000], "it cannot be decoded"),
-        ("image/heic", b"\0\0\0\x18ftypheic" + bytes(300), "its format is not one that can be decoded here"),
+        ("image/heic", b"\0\0\0\x18ftypheic" + bytes(300), "its format cannot be decoded here"),
         ("application/pdf", ENCRYPTED_PDF, "[document 1.bin left out: it is encrypted"),
         ("application/pdf", PDF + b"/Type/Page " * 700, "it has 701 pages, and the endpoint takes 600"),
     ],
@@ -312,7 +312,7 @@ def test_a_medium_that_was_refused_once_is_not_sent_again_by_a_later_process(tmp
 
 
 def test_a_format_whose_decoder_starts_programs_is_not_decoded() -> None:
-    with pytest.raises(images.UnreadableImage, match="not one that can be decoded here"):
+    with pytest.raises(images.UnreadableImage, match="format cannot be decoded here"):
         images.smaller_image(
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", max_side=8, max_pixels=None, max_bytes=None
         )
