@@ -34,10 +34,6 @@ class UnreadableImage(PerstackError):
     """An image that cannot be decoded here, with the reason."""
 
 
-class MissingPillow(UnreadableImage):
-    """An image that could perhaps be decoded if Pillow was installed."""
-
-
 @dataclass(frozen=True, slots=True)
 class SmallerImage:
     """An image as PNG or JPEG."""
@@ -54,7 +50,7 @@ def smaller_image(data: bytes, *, max_side: int | None, max_pixels: int | None, 
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise MissingPillow("making it fit needs Pillow, which is not installed (pip install pillow)") from None
+        raise UnreadableImage("making it fit needs Pillow, which is not installed (pip install pillow)") from None
     try:
         with _ONE_AT_A_TIME, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings of odd files, and of sizes, which are limited here

@@ -223,10 +223,10 @@ def test_what_nobody_can_see_is_told_as_text(tmp_path: Path, kind: str, data: by
     assert words in scene.texts
 
 
-def test_a_truncated_image_is_tried_and_then_told_as_text(tmp_path: Path) -> None:
+def test_the_endpoint_decides_about_a_truncated_image(tmp_path: Path) -> None:
     scene = Scene(tmp_path, [("image/png", noise("PNG", (400, 300))[:90_000])])
-    assert (scene.run().status, scene.refusals, scene.sent) == ("completed", [], [])
-    assert "left out: its end is missing; it cannot be decoded" in scene.texts
+    assert (scene.run().status, len(scene.refusals), scene.sent) == ("completed", 1, [])
+    assert "[image 1.bin removed: the API could not process this image (Could not process image)." in scene.texts
 
 
 def test_an_image_of_a_failed_call_follows_the_results(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from perstack.engine.runs.job_context import RunContext
 from perstack.errors import NotFound
 from perstack.ports.provider import BlobReader, Provider
 from perstack.ports.skill import BlobStore, ToolResult
-from perstack.support.images import MissingPillow, UnreadableImage, smaller_image
+from perstack.support.images import UnreadableImage, smaller_image
 from perstack.system.user import notice
 
 # Results of tools.
@@ -175,9 +175,9 @@ class MediaFitting:
                 ),
                 _DECODING_TIMEOUT_S,
             )
-        except MissingPillow as error:
-            return None if problem == facts.oddity else self._text(medium, f"{problem}; {error}")
         except UnreadableImage as error:
+            if problem == facts.oddity:
+                return None  # the endpoint's decoder may be better than ours
             return self._text(medium, f"{problem}; {error}")
         except TimeoutError:
             return self._text(medium, f"{problem}; making it smaller takes longer than {_DECODING_TIMEOUT_S} s")
