@@ -35,7 +35,7 @@ def _types(limits: MediaLimits) -> str:
 
 
 def _image(limits: MediaLimits) -> str:
-    return _joined(
+    return _join_limits(
         (limits.max_image_base64_bytes, "{:,} bytes in base64"),
         (limits.max_side_pixels, "{:,} pixels a side"),
         (limits.max_side_pixels_of_many, f"{{:,}} a side with more than {limits.many_images} images"),
@@ -44,11 +44,11 @@ def _image(limits: MediaLimits) -> str:
 
 
 def _pdf(limits: MediaLimits) -> str:
-    return _joined((limits.max_pdf_bytes, "{:,} bytes"), (not limits.takes_encrypted_pdfs, "not encrypted"))
+    return _join_limits((limits.max_pdf_bytes, "{:,} bytes"), (not limits.takes_encrypted_pdfs, "not encrypted"))
 
 
 def _request(limits: MediaLimits) -> str:
-    return _joined(
+    return _join_limits(
         (limits.max_request_bytes, "{:,} bytes"),
         (limits.max_images, "{:,} images"),
         (limits.max_pdfs, "{:,} PDFs"),
@@ -56,7 +56,7 @@ def _request(limits: MediaLimits) -> str:
     )
 
 
-def _joined(*limits: tuple[int | None, str]) -> str:
+def _join_limits(*limits: tuple[int | None, str]) -> str:
     return ", ".join(words.format(value) for value, words in limits if value)
 
 

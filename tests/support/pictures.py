@@ -49,7 +49,7 @@ def animation(form: str = "GIF") -> bytes:
     return output.getvalue()
 
 
-def turned(size: tuple[int, int]) -> bytes:
+def rotated_jpeg(size: tuple[int, int]) -> bytes:
     """Return a JPEG whose metadata say that it lies on its side."""
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -62,7 +62,7 @@ def as_image(data: bytes) -> Image.Image:
     return image
 
 
-class Showing(SkillFactory, SkillSession):
+class MediaSkill(SkillFactory, SkillSession):
     """A skill `showing` whose tool `show` returns media, given with the type that it calls each, one list a call."""
 
     name = "showing"

@@ -34,10 +34,6 @@ class UnreadableImage(PerstackError):
     """An image that cannot be decoded here, with the reason."""
 
 
-class MissingPillow(UnreadableImage):
-    """An image that could perhaps be decoded if Pillow was installed."""
-
-
 @dataclass(frozen=True, slots=True)
 class SmallerImage:
     """An image as PNG or JPEG."""
@@ -54,14 +50,14 @@ def smaller_image(data: bytes, *, max_side: int | None, max_pixels: int | None, 
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise MissingPillow("making it fit needs Pillow, which is not installed (pip install pillow)") from None
+        raise UnreadableImage("making it fit needs Pillow, which is not installed (pip install pillow)") from None
     try:
         with _ONE_AT_A_TIME, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings of odd files, and of sizes, which are limited here
             with Image.open(BytesIO(data), formats=_FORMATS) as image:
                 return _written(image, max_side, max_pixels, max_bytes, is_large=_is_large(data, max_bytes))
     except UnidentifiedImageError:
-        raise UnreadableImage("its format is not one that can be decoded here") from None
+        raise UnreadableImage("its format cannot be decoded here") from None
     except UnreadableImage:
         raise
     # decoders of foreign bytes raise nearly anything
@@ -89,7 +85,7 @@ def _written(
         size = (size[1], size[0])
     for _ in range(_MAX_ROUNDS):
         if picture.size != size:
-            picture = picture.resize(size, reducing_gap=2.0)
+            picture = picture.resize(size, reducing_gap=2.0)  # pyright: ignore[reportUnknownMemberType] - needs numpy
         result = _first_that_fits(picture, max_bytes, is_lossless=is_lossless)
         if result is not None:
             return result
@@ -98,9 +94,9 @@ def _written(
 
 
 def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None, *, is_large: bool) -> tuple[int, int]:
-    """Return the size in pixels that an image gets, with the same proportions."""
+    """Return the size in pixels that an image gets, with its proportions."""
     width, height = size
-    if not is_large and _fits(size, max_side, max_pixels):
+    if not is_large and _is_within(size, max_side, max_pixels):
         return size
     side = min(SMALLER_SIDE_PIXELS, max_side or SMALLER_SIDE_PIXELS)
     scale = min(1.0, side / max(width, height))
@@ -109,7 +105,7 @@ def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None,
     return max(1, int(width * scale)), max(1, int(height * scale))
 
 
-def _fits(size: tuple[int, int], max_side: int | None, max_pixels: int | None) -> bool:
+def _is_within(size: tuple[int, int], max_side: int | None, max_pixels: int | None) -> bool:
     width, height = size
     return (max_side is None or max(width, height) <= max_side) and (max_pixels is None or width * height <= max_pixels)
 
@@ -123,7 +119,8 @@ def _upright(image: Image) -> Image:
     if turned.mode in ("L", "RGB", "RGBA"):
         return turned
     if turned.mode.startswith(("I", "F")):  # 16 bits and more, which a conversion would cut off
-        return ImageOps.autocontrast(turned.convert("F").point(lambda value: value / 256).convert("L"))
+        grey = turned.convert("F").point(lambda value: value / 256)  # pyright: ignore[reportUnknownMemberType] - numpy
+        return ImageOps.autocontrast(grey.convert("L"))
     has_transparency = turned.has_transparency_data
     return turned.convert("RGBA" if has_transparency else "RGB")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hosts import wait_for
+from pictures import picture
 from provider_capabilities import pdf
 from provider_suite import WIRES, host_in
 from wire import Said, Wire
@@ -24,10 +25,10 @@ from perstack.toolkit import Blob
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
 
 IMAGES = {
-    "image/png": b"\x89PNG\r\n\x1a\n",
-    "image/jpeg": b"\xff\xd8\xff",
-    "image/webp": b"RIFF\0\0\0\0WEBP",
-    "image/gif": b"GIF89a",
+    "image/png": picture("PNG"),
+    "image/jpeg": picture("JPEG"),
+    "image/webp": picture("WEBP"),
+    "image/gif": picture("GIF"),
 }
 PDF = b"%PDF-1.7\n"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts import Seen, expert, project_of
-from pictures import PDF, SHOWING, Showing, as_image, media_in, picture, texts_in
+from pictures import PDF, SHOWING, MediaSkill, as_image, media_in, picture, texts_in
 from provider_suite import capability
 from wire import Said, Wire
 
@@ -29,7 +29,9 @@ _DONE = Said("all done")
 Rule = Callable[[Any], str | None]
 
 
-def shown(wire: Wire, kind: str, data: bytes, rule: Rule = lambda body: None, *, is_error: bool = False) -> list[Any]:
+def bodies_with(
+    wire: Wire, kind: str, data: bytes, rule: Rule = lambda body: None, *, is_error: bool = False
+) -> list[Any]:
     """Drive a Run whose tool returns a medium, to its end. Return the bodies of the requests after the call."""
 
     async def scenario() -> list[Any]:
@@ -54,7 +56,7 @@ def shown(wire: Wire, kind: str, data: bytes, rule: Rule = lambda body: None, *,
                     workspace=Path(folder),
                     env=config.env,
                     overrides=Overrides(open=True),
-                    plugins=[Showing([(kind, data)], is_error=is_error)],
+                    plugins=[MediaSkill([(kind, data)], is_error=is_error)],
                 )
                 async with host:
                     job = await host.run("a", "look", on_event=seen)
@@ -75,7 +77,7 @@ def _cell(data: bytes, sent: list[bytes]) -> str:
 @capability("An image of 9,000 × 20 pixels")
 def wide(wire: Wire) -> str:
     data = picture("PNG", (9_000, 20))
-    (body,) = shown(wire, "image/png", data)
+    (body,) = bodies_with(wire, "image/png", data)
     sent = media_in(body)
     cell = _cell(data, sent)
     if cell == "as image/png":
@@ -87,7 +89,7 @@ def wide(wire: Wire) -> str:
 @capability("A JPEG that a tool calls a PNG")
 def misnamed(wire: Wire) -> str:
     data = picture("JPEG", (40, 40))
-    (body,) = shown(wire, "image/png", data)
+    (body,) = bodies_with(wire, "image/png", data)
     assert not any("image/png" in text for text in texts_in(body))
     return _cell(data, media_in(body))
 
@@ -95,25 +97,25 @@ def misnamed(wire: Wire) -> str:
 @capability("A bitmap (BMP)")
 def bitmap(wire: Wire) -> str:
     data = picture("BMP", (40, 40))
-    (body,) = shown(wire, "image/bmp", data)
+    (body,) = bodies_with(wire, "image/bmp", data)
     sent = media_in(body)
     assert not sent or as_image(sent[0]).size == (40, 40)
     return _cell(data, sent)
 
 
 @capability("A broken image")
-def broken(wire: Wire) -> str:
-    (body,) = shown(wire, "image/png", b"\x89PNG not an image at all\xff")
+def unreadable_image(wire: Wire) -> str:
+    (body,) = bodies_with(wire, "image/png", b"\x89PNG not an image at all\xff")
     assert any("image 1.bin could not be read: its bytes are in no known format" in text for text in texts_in(body))
     assert not media_in(body)
     return "a text in its place"
 
 
-def _refused(wire: Wire, kind: str, data: bytes, words: str) -> str:
+def _cell_of_refusal(wire: Wire, kind: str, data: bytes, words: str) -> str:
     def rule(body: Any) -> str | None:
         return words if data in media_in(body) else None
 
-    bodies = shown(wire, kind, data, rule)
+    bodies = bodies_with(wire, kind, data, rule)
     if len(bodies) == 1:
         assert not media_in(bodies[0])
         return "as a line of text"
@@ -126,12 +128,12 @@ def _refused(wire: Wire, kind: str, data: bytes, words: str) -> str:
 
 @capability("An image that the endpoint refuses")
 def refused_image(wire: Wire) -> str:
-    return _refused(wire, "image/png", picture("PNG", (40, 40)), "Could not process image")
+    return _cell_of_refusal(wire, "image/png", picture("PNG", (40, 40)), "Could not process image")
 
 
 @capability("A PDF that the endpoint refuses")
 def refused_document(wire: Wire) -> str:
-    return _refused(wire, "application/pdf", PDF, "The PDF specified was not valid")
+    return _cell_of_refusal(wire, "application/pdf", PDF, "The PDF specified was not valid")
 
 
 @capability("An image of a failed call")
@@ -151,5 +153,5 @@ def of_failed_call(wire: Wire) -> str:
         ]
         return "all content must be type 'text' if 'is_error' is true" if media_in(failed) else None
 
-    (body,) = shown(wire, "image/png", data, rule, is_error=True)
+    (body,) = bodies_with(wire, "image/png", data, rule, is_error=True)
     return _cell(data, media_in(body))

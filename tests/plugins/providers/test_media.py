@@ -16,14 +16,14 @@ from pictures import (
     ENCRYPTED_PDF,
     PDF,
     SHOWING,
-    Showing,
+    MediaSkill,
     animation,
     as_image,
     media_in,
     noise,
     picture,
+    rotated_jpeg,
     texts_in,
-    turned,
 )
 from wire import Said
 from wire_anthropic import ANTHROPIC
@@ -94,16 +94,17 @@ class Scene:
 
     def __init__(self, folder: Path, *calls: Sequence[tuple[str, bytes]], is_error: bool = False) -> None:
         self.folder = folder
-        self.showing = Showing(*calls, is_error=is_error)
+        self.showing = MediaSkill(*calls, is_error=is_error)
         self.seen = Seen()
         self.refusals: list[str] = []
         self.bodies: list[Any] = []
         self.calls = len(calls)
 
-    def run(self, attachments: Sequence[bytes] = (), *, enforced: bool = True) -> Job:
-        return asyncio.run(self._drive(attachments, enforced))
+    def run(self, attachments: Sequence[bytes] = (), *, enforced: bool = True, job_id: str | None = None) -> Job:
+        """Run a query; with the id of a Job, as its next one, in a new process's view of it."""
+        return asyncio.run(self._drive(attachments, enforced, job_id))
 
-    async def _drive(self, attachments: Sequence[bytes], enforced: bool) -> Job:
+    async def _drive(self, attachments: Sequence[bytes], enforced: bool, job_id: str | None) -> Job:
         def choose(request: ReceivedRequest) -> PreparedReply:
             body = json.loads(request.body)
             words = refusal_of_anthropic(body) if enforced else None
@@ -123,7 +124,11 @@ class Scene:
             async with Host(
                 project, workspace=self.folder, env=config.env, overrides=overrides, plugins=plugins
             ) as host:
-                job = await host.run("a", "look", on_event=self.seen, attachments=list(attachments))
+                files = list(attachments)
+                if job_id is None:
+                    job = await host.run("a", "look", on_event=self.seen, attachments=files)
+                else:
+                    job = await host.continue_job("a", "more", job_id=job_id, on_event=self.seen, attachments=files)
                 assert (await host.audit.replay(job.id)).findings == ()
                 return job
 
@@ -148,7 +153,7 @@ class Scene:
         ("image/png", noise("PNG", (2_400, 1_600)), (2_000, 1_333)),
         ("image/jpeg", noise("JPEG", (4_000, 3_000), quality=95), (2_000, 1_500)),
         ("image/jpeg", picture("JPEG", (300, 200), "CMYK"), (300, 200)),
-        ("image/jpeg", turned((9_000, 90)), (20, 2_000)),
+        ("image/jpeg", rotated_jpeg((9_000, 90)), (20, 2_000)),
         ("image/tiff", picture("TIFF", (30, 20)), (30, 20)),
         ("image/bmp", picture("BMP", (30, 20)), (30, 20)),
         ("image/avif", picture("AVIF", (32, 20)), (32, 20)),
@@ -177,7 +182,7 @@ def test_an_image_that_is_refused_as_it_is_is_sent_so_that_it_is_taken(
         ("image/png", picture("PNG", (8_000, 20))),
         ("image/gif", animation()),
         ("image/webp", animation("WEBP")),
-        ("image/jpeg", turned((40, 20))),
+        ("image/jpeg", rotated_jpeg((40, 20))),
         ("application/pdf", PDF),
     ],
 )
@@ -206,7 +211,7 @@ def test_the_bytes_tell_the_type(tmp_path: Path, kind: str, data: bytes) -> None
         ("image/svg+xml", b"<svg xmlns='x'><text>Quarterly</text></svg>", "<text>Quarterly</text>"),
         ("image/png", picture("PNG", (12_000, 12_000), "1"), "more than the 120,000,000 pixels"),
         ("image/tiff", picture("TIFF", (300, 200))[:2_000], "it cannot be decoded"),
-        ("image/heic", b"\0\0\0\x18ftypheic" + bytes(300), "its format is not one that can be decoded here"),
+        ("image/heic", b"\0\0\0\x18ftypheic" + bytes(300), "its format cannot be decoded here"),
         ("application/pdf", ENCRYPTED_PDF, "[document 1.bin left out: it is encrypted"),
         ("application/pdf", PDF + b"/Type/Page " * 700, "it has 701 pages, and the endpoint takes 600"),
     ],
@@ -218,10 +223,10 @@ def test_what_nobody_can_see_is_told_as_text(tmp_path: Path, kind: str, data: by
     assert words in scene.texts
 
 
-def test_a_truncated_image_is_tried_and_then_told_as_text(tmp_path: Path) -> None:
+def test_the_endpoint_decides_about_a_truncated_image(tmp_path: Path) -> None:
     scene = Scene(tmp_path, [("image/png", noise("PNG", (400, 300))[:90_000])])
-    assert (scene.run().status, scene.refusals, scene.sent) == ("completed", [], [])
-    assert "left out: its end is missing; it cannot be decoded" in scene.texts
+    assert (scene.run().status, len(scene.refusals), scene.sent) == ("completed", 1, [])
+    assert "[image 1.bin removed: the API could not process this image (Could not process image)." in scene.texts
 
 
 def test_an_image_of_a_failed_call_follows_the_results(tmp_path: Path) -> None:
@@ -293,8 +298,21 @@ def test_later_requests_and_the_replay_have_the_smaller_image_that_was_recorded(
     assert len(scene.seen.of("adaptRequest")) == 1
 
 
+def test_a_medium_that_was_refused_once_is_not_sent_again_by_a_later_process(tmp_path: Path) -> None:
+    broken = noise("JPEG", (300, 200))
+    broken = broken[:200] + bytes(len(broken) - 202) + broken[-2:]  # its header and its end are whole
+    scene = Scene(tmp_path, [("image/png", picture("PNG", (7, 7))), ("image/jpeg", broken)])
+    job = scene.run()
+    assert job.status == "completed"
+    assert len(scene.refusals) == 1
+    scene.refusals.clear()
+    assert scene.run(job_id=job.id).status == "completed"
+    assert (scene.refusals, scene.sent) == ([], [picture("PNG", (7, 7))])
+    assert "[image 2.bin removed: the API could not process this image (Could not process image)." in scene.texts
+
+
 def test_a_format_whose_decoder_starts_programs_is_not_decoded() -> None:
-    with pytest.raises(images.UnreadableImage, match="not one that can be decoded here"):
+    with pytest.raises(images.UnreadableImage, match="format cannot be decoded here"):
         images.smaller_image(
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", max_side=8, max_pixels=None, max_bytes=None
         )

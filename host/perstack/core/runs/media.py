@@ -132,7 +132,7 @@ def facts_of(mime_type: str, data: bytes) -> MediaFacts:
 
 
 def defect_of(data: bytes) -> str | None:
-    """Return why an image cannot be read by anyone, as far as its header tells; None for one that may be readable.
+    """Return why an image cannot be read by anyone, as far as its header tells; None if it may be readable.
 
     A JPEG has no fixed place for its size, and decoders find it where a search of the header does not.
     """

@@ -50,7 +50,7 @@ class MediaLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Medium:
+class SentMedium:
     """An image or document of a request, as it is sent."""
 
     name: str  # sha256 of the original in the history, which it may be a substitute of
@@ -99,7 +99,7 @@ def _problem_of_pdf(facts: MediaFacts, limits: MediaLimits) -> str | None:
     return None
 
 
-def too_many(media: Sequence[Medium], limits: MediaLimits) -> dict[str, str]:
+def too_many(media: Sequence[SentMedium], limits: MediaLimits) -> dict[str, str]:
     """Return the oldest media of a request that has too many, by name, with the reason.
 
     `media` has one item for each use, in the order of the request.
@@ -113,7 +113,7 @@ def too_many(media: Sequence[Medium], limits: MediaLimits) -> dict[str, str]:
     }
 
 
-def too_large_together(media: Sequence[Medium], limits: MediaLimits, text_bytes: int) -> dict[str, str]:
+def too_large_together(media: Sequence[SentMedium], limits: MediaLimits, text_bytes: int) -> dict[str, str]:
     """Return the oldest media of a request that has too many bytes, by name, with the reason."""
     most = limits.max_request_bytes
     if most is None:
@@ -123,15 +123,17 @@ def too_large_together(media: Sequence[Medium], limits: MediaLimits, text_bytes:
 
 
 def _oldest(
-    media: Sequence[Medium], most: int | None, weight: Callable[[MediaFacts], int], words: str
+    media: Sequence[SentMedium], most: int | None, weight: Callable[[MediaFacts], int], words: str
 ) -> dict[str, str]:
-    """Return the oldest media of which the rest weighs less than `most`; the newest is kept if it fits alone."""
+    """Return the oldest media, without which the rest weighs less than `most`, and each that is too heavy alone."""
     weights = [weight(medium.facts) for medium in media]
     if most is None or sum(weights) <= most:
         return {}
     kept: set[str] = set()
     total = 0
     for medium, own in zip(reversed(media), reversed(weights), strict=True):
+        if own > most:
+            continue
         total += own
         if total > (most * _ROOM if kept else most):
             break

@@ -4,7 +4,7 @@ Two places, because two things are known at different times. A result is repaire
 that its bytes have, and an image that nobody can read becomes a line of text, so that the history has no such image.
 What an endpoint takes is known when a request is sent, and may change from one to the next with the model. So a medium
 that does not fit is left in the history, and what is sent in its place is recorded by `adaptRequest`: a smaller image,
-stored as a blob of its own, since another version of Pillow would make other bytes; or a line of text.
+stored as another blob, since another version of Pillow would make other bytes; or a line of text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import replace
 
 from perstack.core.runs.adaptations import Adaptation, Adaptations, new_adaptations, of_messages
 from perstack.core.runs.events import AdaptRequest
-from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, readable_medium
-from perstack.core.runs.media_limits import MediaLimits, Medium, problem_of, too_large_together, too_many
+from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, medium_noun, readable_medium
+from perstack.core.runs.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
 from perstack.core.runs.messages import BlobPart, History, Message, ResultContent, TextPart, blobs_of
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import NotFound
 from perstack.ports.provider import BlobReader, Provider
 from perstack.ports.skill import BlobStore, ToolResult
-from perstack.support.images import MissingPillow, UnreadableImage, smaller_image
+from perstack.support.images import UnreadableImage, smaller_image
 from perstack.system.user import notice
 
 # Results of tools.
@@ -124,10 +124,10 @@ class MediaFitting:
         self._tell()
         return new_adaptations(known, new.values())
 
-    async def _media(self, messages: Sequence[Message], known: Adaptations) -> list[Medium]:
+    async def _media(self, messages: Sequence[Message], known: Adaptations) -> list[SentMedium]:
         """Return the media as they would be sent, one for each use, in the order of the request."""
         substitutes = {item.name: item for item in known if item.part == "media"}
-        media: list[Medium] = []
+        media: list[SentMedium] = []
         for part in (part for message in messages for part in blobs_of(message)):
             substitute = substitutes.get(part.sha256)
             used = part if substitute is None else substitute.blob
@@ -135,7 +135,7 @@ class MediaFitting:
                 continue
             facts = await self._facts_of(used)
             if facts is not None:
-                media.append(Medium(part.sha256, used, facts))
+                media.append(SentMedium(part.sha256, used, facts))
         return media
 
     def _is_sent(self, mime_type: str) -> bool:
@@ -154,7 +154,7 @@ class MediaFitting:
             self._facts[part.sha256] = facts
         return facts
 
-    async def _fitted(self, medium: Medium, limits: MediaLimits, images: int) -> Adaptation | None:
+    async def _fitted(self, medium: SentMedium, limits: MediaLimits, images: int) -> Adaptation | None:
         part, facts = medium.part, medium.facts
         problem = problem_of(facts, limits, images)
         if problem is None:
@@ -175,23 +175,24 @@ class MediaFitting:
                 ),
                 _DECODING_TIMEOUT_S,
             )
-        except MissingPillow as error:
-            return None if problem == facts.oddity else self._text(medium, f"{problem}; {error}")
         except UnreadableImage as error:
+            if problem == facts.oddity:
+                return None  # the endpoint's decoder may be better than ours
             return self._text(medium, f"{problem}; {error}")
         except TimeoutError:
             return self._text(medium, f"{problem}; making it smaller takes longer than {_DECODING_TIMEOUT_S} s")
         sha256 = await self._blobs.put(smaller.data)
-        self._notices.append(f"an image is sent as {len(smaller.data):,} bytes of {smaller.mime_type}: {problem}")
+        noun = medium_noun(part.mime_type, part.name)
+        self._notices.append(f"{noun} is sent as {len(smaller.data):,} bytes of {smaller.mime_type}: {problem}")
         changes = {"sha256": sha256, "mime_type": smaller.mime_type, "size": len(smaller.data)}
         return _substitute(medium, part.model_copy(update=changes))
 
-    def _texts(self, media: Iterable[Medium], reasons: Mapping[str, str]) -> dict[str, Adaptation]:
+    def _texts(self, media: Iterable[SentMedium], reasons: Mapping[str, str]) -> dict[str, Adaptation]:
         named = {medium.name: medium for medium in media if medium.name in reasons}
         hint = "read it again if it is needed"
         return {name: self._text(medium, f"{reasons[name]}; {hint}") for name, medium in named.items()}
 
-    def _text(self, medium: Medium, reason: str) -> Adaptation:
+    def _text(self, medium: SentMedium, reason: str) -> Adaptation:
         text = left_out(medium.part, reason)
         self._notices.append(text)
         return Adaptation(part="media", form="replaced", name=medium.name, text=text)
@@ -207,7 +208,7 @@ _DECODING_TIMEOUT_S = 30
 _MAX_NOTICES = 5
 
 
-def _substitute(medium: Medium, part: BlobPart) -> Adaptation:
+def _substitute(medium: SentMedium, part: BlobPart) -> Adaptation:
     return Adaptation(part="media", form="replaced", name=medium.name, blob=part)
 
 
