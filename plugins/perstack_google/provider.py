@@ -23,6 +23,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, missing_key, read_key, read_settings
 from perstack.support.http.messages import missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.replies import OnData
 from perstack_google import KEYS
 from perstack_google.reply import GeminiDecoder
 from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls, tools_of
@@ -32,7 +33,7 @@ DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
 _ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
 
-Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
+Post = Callable[[bytes, OnData], Awaitable[None]]
 """Function that sends a body and passes on the data of each event, like `HttpProvider.post`."""
 
 
@@ -48,7 +49,7 @@ class GoogleProvider(HttpProvider):
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
 
-        async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
+        async def post(body: bytes, on_data: OnData) -> None:
             await self.post(path_of(request.model), body, on_data)
 
         return await generate(request, self._settings, post, on_delta)

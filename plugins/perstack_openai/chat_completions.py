@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Literal, assert_never
 
-from pydantic import ConfigDict, JsonValue
+from pydantic import AliasChoices, AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
@@ -28,27 +28,40 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
     CONTINUE,
     NO_TEXT,
     REQUIRED_FIELDS,
     ListEncoder,
-    Text,
-    Wire,
     ends_unfinished,
     is_blank,
     message_encoder,
-    read_arguments,
-    read_event,
     request_body,
     request_prefix,
 )
+from perstack.support.http.replies import (
+    END_MARK,
+    Count,
+    Index,
+    OrNone,
+    Progress,
+    StreamedText,
+    Text,
+    Wire,
+    arguments_text,
+    check_end,
+    highest,
+    is_object,
+    join_arguments,
+    parsed,
+    read_arguments,
+    read_event,
+    whole_characters,
+)
 from perstack.support.http.tool_schemas import OPENAI
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
-from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
+from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
 from perstack_openai.reasoning import (
     KeptFields,
     OpaqueOwner,
@@ -238,9 +251,6 @@ def _attachment(kind: Literal["image", "file"], address: str, name: str) -> Json
     return {"type": "file", "file": {"filename": name, "file_data": address}}
 
 
-_END = "[DONE]"
-
-
 class _Function(Wire):
     name: Text = ""
     arguments: JsonValue = None
@@ -249,52 +259,56 @@ class _Function(Wire):
 class _ToolCallDelta(Wire):
     model_config = ConfigDict(extra="allow")  # signatures, which go back with the call
 
-    index: int | None = None
+    index: Index = None
     id: Text = ""
-    function: _Function | None = None
+    function: OrNone[_Function] = None
+
+
+class _CompletionUsage(Wire):
+    """Token counts by the names of this API, and of others that servers use in its place."""
+
+    prompt_tokens: Count = Field(default=None, validation_alias=AliasChoices("prompt_tokens", "input_tokens"))
+    completion_tokens: Count = Field(default=None, validation_alias=AliasChoices("completion_tokens", "output_tokens"))
+    total_tokens: Count = None
+    prompt_cache_hit_tokens: Count = None
+    cached_tokens: Count = Field(default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens"))
+    reasoning_tokens: Count = Field(
+        default=None, validation_alias=AliasPath("completion_tokens_details", "reasoning_tokens")
+    )
 
 
 class _ChoiceDelta(Wire):
     model_config = ConfigDict(extra="allow")  # reasoning in fields of many names
 
+    role: Text = ""
     content: JsonValue = None
     refusal: Text = ""
     tool_calls: list[_ToolCallDelta] | None = None
+    function_call: OrNone[_Function] = None  # the older form of a call, of which a reply has one at most
 
 
 class _Choice(Wire):
-    index: int | None = None
+    index: Index = None
     delta: _ChoiceDelta | None = None
     message: _ChoiceDelta | None = None  # replaces `delta` in the answer of a server that does not stream
     finish_reason: Text = ""
+    usage: OrNone[_CompletionUsage] = None
 
 
-class _PromptDetails(Wire):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(Wire):
-    reasoning_tokens: int | None = None
-
-
-class _CompletionUsage(Wire):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_cache_hit_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-
-class _ChatError(Wire):
-    message: Text = ""
-    code: JsonValue = None
+class _GroqExtension(Wire):
+    usage: OrNone[_CompletionUsage] = None
 
 
 class _ChatCompletionChunk(Wire):
     choices: list[_Choice] | None = None
-    usage: _CompletionUsage | None = None
-    error: _ChatError | str | None = None
+    usage: OrNone[_CompletionUsage] = None
+    x_groq: OrNone[_GroqExtension] = None
+
+    def usages(self) -> Iterator[_CompletionUsage]:
+        """Yield the token counts, which servers put in different places."""
+        places = (self.usage, None if self.x_groq is None else self.x_groq.usage)
+        yield from (usage for usage in places if usage is not None)
+        yield from (choice.usage for choice in self.choices or () if choice.usage is not None)
 
 
 _FINISH: dict[str, FinishReason] = {
@@ -307,16 +321,8 @@ _FINISH: dict[str, FinishReason] = {
     "max_tokens": "length",
     "content_filter": "refusal",
     "refusal": "refusal",
+    "sensitive": "refusal",
 }
-
-
-@dataclass(slots=True)
-class _Call:
-    index: int | None
-    id: str
-    name: str = ""
-    arguments: list[str] = field(default_factory=list[str])
-    kept: KeptFields = field(default_factory=KeptFields)
 
 
 _OPENAI = Dialect()
@@ -327,122 +333,91 @@ class ChatDecoder:
 
     def __init__(self, on_delta: Callable[[Delta], None], dialect: Dialect = _OPENAI, model: str = "") -> None:
         """Pass each piece of text to `on_delta`; what the endpoint wants back is kept for `dialect` and `model`."""
-        self._on_delta = on_delta
         self._owner = OpaqueOwner(dialect.vendor, model)
         self._kept = KeptFields()
         self._tags = ThinkTags() if dialect.profile.reads_tags else None
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[_Call] = []
+        self._text = StreamedText(on_delta, "text")
+        self._reasoning = StreamedText(on_delta, "reasoning")
+        self._calls = _Calls()
         self._finish = ""
         self._refused = False
-        self._usage: _CompletionUsage | None = None
-        self._is_whole = False
+        self._counts: dict[str, int] = {}
+        self._has_begun = False
+        self._has_mark = False
 
-    def feed(self, data: str) -> bool:
-        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
-        if data.strip() == _END:
-            self._is_whole = True
-            return True
+    def feed(self, data: str) -> Progress:
+        """Process one event. Raises ProviderError for an error event."""
+        if data.strip() == END_MARK:
+            self._has_mark = True
+            return Progress.LAST
         chunk = read_event(_ChatCompletionChunk, data, "Chat Completions")
-        if chunk.error is not None:
-            raise _error(chunk.error)
-        self._usage = chunk.usage or self._usage
+        for usage in chunk.usages():
+            highest(self._counts, usage.model_dump())
+        has_more = False
         for choice in chunk.choices or ():
             if not choice.index:
-                self._take(choice)
-        return False
+                has_more = self._take(choice) or has_more
+        if self._finish:
+            return Progress.FINISHED if has_more or chunk.usage is not None else Progress.IDLE
+        is_first, self._has_begun = bool(chunk.choices) and not self._has_begun, self._has_begun or bool(chunk.choices)
+        return Progress.MORE if has_more or is_first else Progress.IDLE
 
     def finish(self) -> Generation:
-        """Return the reply. Raises ProviderError if the stream ended without a finish reason or end mark."""
-        if not self._is_whole and not self._finish:
-            raise stream_interrupted(f"neither a finish_reason nor {_END} came")
+        """Return the reply. Raises ProviderError if the stream ended early, or as failed."""
         if self._tags is not None:
             self._add_pieces(self._tags.finish())
             if self._tags.opening:
                 self._kept.add_tags(self._tags.opening, self._tags.closing)
         parts: list[ReplyPart] = []
-        thinking = "".join(self._reasoning)
+        thinking, text = self._reasoning.end(), self._text.end()
         opaque = self._owner.data(self._kept.fields(thinking))
         if thinking or opaque:
             parts.append(ThinkingPart(thinking=thinking, opaque=opaque))
-        if self._text:
-            parts.append(TextPart(text="".join(self._text)))
-        parts += [_call_part(call, self._owner) for call in self._calls]
-        return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._usage), self._finish_reason())
+        if text:
+            parts.append(TextPart(text=text))
+        parts += self._calls.parts(self._owner)
+        has_mark = self._has_mark or (bool(self._finish) and bool(self._counts))
+        check_end(
+            self._finish, _FINISH, parts, has_mark=has_mark, wanted=f"neither a finish_reason nor {END_MARK} came"
+        )
+        return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._counts), self._finish_reason(parts))
 
-    def _take(self, choice: _Choice) -> None:
+    def _take(self, choice: _Choice) -> bool:
+        """Add what a choice brings. Return False if that is nothing."""
+        has_more = bool(choice.finish_reason)
         self._finish = choice.finish_reason or self._finish
         delta = choice.delta or choice.message
         if delta is None:
-            return
+            return has_more
         extra = delta.model_extra or {}
         thinking = thinking_parts(delta.content)
+        has_more = bool(extra) or has_more
         self._kept.add(extra)
         self._kept.add_thinking(thinking)
-        self._add("reasoning", readable_reasoning(extra) or thinking_text(thinking))
+        has_more = self._reasoning.add(readable_reasoning(extra) or thinking_text(thinking)) or has_more
         text = _plain(delta.content)
-        self._add_pieces([("text", text)] if self._tags is None else self._tags.feed(text))
-        self._add("text", delta.refusal)
+        has_more = self._add_pieces([("text", text)] if self._tags is None else self._tags.feed(text)) or has_more
+        has_more = self._text.add(delta.refusal) or has_more
         self._refused = self._refused or bool(delta.refusal)
         for call in delta.tool_calls or ():
-            self._grow(call)
+            self._calls.add(call.index, call.id, call.function or _Function(), call.model_extra)
+        if delta.function_call is not None:
+            self._calls.add(None, "", delta.function_call)
+        return has_more or bool(delta.tool_calls) or delta.function_call is not None
 
-    def _add_pieces(self, pieces: Iterable[Piece]) -> None:
+    def _add_pieces(self, pieces: Iterable[Piece]) -> bool:
+        """Add pieces of text and reasoning. Return False if there is none."""
+        has_more = False
         for kind, text in pieces:
-            self._add(kind, text)
+            has_more = (self._text if kind == "text" else self._reasoning).add(text) or has_more
+        return has_more
 
-    def _add(self, kind: str, text: str) -> None:
-        if not text:
-            return
-        if kind == "text":
-            self._text.append(text)
-            self._on_delta(Delta("text", text))
-        else:
-            self._reasoning.append(text)
-            self._on_delta(Delta("reasoning", text))
-
-    def _grow(self, delta: _ToolCallDelta) -> None:
-        call = self._call_of(delta)
-        call.kept.add(delta.model_extra or {})
-        function = delta.function or _Function()
-        # some servers send the name in pieces, others repeat it in every delta
-        if function.name and function.name != call.name:
-            call.name += function.name
-        if isinstance(function.arguments, str):
-            call.arguments.append(function.arguments)
-        elif function.arguments is not None:
-            call.arguments.append(json.dumps(function.arguments))
-
-    def _call_of(self, delta: _ToolCallDelta) -> _Call:
-        call = self._known_call(delta)
-        if call is None:
-            call = _Call(delta.index, delta.id)
-            self._calls.append(call)
-        return call
-
-    def _known_call(self, delta: _ToolCallDelta) -> _Call | None:
-        """Return the known call that a delta belongs to; None for a new one.
-
-        A new id with a name starts a call with any index: some servers give every call index 0, others a new id
-        in every delta. Without id and index, a name starts a call.
-        """
-        begins = delta.function is not None and bool(delta.function.name)
-        if delta.id:
-            match = next((call for call in self._calls if call.id == delta.id), None)
-            if match is not None or begins:
-                return match
-        if delta.index is not None:
-            return next((call for call in reversed(self._calls) if call.index == delta.index), None)
-        return self._calls[-1] if self._calls and not begins else None
-
-    def _finish_reason(self) -> FinishReason:
+    def _finish_reason(self, parts: list[ReplyPart]) -> FinishReason:
         reason = _FINISH.get(self._finish, "other")
         if self._refused:
             return "refusal"
-        if self._calls and reason in ("stop", "other"):
-            return "toolCalls"
-        return reason
+        has_calls = any(isinstance(part, ToolCallPart) for part in parts)
+        return "toolCalls" if has_calls and reason in ("stop", "other") else reason
 
 
 def _plain(content: JsonValue) -> str:
@@ -455,28 +430,110 @@ def _plain(content: JsonValue) -> str:
     return ""
 
 
+@dataclass(slots=True)
+class _Call:
+    index: int | None
+    id: str
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+    kept: KeptFields = field(default_factory=KeptFields)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the arguments are whole JSON, more than a placeholder."""
+        return is_object(join_arguments(self.pieces))
+
+    def repeats(self, function: _Function) -> bool:
+        """Return whether a delta brings nothing new: the same name, and no arguments or the same ones."""
+        text = arguments_text(function.arguments)
+        return function.name == self.name and (
+            not text.strip() or parsed(text) == parsed(join_arguments(self.pieces)) is not None
+        )
+
+
+class _Calls:
+    """The calls of a reply, assembled from deltas that may lack what tells them apart.
+
+    By the format each call has an index and an id, and the id and name come once. Servers give all calls one index,
+    one id or none, repeat names, or send several calls in one delta. A delta belongs to the call with its id and index;
+    without one of them, to that with the other; without both, to the latest. A name begins another call if that call's
+    arguments are whole already, or if its id or index says that it is another.
+    """
+
+    def __init__(self) -> None:
+        """Start without calls."""
+        self._calls: list[_Call] = []
+
+    def add(self, index: int | None, call_id: str, function: _Function, extra: JsonObject | None = None) -> None:
+        """Add a delta; `extra` has its other fields."""
+        call = self._known(index, call_id, function)
+        if call is None:
+            call = _Call(index, call_id)
+            self._calls.append(call)
+        elif function.name and call.is_whole and call.repeats(function):
+            return
+        call.id = call.id or call_id
+        call.kept.add(extra or {})
+        # some servers send the name in pieces, others repeat it in every delta
+        if function.name and function.name != call.name:
+            call.name += function.name
+        text = arguments_text(function.arguments)
+        if text:
+            call.pieces.append(text)
+
+    def parts(self, owner: OpaqueOwner) -> list[ToolCallPart]:
+        """Return the calls in the order in which they began, without empty ones."""
+        return [_call_part(call, owner) for call in self._calls if call.name or call.pieces]
+
+    def _known(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+        """Return the call that a delta belongs to; None if it begins one."""
+        call = self._same(index, call_id, function)
+        if call is None or not function.name or not call.name:
+            return call
+        has_other_name = function.name != call.name and bool(call.pieces)
+        if has_other_name or (call.is_whole and not call.repeats(function)):
+            return None
+        is_unnumbered = index is None and not call_id
+        if is_unnumbered and not call.pieces:
+            return None
+        return call
+
+    def _same(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+        candidates = list(reversed(self._calls))
+        if call_id:
+            matches = [call for call in candidates if call.id == call_id]
+            exact = next((call for call in matches if index is None or call.index in (None, index)), None)
+            if exact is not None or (matches and not function.name):
+                return exact or matches[0]
+            if function.name and matches:
+                return None  # the same id, with another index
+        if index is not None:
+            match = next((call for call in candidates if call.index == index), None)
+            is_other = match is not None and call_id and match.id and function.name
+            if match is not None or function.name or call_id:
+                return None if is_other else match
+        if call_id and function.name:
+            return None
+        return candidates[0] if candidates else None
+
+
 def _call_part(call: _Call, owner: OpaqueOwner) -> ToolCallPart:
-    args, raw_args = read_arguments("".join(call.arguments))
-    opaque = owner.data(call.kept.fields())
-    return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args, opaque=opaque)
+    args, raw_args = read_arguments(join_arguments(call.pieces))
+    name, call_id = whole_characters(call.name), whole_characters(call.id)
+    return ToolCallPart(
+        tool_call_id=call_id, tool_name=name, args=args, raw_args=raw_args, opaque=owner.data(call.kept.fields())
+    )
 
 
-def _usage(usage: _CompletionUsage | None) -> Usage:
-    if usage is None:
-        return Usage()
-    input_tokens, output_tokens = usage.prompt_tokens or 0, usage.completion_tokens or 0
-    reasoning = (usage.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
-    cached = (usage.prompt_tokens_details or _PromptDetails()).cached_tokens or usage.prompt_cache_hit_tokens or 0
-    if reasoning and usage.total_tokens == input_tokens + output_tokens + reasoning:
+def _usage(counts: Mapping[str, int]) -> Usage:
+    input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
+    reasoning, total = counts.get("reasoning_tokens", 0), counts.get("total_tokens", 0)
+    if reasoning and total == input_tokens + output_tokens + reasoning:
         output_tokens += reasoning  # a server that does not count reasoning as generated tokens
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         reasoning_tokens=reasoning,
-        total_tokens=usage.total_tokens or input_tokens + output_tokens,
-        cached_input_tokens=cached,
+        total_tokens=total or input_tokens + output_tokens,
+        cached_input_tokens=counts.get("cached_tokens", 0) or counts.get("prompt_cache_hit_tokens", 0),
     )
-
-
-def _error(error: _ChatError | str) -> ProviderError:
-    return stream_error(error, None) if isinstance(error, str) else stream_error(error.message, error.code)

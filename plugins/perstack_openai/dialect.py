@@ -1,4 +1,4 @@
-"""Differences between servers that both wire formats share: options, reasoning effort, blobs, and stream errors."""
+"""Differences between servers that both wire formats share: options, reasoning effort, and blobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.runs.adaptations import Adaptations, names_in
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.errors import error_from_status
 from perstack.support.http.messages import (
     IMAGE_TYPES,
     NO_OUTPUT,
@@ -189,43 +187,3 @@ def with_error_prefix(result: ToolResultPart, text: str) -> str:
     text = NO_OUTPUT if is_blank(text) else text
     is_told = not result.is_error or text.lower().startswith("error")
     return text if is_told else f"Error: {text}"
-
-
-# Errors inside a stream have a code instead of a status.
-#
-# Source: OpenAI documentation, «Error codes», section «API errors»; API reference, «Responses», the codes of `error`.
-
-_STATUS_OF: dict[str, int] = {
-    "invalid_api_key": 401,
-    "model_not_found": 404,
-    "insufficient_quota": 429,
-    "rate_limit_exceeded": 429,
-    "server_error": 500,
-    "vector_store_timeout": 500,
-}
-_OVERFLOW = "context_length_exceeded"
-_QUOTA = "insufficient_quota"
-_AT_FAULT = re.compile(rf"^({_OVERFLOW}|(invalid|image|empty|unsupported|failed_to_download)_\w+)$|polic")
-"""Codes of errors in the request itself, which a retry would repeat."""
-
-_TRY_AGAIN_IN = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b", re.IGNORECASE)
-
-
-def stream_error(message: str, code: JsonValue) -> ProviderError:
-    """Return the error for a code, or for a status in its place. An unknown code counts as a server error."""
-    words = message or "the server reported an error without an explanation"
-    status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(str(code))
-    wait = _parse_wait(words) if status == 429 else None
-    return error_from_status(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)
-
-
-def _status_of(code: str) -> int:
-    return _STATUS_OF.get(code, 400 if _AT_FAULT.search(code) else 500)
-
-
-def _parse_wait(words: str) -> float | None:
-    """Return the seconds to wait. A stream error has no headers, so they are read from the message."""
-    match = _TRY_AGAIN_IN.search(words)
-    if match is None:
-        return None
-    return float(match[1]) / (1000 if match[2].lower() == "ms" else 1)

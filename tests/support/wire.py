@@ -12,7 +12,9 @@ from typing import Any, Literal, Protocol
 import httpx
 
 from perstack.ports.provider import Delta, Generation, Provider, ProviderConfig, ProviderFactory
-from perstack.support.http.client import ReadEvents, receive, server_sent_events
+from perstack.support.http.client import ReadEvents, receive
+from perstack.support.http.event_streams import server_sent_events
+from perstack.support.http.replies import Progress
 from perstack.testing.fake_endpoint import PreparedReply, events
 
 KEY = "sk-very-secret-0123456789"
@@ -48,7 +50,7 @@ def as_data(document: Document) -> str:
 class Decoder(Protocol):
     """The decoder of a codec's replies."""
 
-    def feed(self, data: str) -> bool: ...
+    def feed(self, data: str) -> Progress: ...
     def finish(self) -> Generation: ...
 
 
@@ -162,7 +164,7 @@ class _Chunks(httpx.AsyncByteStream):
 def decoded(chunks: Iterable[bytes], decoder: Decoder, read_events: ReadEvents = server_sent_events) -> Generation:
     """Decode a stream of events that arrives in these chunks."""
     response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Chunks(chunks))
-    asyncio.run(receive(response, "https://a.example", decoder.feed, read_events))
+    asyncio.run(receive(response, decoder.feed, read_events, (30, 30)))
     return decoder.finish()
 
 

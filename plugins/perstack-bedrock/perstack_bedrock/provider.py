@@ -26,6 +26,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack.support.http.endpoint import read_settings
 from perstack.support.http.messages import PDF, is_common_media, missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.replies import OnData
 from perstack_anthropic import messages_api as anthropic
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
 from perstack_bedrock.request import encode, tools_of, turns_of
@@ -73,7 +74,7 @@ class BedrockProvider(HttpProvider):
         is_taken = settings.documents if mime_type == PDF else settings.images
         return is_common_media(mime_type) and (settings.api == "anthropic" or is_taken)
 
-    async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
+    async def _post(self, path: str, body: bytes, on_data: OnData) -> None:
         headers: dict[str, str] = {}
         if self._account is not None:
             url = self.endpoint.url(path)

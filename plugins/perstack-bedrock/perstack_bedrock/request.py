@@ -145,7 +145,10 @@ class _Writer:
             case ToolMessage():
                 return self._results(message.contents, blobs)
             case ExpertMessage():
-                return [block for part in message.contents if (block := _reply_block(part, self._tools)) is not None]
+                tools = self._tools
+                blocks = [block for part in message.contents if (block := _reply_block(part, tools)) is not None]
+                text = blocks[-1].get("text") if blocks else None  # Claude refuses blanks at the end of a last reply
+                return [*blocks[:-1], {"text": text.rstrip()}] if isinstance(text, str) else blocks
             case _:
                 assert_never(message)
 

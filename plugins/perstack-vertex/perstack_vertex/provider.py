@@ -26,6 +26,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import is_common_media, missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.replies import OnData, Progress
 from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, tools_of, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
@@ -140,7 +141,7 @@ class VertexProvider(HttpProvider):
             return await self._by_claude(request, on_delta)
         path = self._place.path_of("google", request.model, "streamGenerateContent?alt=sse")
 
-        async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
+        async def post(body: bytes, on_data: OnData) -> None:
             await self._post(path, body, on_data)
 
         # Vertex AI rejects call ids as unknown fields
@@ -159,14 +160,14 @@ class VertexProvider(HttpProvider):
         await self._post(path, body, decoder.feed)
         return tools_of(request).restored(signed_by(decoder.finish(), request.model))
 
-    async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
+    async def _post(self, path: str, body: bytes, on_data: OnData) -> None:
         """Send a request with a token. A refused token is replaced once, unless it is new or the reply has begun."""
         if self._identity is None:
             return await self.post(path, body, on_data)
         token = await self._identity.token()
         has_begun = False
 
-        def take(data: str) -> bool:
+        def take(data: str) -> Progress:
             nonlocal has_begun
             has_begun = True
             return on_data(data)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import provider_capabilities  # noqa: F401 - registers its rows
 import refused_forms  # noqa: F401 - registers its rows
-import refused_requests  # noqa: F401 - registers its rows
 import refused_media  # noqa: F401 - registers its rows
+import refused_requests  # noqa: F401 - registers its rows
 import reply_situations  # noqa: F401 - registers its rows
 import tool_situations  # noqa: F401 - registers its rows
 from provider_suite import CAPABILITIES, WIRES

@@ -92,7 +92,7 @@ SCHEMA = _keywords(SUBSCHEMA)
 
 @every_format
 @given(schema=SCHEMA)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_schema_becomes_one_that_the_vendor_accepts(rules: SchemaRules, refusal: Any, schema: Any) -> None:
     found = written(schema, rules)
     assert refusal(found or None) is None, found
@@ -106,7 +106,7 @@ def test_known_deviations_become_what_the_vendor_accepts(rules: SchemaRules, ref
 
 @pytest.mark.parametrize("rules", [MESSAGES, OPENAI, CONVERSE, PLAIN], ids=lambda rules: rules.name)
 @given(schema=SCHEMA, args=st.dictionaries(NAME, DATA, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_arguments_that_a_tool_takes_fit_its_adapted_schema(rules: SchemaRules, schema: Any, args: Any) -> None:
     try:
         Draft202012Validator.check_schema(schema)
@@ -123,7 +123,7 @@ def test_arguments_that_a_tool_takes_fit_its_adapted_schema(rules: SchemaRules, 
 
 @every_format
 @given(schema=SCHEMA, args=st.dictionaries(NAME, DATA, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_names_come_back_exactly(rules: SchemaRules, refusal: Any, schema: Any, args: Any) -> None:
     names = ArgumentNames(SchemaDocument(schema), rules.argument_names)
     sent = names.to_wire(args)

@@ -171,6 +171,7 @@ class Run:
     final: bool = False  # True if the current generation only writes the result
     result: str | None = None
     asked: str | None = None  # id of the call that a person is being asked about
+    unfinished: str = ""  # text of the latest replies, if they were cut and the model is asked to continue them
     unusable: ErrorInfo | None = None  # why the latest complete reply is unusable: neither a result nor calls
     error: ErrorInfo | None = None
     resume_at: int | None = None  # time at which a paused Run may continue, in milliseconds since 1970
@@ -389,6 +390,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         schema=schema_of_run(start),
         phase=Phase.READY if is_begun else base.phase,
         accepted=base.accepted and not is_begun,
+        unfinished=base.unfinished,
         calls=base.calls,
         todos=base.todos,
         context=replace(base.context, sending=None, counted=None, overflow=None, is_relieved=False),

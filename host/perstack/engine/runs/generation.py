@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
-from perstack.core.base.usage import Exceeded
+from perstack.core.base.usage import Exceeded, Usage
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.tool_definitions import unrecorded
@@ -33,6 +33,7 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
 from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
+from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
@@ -118,9 +119,9 @@ async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exce
 
 
 async def retry_or_give_up(
-    session: RunSession, error: ProviderError, attempt: int, attempts: Attempts
+    session: RunSession, error: ProviderError, attempt: int, attempts: Attempts, usage: Usage | None = None
 ) -> GiveUp | bool:
-    """Record a failed try, wait, and return True if there may be another.
+    """Record a failed try, wait, and return True if there may be another. `usage`: what it has used, if known.
 
     Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
     """
@@ -137,13 +138,15 @@ async def retry_or_give_up(
     if isinstance(decision, GiveUp):
         return decision
     info, delay = error_info(error), round(decision.delay * 1000)
+    is_reserved = session.run.spending.reserved is not None
     session.record(
         Retry(
             **session.stamp(),
             error=info,
             attempt=attempt,
             delay_ms=delay,
-            uncharged=releases_reservation(session.run, info),
+            usage=usage,
+            uncharged=releases_reservation(session.run, info) or (usage is not None and is_reserved),
             most_tries=attempts.limits.max_retries + 1,
         )
     )
@@ -273,9 +276,10 @@ async def generate(context: RunContext, command: Generate) -> None:
     attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
     with attempts.ticket:
         is_reserved = context.budget is not None
-        generation = await _reply(session, request, show, attempts, job.prices, begin, is_reserved=is_reserved)
-    if generation is None:
+        reply = await _reply(session, request, show, attempts, job.prices, begin, is_reserved=is_reserved)
+    if reply is None:
         return
+    generation, problem = reply
     session.first_try = None
     if not context.plays_recording:
         generation = _without_unoffered(generation, offer, run)
@@ -297,6 +301,8 @@ async def generate(context: RunContext, command: Generate) -> None:
             unreported=reserved is not None
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
             over_reserved=excess,
+            problem=problem,
+            continuation=CONTINUATION if may_continue(run, generation.reply, generation.finish_reason) else "",
         )
     )
 
@@ -310,16 +316,18 @@ async def _reply(
     begin: Callable[[], Awaitable[bool]],
     *,
     is_reserved: bool,
-) -> Generation | None:
-    """Return the model's reply after as many tries as needed; None without one, and record why.
+) -> tuple[Generation, ErrorInfo | None] | None:
+    """Return the model's reply after as many tries as needed, with its problem if it is no answer.
 
-    A try begins anew if it may be charged for, or if its request is another one.
+    Returns None without a reply, and records why. A try begins anew if it may be charged for, or if its request is
+    another one.
     """
     attempt = 1
     ladder = Ladder(session, attempts.provider, session.run.on)
     while True:
+        adapted: GenerationRequest | None = None
         try:
-            return await attempts.once(request, show, load(session.run))
+            generation = await attempts.once(request, show, load(session.run))
         except ProviderError as error:
             adapted = await ladder.climb(request, error)
             if adapted is not None:
@@ -328,9 +336,44 @@ async def _reply(
                 attempt += 1
             else:
                 return None
-            if (is_reserved or adapted is not None) and not await begin():
-                return None
-            request = replace(request, max_tokens=session.run.max_tokens)
+        else:
+            problem = await _problem_after_retries(session, request, generation, attempt, attempts, prices)
+            if problem is not _TRY_AGAIN:
+                return generation, problem
+            attempt += 1
+        if (is_reserved or adapted is not None) and not await begin():
+            return None
+        request = replace(request, max_tokens=session.run.max_tokens)
+
+
+_TRY_AGAIN = ErrorInfo(name="", message="")
+
+
+async def _problem_after_retries(
+    session: RunSession,
+    request: GenerationRequest,
+    generation: Generation,
+    attempt: int,
+    attempts: Attempts,
+    prices: Prices,
+) -> ErrorInfo | None:
+    """Return why a reply is no answer after the last try, `_TRY_AGAIN` before it; None if it is an answer.
+
+    A recorded reply is played as it was taken.
+    """
+    is_played = request.place is not None
+    problem = empty_reply(generation.reply, generation.finish_reason, final=not request.allow_tools)
+    if problem is None or is_played:
+        return None
+    usage, _ = await prices.cost_and_window(session.run.provider, request.model, generation)
+    reserved = session.run.spending.reserved
+    is_known = reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents))
+    error = ProviderError(problem.message, name=problem.name, is_retryable=True)
+    decision = await retry_or_give_up(session, error, attempt, attempts, usage if is_known else None)
+    if not isinstance(decision, GiveUp):
+        return _TRY_AGAIN
+    words = f"{problem.message} ({decision.reason})" if decision.reason else problem.message
+    return problem.model_copy(update={"message": words})
 
 
 # Adaptations: parts of a request that the endpoint does not take as they are.

@@ -24,18 +24,16 @@ from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
+from pydantic import JsonValue
 
-from perstack.core.base.json_schema import MAX_VALUE_DEPTH
-from perstack.core.base.records import JsonObject, layers
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.runs.adaptations import Adaptations, adapted_message, names_in, of_messages
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
-    FinishReason,
     History,
     Message,
     ProviderToolPart,
@@ -47,9 +45,7 @@ from perstack.core.runs.messages import (
     readable_result,
 )
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
 from perstack.ports.provider import BlobReader, Generation, GenerationRequest
-from perstack.support.http.errors import bad_response
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
 
@@ -58,36 +54,6 @@ IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}) 
 PDF = "application/pdf"
 
 NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
-
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]  # servers may send null
-
-
-class Wire(BaseModel):
-    """Base of models for endpoints' replies. Unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", defer_build=True)
-
-
-_WireT = TypeVar("_WireT", bound=Wire)
-
-
-def read_event(kind: type[_WireT], data: str, api: str) -> _WireT:
-    """Parse the data of one event. Raises ProviderError if it does not fit the format of `api`."""
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        raise unexpected_event(data, api) from error
-
-
-def unexpected_event(data: str, api: str) -> ProviderError:
-    """Return the error for an event that does not fit the format of `api`; another attempt may get a valid one."""
-    return bad_response(f"an event is not in the format of {api}: {data[:200]}", retryable=True)
-
-
-def finish_reason(reason: FinishReason, reply: ExpertMessage) -> FinishReason:
-    """Return the reply's finish reason. Some models report a normal end though the reply has calls."""
-    return "toolCalls" if reason == "stop" and reply.tool_calls else reason
-
 
 BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}  # thinking tokens
 
@@ -209,7 +175,6 @@ def is_common_media(mime_type: str) -> bool:
 
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
-TOO_DEEP = f"(they have more than {MAX_VALUE_DEPTH} levels)"  # replacement for arguments that are nested too deep
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_ID_CHARS = 64  # source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`
 
@@ -258,26 +223,6 @@ def legal_id(call_id: str) -> str:
 def arguments_of(call: ToolCallPart) -> JsonObject:
     """Return the arguments of a call as an object, the only form that vendors accept back."""
     return call.args if call.raw_args is None else {"unparsed": call.raw_args}
-
-
-def read_arguments(text: str) -> tuple[JsonObject, str | None]:
-    """Parse a model's arguments into `args` and `raw_args`; only one of them has content."""
-    if not text.strip():
-        return {}, None
-    try:
-        value: JsonValue = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}, text
-    if is_too_deep(value):
-        return {}, TOO_DEEP
-    if isinstance(value, dict):
-        return value, None
-    return {}, None if value is None else text
-
-
-def is_too_deep(value: JsonValue) -> bool:
-    """Return whether a value is nested deeper than a reply may be, so that no message part can hold it."""
-    return any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value)))
 
 
 async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str, bytes]:

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from perstack.core.base.records import JsonObject
     from perstack.core.runs.media_limits import MediaLimits
-    from perstack.support.http.client import OnData, ReadEvents, StreamClient
+    from perstack.support.http.client import ReadEvents, StreamClient
     from perstack.support.http.endpoint import Endpoint
+    from perstack.support.http.replies import OnData
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class HttpProvider(Provider):
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
         """Send a request as `StreamClient.post` does. An error about the credential says where that is set."""
         if self._client is None:
-            from perstack.support.http.client import StreamClient, server_sent_events
+            from perstack.support.http.client import StreamClient
+            from perstack.support.http.event_streams import server_sent_events
 
             self._client = StreamClient(self.endpoint, self._read_events or server_sent_events)
         try:

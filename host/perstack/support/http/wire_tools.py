@@ -46,11 +46,14 @@ class WireTools:
     def __init__(self, specs: Iterable[ToolSpec], rules: SchemaRules, adaptations: Adaptations = ()) -> None:
         """Adapt the tools. `adaptations` names those that are sent in their plainest form, or not offered."""
         plain, omitted = (names_in(adaptations, "tool", form) for form in ("plain", "omitted"))
-        self._rules = rules
+        self._rule = rules.tool_names
         self._by_name: dict[str, WireTool] = {}
         self._own_names: dict[str, str] = {}
+        specs = tuple(specs)
+        taken = {spec.name for spec in specs if self._rule.accepts(spec.name)}
         for spec in specs:
-            name = self._legal(spec.name)
+            name = spec.name if spec.name in taken else self._rule.nearest(spec.name, taken, "tool")
+            taken.add(name)
             self._by_name[spec.name] = plain_tool(spec, name) if spec.name in plain else _tool(spec, name, rules)
             self._own_names[name] = spec.name
         self.listed = tuple(tool for own, tool in self._by_name.items() if own not in omitted)
@@ -64,7 +67,10 @@ class WireTools:
     def name(self, tool_name: str) -> str:
         """Return the name under which calls and results of a tool are sent, also of one that is not offered."""
         tool = self._by_name.get(tool_name)
-        return self._legal(tool_name) if tool is None else tool.name
+        if tool is not None:
+            return tool.name
+        legal = legal_tool_name(tool_name)
+        return legal if self._rule.accepts(legal) else self._rule.nearest(legal, (), "tool")
 
     def arguments(self, call: ToolCallPart) -> JsonObject:
         """Return the arguments of a call as the model wrote them."""
@@ -87,10 +93,6 @@ class WireTools:
             return part
         args = self._by_name[own].arguments.from_wire(part.args)
         return part.model_copy(update={"tool_name": own, "args": args})
-
-    def _legal(self, name: str) -> str:
-        rule, cleaned = self._rules.tool_names, legal_tool_name(name)
-        return cleaned if rule.accepts(cleaned) else rule.nearest(cleaned, self._own_names, "tool")
 
 
 def wire_tools(request: GenerationRequest, rules: SchemaRules) -> WireTools:

@@ -148,7 +148,10 @@ def call(name: str, params: dict) -> dict | None:
                     {"type": "image", "data": "@@", "mimeType": "image/png"},
                     {"type": "resource_link", "uri": "file:///a", "name": "a", "description": "the a"},
                     {"type": "resource", "resource": {"uri": "file:///t", "text": "inside"}},
-                    {"type": "resource", "resource": {"uri": "file:///b", "blob": document, "mimeType": "application/pdf"}},
+                    {
+                        "type": "resource",
+                        "resource": {"uri": "file:///b", "blob": document, "mimeType": "application/pdf"},
+                    },
                 ],
                 "structuredContent": {"n": 1},
             }

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field
 from typing_extensions import override
 
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
+from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions
@@ -44,6 +44,7 @@ from perstack.core.runs.messages import (
     ResultContent,
     TextPart,
     ThinkingPart,
+    UserMessage,
 )
 from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
@@ -125,6 +126,9 @@ class FinishGeneration(LaterEvent):
     duration_ms: int = Field(default=0, exclude_if=falsy)
     unreported: bool = Field(default=False, exclude_if=falsy)  # True: the whole reservation is charged
     over_reserved: Charge | None = None  # amount by which `usage` exceeds the reservation; only with a budget
+    problem: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # why it is no answer, though the model ended it
+    # query that asks the model to continue this reply, which was cut at its limit; empty if it does not go on
+    continuation: Text = Field(default="", exclude_if=falsy)
 
     @property
     def message(self) -> ExpertMessage:
@@ -148,7 +152,11 @@ class FinishGeneration(LaterEvent):
         )
         if self.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
             return replace(run, cut_at=run.max_tokens)
-        problem = _problem_of(reply, self.finish_reason)
+        if self.continuation:
+            query = UserMessage(contents=(TextPart(text=self.continuation),))
+            messages = run.messages.append(reply, self.id).append(query, f"{self.id}-continue")
+            return replace(run, messages=messages, phase=Phase.SETTLED, unfinished=run.unfinished + reply.text)
+        problem = self.problem or _problem_of(reply, self.finish_reason)
         if problem is not None:
             # The reply stays in the log but not in the messages, so the next attempt starts from unchanged messages.
             return replace(run, unusable=problem)
@@ -156,11 +164,14 @@ class FinishGeneration(LaterEvent):
         if is_paused:  # no result: the next step sends the reply back, and the model continues it
             return replace(run, messages=messages, phase=Phase.SETTLED)
         if run.final or not reply.tool_calls:
-            return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=reply.text)
-        return replace(run, messages=messages, phase=Phase.REPLIED)
+            result = run.unfinished + reply.text
+            return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=result, unfinished="")
+        return replace(run, messages=messages, phase=Phase.REPLIED, unfinished="")
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
+        if self.continuation and not may_continue(run, self.message, self.finish_reason):
+            return "finishGeneration with a continuation, where the reply is not one that may be continued"
         return _generation_difference(self, run, command)
 
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -180,7 +191,45 @@ class FinishGeneration(LaterEvent):
         if is_odd or context.full:
             text = f"{self.finish_reason}, {duration(self.duration_ms)}, {tokens(self.usage)}"
             rows.append(LogRow("replied", text, "yellow" if is_odd else "dim"))
+        if self.continuation:
+            rows.append(LogRow("continues", "the reply, which was cut at its limit, by another request", "yellow"))
         return rows
+
+
+CONTINUATION = (
+    "Your reply was cut off because it reached the most tokens that one reply may have. Continue where you stopped:"
+    " write only what is missing, without repeating or introducing anything."
+)
+
+
+def may_continue(run: Run, reply: ExpertMessage, reason: FinishReason) -> bool:
+    """Return True if the model is asked to continue a reply: a text that was cut, and the first cut one in a row."""
+    is_by_budget = run.max_tokens is not None
+    is_cut = reason == "length" and not reply.tool_calls and not is_by_budget
+    return is_cut and bool(reply.text.strip()) and not run.unfinished
+
+
+def empty_reply(reply: ExpertMessage, reason: FinishReason, *, final: bool) -> ErrorInfo | None:
+    """Return the error of a reply with neither text nor call, such as thinking alone; None for other replies.
+
+    A `final` reply needs a text. Replies that were cut, paused or refused are not judged here.
+    """
+    if reason in ("length", "paused", "refusal") or reply.text.strip() or (reply.tool_calls and not final):
+        return None
+    thinking = sum(len(part.thinking) for part in reply.contents if isinstance(part, ThinkingPart))
+    kinds = (
+        (f"{thinking:,} characters of thinking", thinking),
+        ("blanks", reply.text),
+        ("calls, which were not asked for", reply.tool_calls),
+        ("results of the provider's tools", reply.provider_tools),
+    )
+    found = " and ".join(name for name, content in kinds if content) or "nothing"
+    needed = "no text" if final else "neither text nor a tool call"
+    return ErrorInfo(
+        name="EmptyReply",
+        message=f"the reply has {needed}: the model wrote {found} and ended it (finish reason `{reason}`)",
+        is_retryable=True,
+    )
 
 
 def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
