@@ -7,6 +7,7 @@ reply. Source of the reply side: OpenAI API reference, «Chat Completions», sec
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Literal, assert_never
@@ -149,7 +150,7 @@ def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
 
 def _refuses_tools(model: str, dialect: Dialect) -> bool:
     models = dialect.profile.models.call_only_without_reasoning
-    return models is not None and dialect.reasons(model) and models.search(model) is not None
+    return models is not None and dialect.reasons(model) and re.search(models, model) is not None
 
 
 def _tool(tool: WireTool) -> JsonObject:

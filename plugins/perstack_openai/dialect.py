@@ -91,7 +91,7 @@ class Dialect:
     def needed_reasoning(self, model: str) -> str | None:
         """Return the field that each earlier reply with calls must have; None without such a need."""
         missed = next((name.removeprefix("messages.") for name in self.needed), None)
-        is_known = self.profile.reasoning_models.search(model) is not None
+        is_known = re.search(self.profile.reasoning_models, model) is not None
         return missed or (self.profile.needs_reasoning if is_known else None)
 
     def call_id(self, call_id: str) -> str:
@@ -114,12 +114,12 @@ class Dialect:
         if self.reasoning is not None:
             return self.reasoning
         without = self.profile.models.without_reasoning
-        return without is None or without.search(model) is None
+        return without is None or re.search(without, model) is None
 
     def schema_format(self, request: GenerationRequest) -> JsonObject | None:
         """Return the result schema in the API's format, with its name and strictness; None without one."""
         known = self.profile.models.take_schemas
-        is_known = known is not None and known.search(request.model) is not None
+        is_known = known is not None and re.search(known, request.model) is not None
         schema = schema_for(request, self.structured_output, is_known=is_known)
         return None if schema is None else {"name": "result", "schema": schema, "strict": requires_all(schema)}
 
@@ -138,7 +138,7 @@ def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> s
     if budget is None or not dialect.reasons(model):
         return None
     word = budget_word(budget, medium=_MAX_MEDIUM_TOKENS)
-    efforts = next((family for family in dialect.profile.models.efforts if family.models.search(model)), Efforts())
+    efforts = next((family for family in dialect.profile.models.efforts if re.search(family.models, model)), Efforts())
     return efforts.nearest(word)
 
 

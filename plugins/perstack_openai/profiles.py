@@ -7,11 +7,12 @@ row: its provider, its key, its prices, its place in `perstack init` and its lin
 `refuses` has one vocabulary for what an endpoint is known to refuse and for what one named in an error: a field of the
 request (`stream_options`), a field of its messages (`messages.name`), or one of the forms in `FORMS`. The encoder
 leaves all of it out. So an endpoint without a row starts as `PLAIN`, and learns from its errors.
+
+Every command imports this module, so patterns of models' names are texts here: they are compiled where one is used.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -33,7 +34,7 @@ FORMS = {
 class Efforts:
     """Nearest reasoning effort for each word of a reasoning budget, for a family of models."""
 
-    models: re.Pattern[str] = re.compile("")
+    models: str = ""
     none: str = "none"
     minimal: str = "minimal"
     low: str = "low"
@@ -49,9 +50,9 @@ class Efforts:
 class ModelRules:
     """Differences between the models of one vendor, by their names."""
 
-    take_schemas: re.Pattern[str] | None = None  # models known to accept a schema for the reply
-    without_reasoning: re.Pattern[str] | None = None  # models that reject reasoning options
-    call_only_without_reasoning: re.Pattern[str] | None = None
+    take_schemas: str | None = None  # models known to accept a schema for the reply
+    without_reasoning: str | None = None  # models that reject reasoning options
+    call_only_without_reasoning: str | None = None
     """Models that reject tools over Chat Completions unless the reasoning effort is explicitly `none`."""
     fixed_temperature: bool = False  # True if models that reason reject a temperature
     efforts: tuple[Efforts, ...] = (Efforts(),)
@@ -77,7 +78,7 @@ class Profile:
     max_tokens: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # preferred name of the reply's limit
     reasoning: tuple[str, ...] = ()  # fields in which its reasoning comes, for people; any other is understood as well
     needs_reasoning: str | None = None  # field that each earlier reply with calls must have
-    reasoning_models: re.Pattern[str] = re.compile("")  # models with that need
+    reasoning_models: str = ""  # models with that need
     no_reasoning: str = " "  # content of that field for a reply that came without, or from elsewhere
     reads_tags: bool = True  # `<think>` at the start of a reply's text begins reasoning
     thinking_switch: Literal["none", "on and off", "off"] = "none"
@@ -93,15 +94,15 @@ class Profile:
 
 _OPENAI_MODELS = ModelRules(
     # source: OpenAI guide, «Structured model outputs», section «Supported models»
-    take_schemas=re.compile(r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])"),
-    without_reasoning=re.compile(r"gpt-(3|4)|chat-latest"),
-    call_only_without_reasoning=re.compile(r"^gpt-(5\.[4-9]|[6-9])"),
+    take_schemas=r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])",
+    without_reasoning=r"gpt-(3|4)|chat-latest",
+    call_only_without_reasoning=r"^gpt-(5\.[4-9]|[6-9])",
     fixed_temperature=True,
     # source: OpenAI documentation, «Reasoning models», section «Reasoning effort»
     efforts=(
-        Efforts(re.compile(r"^o\d"), none="low", minimal="low"),
-        Efforts(re.compile(r"^gpt-5(-|$)"), none="minimal"),
-        Efforts(re.compile(r"^gpt-(5\.|[6-9])"), minimal="low"),
+        Efforts(r"^o\d", none="low", minimal="low"),
+        Efforts(r"^gpt-5(-|$)", none="minimal"),
+        Efforts(r"^gpt-(5\.|[6-9])", minimal="low"),
         Efforts(),
     ),
 )
@@ -312,7 +313,7 @@ PROFILES: tuple[Profile, ...] = (
         refuses=frozenset({"empty content", "max_completion_tokens", "consecutive users"}),
         reasoning=("reasoning_content",),
         needs_reasoning="reasoning_content",  # «thinking is enabled but reasoning_content is missing»
-        reasoning_models=re.compile("kimi"),
+        reasoning_models="kimi",
         usage_at="choice",
         thinking_switch="off",
         models=ModelRules(fixed_temperature=True),

@@ -165,7 +165,7 @@ def test_a_server_of_ollama_that_answers_is_named_with_its_first_model(newcomer:
 def test_a_server_that_is_no_ollama_is_said_to_be_none(newcomer: Terminal, body: bytes) -> None:
     (shown,) = beside_ollama(body, newcomer, ("models", "ollama"))
     assert shown.code == 0
-    assert "does not list models as Ollama does" in shown.out
+    assert "does not list models as ollama does" in shown.out
     assert shown.err == ""
 
 

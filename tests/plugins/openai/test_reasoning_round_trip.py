@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conversation import request_to, result, user
 from hosts import expert, project_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import KEY
 
@@ -162,6 +162,7 @@ def test_a_server_that_wants_reasoning_with_every_call_gets_its_own_or_an_empty_
     assert _sent_back(_decoded([{"content": "I look."}], there, model), there, model)["reasoning_content"] == filled
 
 
+@settings(deadline=None)
 @given(
     thinking=st.text(max_size=30),
     text=st.text(max_size=30),

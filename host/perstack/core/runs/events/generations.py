@@ -330,7 +330,7 @@ class AdaptRequest(LaterEvent):
 
     @property
     def words(self) -> str:
-        """The text `without the field stream_options (openai/gpt-5 refused it)`."""
+        """The text `without the field stream_options (PROVIDER/MODEL refused it)`."""
         cause = "needs it" if self.error is None else "refused it"
         return f"{in_words(self.adaptations)} ({self.model} {cause})"
 
