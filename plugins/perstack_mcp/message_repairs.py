@@ -165,7 +165,7 @@ def _integer(value: JsonValue, default: int) -> int:
         return default
 
 
-def bare(result: JsonObject) -> JsonValue:
+def unwrapped_result(result: JsonObject) -> JsonValue:
     """Return a result as the server sent it."""
     return result.get(BARE_RESULT, cast("JsonValue", result))
 

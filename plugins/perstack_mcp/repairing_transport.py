@@ -22,7 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from perstack.core.base.records import JsonObject
-from perstack_mcp.message_repairs import UNKNOWN_ID, bare, repaired_greeting
+from perstack_mcp.message_repairs import UNKNOWN_ID, repaired_greeting, unwrapped_result
 from perstack_mcp.result_repairs import is_plain, repaired_result
 from perstack_mcp.server_interface import ShownOnce
 from perstack_mcp.tool_repairs import OutputSchemas, repaired_page
@@ -86,13 +86,15 @@ class Repairs:
             self._shown(f"its answer to {method} was repaired", notes)
         elif method == "tools/list":
             # In a thread: a long list, or a schema made to be slow to check, must not block the event loop.
-            repair = partial(repaired_page, bare(result), self._version() or _LATEST_HANDSHAKE, self._outputs)
+            repair = partial(
+                repaired_page, unwrapped_result(result), self._version() or _LATEST_HANDSHAKE, self._outputs
+            )
             message.result, lines = await anyio.to_thread.run_sync(repair, abandon_on_cancel=True)
             for line in lines:
                 self._show(line)
         elif method == "tools/call":
             message.result = await self._repaired_call(name, result)
-        elif bare(result) is not result:
+        elif unwrapped_result(result) is not result:
             message.result = {}
 
     def _known_id(self, identity: RequestId | None) -> RequestId:
@@ -108,7 +110,7 @@ class Repairs:
         is_modern = version in MODERN_PROTOCOL_VERSIONS
         if is_modern and result.get("resultType") == "input_required":
             return result
-        is_valid = partial(_is_valid_result, version)
+        is_valid = partial(is_valid_result, version)
         if is_plain(result) and is_valid(result):
             return result
         # in a thread: the blocks of a result may be many
@@ -118,7 +120,8 @@ class Repairs:
         return repaired
 
 
-def _is_valid_result(version: str, result: JsonObject) -> bool:
+def is_valid_result(version: str, result: JsonObject) -> bool:
+    """Return whether a revision and the SDK take a result of a tool."""
     try:
         validate_server_result("tools/call", version, result)
         CallToolResult.model_validate(result, by_name=False)

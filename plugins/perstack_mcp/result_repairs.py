@@ -17,7 +17,7 @@ from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject
-from perstack_mcp.message_repairs import Note, bare, is_absent, kind_of
+from perstack_mcp.message_repairs import Note, is_absent, kind_of, unwrapped_result
 
 if TYPE_CHECKING:
     IsValid = Callable[[JsonObject], bool]
@@ -35,7 +35,7 @@ def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool
     of result must be given.
     """
     notes: list[str] = []
-    found = _as_object(bare(result), notes.append)
+    found = _as_object(unwrapped_result(result), notes.append)
     repaired = {key: value for key, value in found.items() if key in _KEPT}
     blocks = list(_content(found, notes.append))
     _repair_flag(found, repaired, notes.append)
