@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import httpx2
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PARSE_ERROR
-from pydantic_core import from_json
 
-from perstack_mcp.message_repairs import repaired_messages
+from perstack_mcp.message_repairs import received_messages
 from perstack_mcp.server_interface import ShownOnce
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ _NOT_FOUND = 404
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _MAX_BODY_BYTES = 64 << 20  # bytes of a JSON body, or of one event
 _MAX_REFUSAL_BYTES = 64 << 10
+_MAX_EXCERPT_BYTES = 8 << 10  # bytes of a page in which words are looked for
 _MAX_REFUSAL_CHARS = 300
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
@@ -187,10 +187,7 @@ async def _read(pieces: AsyncIterator[bytes], max_bytes: int) -> bytes | None:
 
 def _messages_of(text: bytes, request_id: RequestId, shown: ShownOnce) -> list[JsonObject]:
     """Return the messages of a text, the answer to the request with its id; none if it has no message."""
-    try:
-        found = repaired_messages(from_json(text.removeprefix(BOM_UTF8)), request_id)
-    except ValueError:
-        return []
+    found = received_messages(text, request_id)
     for one in found:
         if "method" not in one.message and request_id is not None:
             one.message["id"] = request_id
@@ -199,7 +196,7 @@ def _messages_of(text: bytes, request_id: RequestId, shown: ShownOnce) -> list[J
 
 
 def _excerpt(text: bytes) -> str:
-    words = _TAGS.sub(" ", text[:_MAX_REFUSAL_BYTES].decode("utf-8", "replace"))
+    words = _TAGS.sub(" ", text[:_MAX_EXCERPT_BYTES].decode("utf-8", "replace"))
     return " ".join(words.split())[:_MAX_REFUSAL_CHARS]
 
 
@@ -245,8 +242,10 @@ def _repaired_event(block: bytes, request_id: RequestId, shown: ShownOnce) -> by
     data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
     name = next((line[6:].strip() for line in lines if line.startswith(b"event:")), b"message")
     is_cut = _EVENT_END.search(block) is None
-    if not any(data) or name == b"endpoint" or len(block) > _MAX_BODY_BYTES:
+    if name == b"endpoint" or len(block) > _MAX_BODY_BYTES:
         return block
+    if not any(data):
+        return block if any(line.startswith((b"id:", b"retry:")) for line in lines) else b""
     text = b"\n".join(data)
     messages = _messages_of(text, request_id, shown)
     if not messages:

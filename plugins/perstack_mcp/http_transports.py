@@ -159,14 +159,14 @@ class _HttpClient(httpx2.AsyncClient):
                 request, sent, partial(super().send, stream=stream, auth=auth, follow_redirects=follow_redirects)
             )
         except (Unauthorized, httpx2.TransportError) as error:
-            return self._failed(request, sent, error)
+            return self._take_failure(request, sent, error)
         if request.method == "GET":
             return self._stream_of(response)
         if request.method != "POST":
             return response
         if response.is_success:
-            return await self._answered(response, sent)
-        return await self._refused(response, sent) if response.is_error else response
+            return await self._take_answer(response, sent)
+        return await self._take_refusal(response, sent) if response.is_error else response
 
     def _set_session(self, request: httpx2.Request, sent: _SentMessage) -> None:
         """Send the current session's id, also with what was made before the session began; none in a greeting."""
@@ -193,20 +193,20 @@ class _HttpClient(httpx2.AsyncClient):
                 await asyncio.sleep(wait)
         return await send(request)
 
-    def _failed(
+    def _take_failure(
         self, request: httpx2.Request, sent: _SentMessage, error: Unauthorized | httpx2.TransportError
     ) -> httpx2.Response:
         refusal = error if isinstance(error, Unauthorized) else _unreachable_server(error, request)
         if refusal is not None:
             if sent.is_greeting and not self._is_connected:
                 raise refusal from error
-            return _made(request, 401, sent, str(refusal))
+            return _error_response(request, 401, sent, str(refusal))
         if not self._is_connected or not sent.is_message:
             raise error
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             host = request.url.netloc.decode()
-            return _made(request, 503, sent, f"nobody answers at {host} ({describe(error)})", NOT_SENT)
-        return _made(request, 502, sent, f"the connection broke ({describe(error)})", BROKEN)
+            return _error_response(request, 503, sent, f"nobody answers at {host} ({describe(error)})", NOT_SENT)
+        return _error_response(request, 502, sent, f"the connection broke ({describe(error)})", BROKEN)
 
     def _stream_of(self, response: httpx2.Response) -> httpx2.Response:
         if response.is_success:
@@ -225,20 +225,22 @@ class _HttpClient(httpx2.AsyncClient):
             )
         return response
 
-    async def _answered(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
+    async def _take_answer(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
         if sent.method == "initialize":
             self._session = response.headers.get(SESSION_ID)
         if sent.request_id is None or response.status_code == _ACCEPTED:
             return response
         return await repaired_answer(response, sent.request_id, self._shown)
 
-    async def _refused(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
+    async def _take_refusal(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
         if sent.request_id is None:
             return response
         text = await read_refusal(response)
         await response.aclose()
         if SESSION_ID in response.request.headers and not sent.is_greeting and _is_lost(response.status_code, text):
-            return _made(response.request, 404, sent, "the server does not know the session any more", LOST_SESSION)
+            return _error_response(
+                response.request, 404, sent, "the server does not know the session any more", LOST_SESSION
+            )
         return refusal(response, text, sent.request_id, self._shown)
 
 
@@ -269,7 +271,7 @@ def _is_lost(status: int, text: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SentMessage:
-    """What a request to the server's address carries."""
+    """Message in a request to the server's address."""
 
     is_message: bool = False
     method: str = ""
@@ -292,7 +294,9 @@ class _SentMessage:
         return self.method in ("server/discover", "initialize")
 
 
-def _made(request: httpx2.Request, status: int, sent: _SentMessage, message: str, data: str = "") -> httpx2.Response:
+def _error_response(
+    request: httpx2.Request, status: int, sent: _SentMessage, message: str, data: str = ""
+) -> httpx2.Response:
     """Return an error of ours in place of an answer."""
     error: JsonObject = {"code": INVALID_REQUEST, "message": message, **({"data": data} if data else {})}
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": sent.request_id, "error": error}, request=request)

@@ -8,8 +8,12 @@ guessed: an unknown revision, a server without a name, a `tools` capability that
 
 from __future__ import annotations
 
+import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
+
+from pydantic_core import from_json
 
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
@@ -60,16 +64,36 @@ def is_absent(message: JsonObject, key: str) -> str:
 # Envelopes.
 
 
-def repaired_messages(value: JsonValue, request_id: int | str | None = None) -> Sequence[Received]:
-    """Return the messages in a value that was received; none if it is no message.
+def received_messages(text: bytes, request_id: int | str | None = None) -> Sequence[Received]:
+    """Return the messages in a text that was received; none if it is no message.
 
-    `request_id` is the request that the value answers, where the transport knows it.
+    `request_id` is the request that the text answers, where the transport knows it.
     """
+    text = text.strip().removeprefix(BOM_UTF8)
+    notes: tuple[str, ...] = ()
+    try:
+        value = cast("JsonValue", from_json(text))
+    except ValueError:
+        if b'"jsonrpc"' not in text:
+            return []
+        value, notes = _read_damaged(text), ("it has damaged characters",)
     if not isinstance(value, list):
         found = _repaired_message(value, request_id)
-        return [] if found is None else [found]
+        return [] if found is None else [Received(found.message, notes + found.notes)]
+    notes += ("its messages come in a list",)
+    if len(value) > _MAX_BATCH:
+        notes += (f"its list has more than {_MAX_BATCH} messages: the rest is passed over",)
     batch = [_repaired_message(one, request_id) for one in value[:_MAX_BATCH]]
-    return [Received(one.message, (*one.notes, "its messages come in a list")) for one in batch if one is not None]
+    return [Received(one.message, notes + one.notes) for one in batch if one is not None]
+
+
+def _read_damaged(text: bytes) -> JsonValue:
+    """Return the JSON value of a text with halves of characters, bytes that are no UTF-8, or control characters."""
+    try:
+        value: object = json.loads(text.decode("utf-8", "replace"), strict=False)
+        return cast("JsonValue", from_json(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _repaired_message(value: JsonValue, request_id: int | str | None) -> Received | None:
@@ -141,7 +165,7 @@ def _integer(value: JsonValue, default: int) -> int:
         return default
 
 
-def bare(result: JsonObject) -> JsonValue:
+def unwrapped_result(result: JsonObject) -> JsonValue:
     """Return a result as the server sent it."""
     return result.get(BARE_RESULT, cast("JsonValue", result))
 

@@ -5,6 +5,7 @@ It notes what each request asks for, so that the answer is repaired as what it i
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,8 +22,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from perstack.core.base.records import JsonObject
-from perstack_mcp.message_repairs import UNKNOWN_ID, bare, repaired_greeting
-from perstack_mcp.result_repairs import repaired_result
+from perstack_mcp.message_repairs import UNKNOWN_ID, repaired_greeting, unwrapped_result
+from perstack_mcp.result_repairs import is_plain, repaired_result
 from perstack_mcp.server_interface import ShownOnce
 from perstack_mcp.tool_repairs import OutputSchemas, repaired_page
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from perstack_mcp.sdk import ReadStream, TransportStreams, WriteStream
 
 _GREETINGS = ("initialize", "server/discover")
+
+_NUMBER = re.compile("[0-9]{1,15}")
 
 _LATEST_HANDSHAKE = "2025-11-25"  # revision before one is agreed on
 
@@ -83,34 +86,42 @@ class Repairs:
             self._shown(f"its answer to {method} was repaired", notes)
         elif method == "tools/list":
             # In a thread: a long list, or a schema made to be slow to check, must not block the event loop.
-            repair = partial(repaired_page, bare(result), self._version() or _LATEST_HANDSHAKE, self._outputs)
+            repair = partial(
+                repaired_page, unwrapped_result(result), self._version() or _LATEST_HANDSHAKE, self._outputs
+            )
             message.result, lines = await anyio.to_thread.run_sync(repair, abandon_on_cancel=True)
             for line in lines:
                 self._show(line)
         elif method == "tools/call":
-            message.result = self._repaired_call(name, result)
-        elif bare(result) is not result:
+            message.result = await self._repaired_call(name, result)
+        elif unwrapped_result(result) is not result:
             message.result = {}
 
     def _known_id(self, identity: RequestId | None) -> RequestId:
         """Return the request's own id for an answer's, which may be a text; that of the only request for none."""
         if identity is None or identity == UNKNOWN_ID:
             return next(iter(self._requests)) if len(self._requests) == 1 else UNKNOWN_ID
-        if identity not in self._requests and isinstance(identity, str) and identity.isascii() and identity.isdigit():
-            return int(identity)
-        return identity
+        if identity in self._requests or not isinstance(identity, str) or _NUMBER.fullmatch(identity) is None:
+            return identity
+        return int(identity)
 
-    def _repaired_call(self, name: str, result: JsonObject) -> JsonObject:
+    async def _repaired_call(self, name: str, result: JsonObject) -> JsonObject:
         version = self._version()
         is_modern = version in MODERN_PROTOCOL_VERSIONS
         if is_modern and result.get("resultType") == "input_required":
             return result
-        repaired, notes = repaired_result(result, partial(_is_valid_result, version), is_stateless=is_modern)
+        is_valid = partial(is_valid_result, version)
+        if is_plain(result) and is_valid(result):
+            return result
+        # in a thread: the blocks of a result may be many
+        repair = partial(repaired_result, result, is_valid, is_stateless=is_modern)
+        repaired, notes = await anyio.to_thread.run_sync(repair, abandon_on_cancel=True)
         self._shown(f"{name}: an odd result was repaired", notes)
         return repaired
 
 
-def _is_valid_result(version: str, result: JsonObject) -> bool:
+def is_valid_result(version: str, result: JsonObject) -> bool:
+    """Return whether a revision and the SDK take a result of a tool."""
     try:
         validate_server_result("tools/call", version, result)
         CallToolResult.model_validate(result, by_name=False)

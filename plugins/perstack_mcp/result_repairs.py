@@ -14,17 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject
-from perstack_mcp.message_repairs import Note, bare, is_absent, kind_of
+from perstack_mcp.message_repairs import Note, is_absent, kind_of, unwrapped_result
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
     IsValid = Callable[[JsonObject], bool]
 
 _MAX_NOTES = 20
+_MAX_BLOCKS = 2_000  # blocks that are repaired one by one
 _MAX_DEPTH = 3  # levels of lists of blocks in lists that are read
 _NAME_CHARS = 60  # characters of a server's word in a note
 
@@ -35,10 +34,8 @@ def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool
     `is_valid` judges a whole result. In the stateless revisions structured content need not be an object, and the kind
     of result must be given.
     """
-    if _is_plain(result) and is_valid(result):
-        return result, ()
     notes: list[str] = []
-    found = _as_object(bare(result), notes.append)
+    found = _as_object(unwrapped_result(result), notes.append)
     repaired = {key: value for key, value in found.items() if key in _KEPT}
     blocks = list(_content(found, notes.append))
     _repair_flag(found, repaired, notes.append)
@@ -55,16 +52,21 @@ def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool
     if is_stateless and not isinstance(found.get("resultType"), str):
         notes.append(f"resultType is {is_absent(found, 'resultType')}")
         repaired["resultType"] = "complete"
-    frame: JsonObject = {**repaired, "structuredContent": {}}
-    repaired["content"] = [block if is_valid({**frame, "content": [block]}) else _as_text(block) for block in blocks]
+    repaired["content"] = list[JsonValue](blocks)
+    if not is_valid(repaired):
+        frame: JsonObject = {**repaired, "structuredContent": {}}
+        blocks = [block if is_valid({**frame, "content": [block]}) else _as_text(block) for block in blocks]
+        repaired["content"] = list[JsonValue](blocks)
     return repaired, notes[:_MAX_NOTES]
 
 
-def _is_plain(result: JsonObject) -> bool:
+def is_plain(result: JsonObject) -> bool:
     """Return False for what the SDK would read in another way than it was meant, or as nothing."""
     content, flag = result.get("content"), result.get("isError")
     if not isinstance(content, list) or not (flag is None or isinstance(flag, bool)) or "is_error" in result:
         return False
+    if len(content) > _MAX_BLOCKS:
+        return False  # the SDK would validate all of them, each as every kind of block
     return all(
         isinstance(block, dict) and str(block.get("type")) in _MODELS and not _is_address(block) for block in content
     )
@@ -121,8 +123,11 @@ def _content(result: JsonObject, note: Note) -> Iterator[JsonObject]:
 
 
 def _blocks(blocks: Sequence[JsonValue], place: str, note: Note, depth: int) -> Iterator[JsonObject]:
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(blocks[:_MAX_BLOCKS]):
         yield from _block(block, f"{place}.{number}", note, depth)
+    if len(blocks) > _MAX_BLOCKS:
+        note(f"{place} has more than {_MAX_BLOCKS} blocks: the others are one text")
+        yield _as_text(list(blocks[_MAX_BLOCKS:]))
 
 
 def _block(value: JsonValue, place: str, note: Note, depth: int) -> Iterator[JsonObject]:

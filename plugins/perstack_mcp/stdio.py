@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -24,9 +23,8 @@ from mcp_types import (
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
-from pydantic_core import from_json
 
-from perstack_mcp.message_repairs import repaired_messages
+from perstack_mcp.message_repairs import received_messages
 from perstack_mcp.server_interface import ShownOnce
 from perstack_mcp.server_process import Child
 
@@ -84,7 +82,7 @@ class _Framing:
 
     def messages(self, line: bytes) -> list[SessionMessage]:
         """Return the messages in a line; for a damaged answer an error in its place, so that nobody waits for it."""
-        line = line.rstrip().removeprefix(BOM_UTF8)
+        line = line.rstrip()
         messages, notes = _messages_in(line)
         if messages:
             self._garbage_bytes = self._garbage_lines = 0
@@ -133,7 +131,7 @@ class _Framing:
 def _messages_in(line: bytes) -> tuple[Sequence[JSONRPCMessage], Sequence[str]]:
     """Return the messages in a line, and what was repaired in them; none if it has others or is no JSON."""
     try:
-        found = repaired_messages(from_json(line))
+        found = received_messages(line)
         messages = [jsonrpc_message_adapter.validate_python(one.message, by_name=False) for one in found]
     except ValueError:
         return [], []

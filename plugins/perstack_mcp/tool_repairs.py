@@ -76,7 +76,7 @@ def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tupl
     tools = result.get("tools")
     if isinstance(tools, dict):
         lines.append("(its answer to tools/list was repaired: tools is an object)")
-        tools = [_named(name, tool) for name, tool in tools.items()]
+        tools = [_with_name(name, tool) for name, tool in tools.items()]
     elif tools is None:
         lines.append(f"(its answer to tools/list was repaired: tools is {is_absent(result, 'tools')})")
         tools = []
@@ -88,7 +88,7 @@ def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tupl
     return result, lines
 
 
-def _named(name: str, tool: JsonValue) -> JsonValue:
+def _with_name(name: str, tool: JsonValue) -> JsonValue:
     return {**tool, "name": tool.get("name") or name} if isinstance(tool, dict) else tool
 
 

@@ -267,6 +267,10 @@ def _answer(**changed: Any) -> Callable[[dict[str, Any]], str]:
     return dress
 
 
+def _with_damage(name: str, damage: Callable[[str], str]) -> Server:
+    return Server(name, "damaged characters", dress=lambda message: damage(json.dumps(message)))
+
+
 ABSENT = object()
 EVENT = "text/event-stream"
 WITHOUT = {"capabilities": {}}
@@ -327,6 +331,9 @@ SERVERS = [
     Server("no-version", "jsonrpc is missing", dress=_answer(jsonrpc=ABSENT), eras=ERAS),
     Server("version-2", "jsonrpc is a number", dress=_answer(jsonrpc=2.0), eras=ERAS),
     Server("method-echoed", "method", dress=_answer(method="x"), eras=ERAS),
+    _with_damage("half-character", lambda text: text.replace('"odd"', '"od\\ud83d"')),
+    _with_damage("latin-1", lambda text: text.replace('"odd"', '"\udce9"')),
+    _with_damage("control", lambda text: text.replace('"odd"', '"o\t\x01d"')),
     Server("batch", "a list", dress=lambda message: json.dumps([message]), eras=ERAS),
     # lists of tools
     Server("bare-tools", "the result is a list", page=lambda _: [HELLO], eras=ERAS),  # type: ignore[arg-type, return-value]
@@ -425,7 +432,7 @@ class Playing:
         if method == "tools/list":
             return self._tools(params)
         if method == "tools/call":
-            return self._complete(self._called(params["name"]))
+            return self._complete(self._call(params["name"]))
         if self.server.ignores_unknown:
             return None
         return {"error": {"code": -32601, "message": "no such method"}}
@@ -457,7 +464,7 @@ class Playing:
         found = page(params.get("cursor")) if page is not None else {"tools": list(self.server.tools)}
         return {"error": {"code": -32603, "message": "no more"}} if found is None else self._complete(found)
 
-    def _called(self, name: str) -> Any:
+    def _call(self, name: str) -> Any:
         return next(one.value for one in RESULTS if one.name == name) if self.is_results else {"content": [TEXT]}
 
     def _complete(self, result: Any) -> dict[str, Any]:
@@ -478,7 +485,9 @@ def serving(name: str, era: str) -> Iterator[str]:
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["content-length"])))
             said = playing.answer(message)
-            self.send(202 if said is None else 200, b"" if said is None else form(said).encode())
+            self.send(
+                202 if said is None else 200, b"" if said is None else form(said).encode("utf-8", "surrogateescape")
+            )
 
         def do_GET(self) -> None:
             self.send(405, b"")
@@ -511,7 +520,7 @@ def main(arguments: Sequence[str]) -> None:
     for line in sys.stdin:
         said = playing.answer(json.loads(line))
         if said is not None:
-            out.write(said.encode() + b"\n")
+            out.write(said.encode("utf-8", "surrogateescape") + b"\n")
             out.flush()
 
 

@@ -33,6 +33,7 @@ class SessionServer:
         self.greets: Callable[[], Refusal | None] = lambda: None  # refuses a handshake
         self.before_call: Callable[[str, str], None] = lambda name, session: None
         self.on_call: Callable[[dict[str, Any]], tuple[int, str, bytes] | None] = lambda message: None
+        self.headers: dict[str, str] = {}  # further headers of answers that `on_call` makes
         self.sent_with_greeting: list[str | None] = []  # session ids that came with a handshake
         self.sessions: list[str] = []
         self.changed = Condition()
@@ -113,15 +114,17 @@ def _handler(server: SessionServer) -> type[BaseHTTPRequestHandler]:
                 server.before_call(message["params"]["name"], session or "")
                 made = server.on_call(message)
                 if made is not None:
-                    return self.reply(*made)
+                    return self.reply(*made, **server.headers)
             return self.reply(200, JSON, server.answer(message))
 
         def do_GET(self) -> None:
             server.note("GET")
             if server.stream_refusal is not None:
-                return self.reply(server.stream_refusal, "", b"")
+                self.reply(server.stream_refusal, "", b"")
+                return
             if self.headers.get("mcp-session-id") not in server.sessions:
-                return self.reply(404, "text/plain", b"no such session")
+                self.reply(404, "text/plain", b"no such session")
+                return
             self.wfile.write(
                 f"HTTP/1.1 200 OK\r\ncontent-type: {EVENTS}\r\nconnection: close\r\n\r\n: open\n\n".encode()
             )
@@ -137,7 +140,7 @@ def _handler(server: SessionServer) -> type[BaseHTTPRequestHandler]:
             server.note("DELETE")
             self.reply(200, "", b"")
 
-        def reply(self, status: int, kind: str, body: Any, session: str | None = None) -> None:
+        def reply(self, status: int, kind: str, body: Any, session: str | None = None, **more: str) -> None:
             data = (
                 json.dumps(body).encode()
                 if isinstance(body, dict)
@@ -148,6 +151,7 @@ def _handler(server: SessionServer) -> type[BaseHTTPRequestHandler]:
             head = f"HTTP/1.1 {status} S\r\ncontent-length: {len(data)}\r\n"
             head += f"content-type: {kind}\r\n" if kind else ""
             head += f"mcp-session-id: {session}\r\n" if session else ""
+            head += "".join(f"{name}: {value}\r\n" for name, value in more.items())
             self.wfile.write(head.encode() + b"\r\n" + data)
 
         def log_message(self, *_: Any) -> None:

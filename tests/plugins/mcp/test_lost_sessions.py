@@ -23,7 +23,7 @@ def _skill(endpoint: str) -> McpSseSkill:
     return McpSseSkill(name="far", endpoint=endpoint, allow_local_network=True, timeout=PATIENCE_MS)
 
 
-async def _said(bed: Bed, session: SkillSession, name: str = "hello") -> str:
+async def _outcome(bed: Bed, session: SkillSession, name: str = "hello") -> str:
     """Return the text of a result, or of the error that the model gets."""
     try:
         return words(await bed.call(session, name))
@@ -68,10 +68,10 @@ def test_a_refused_call_is_made_once_more_in_a_new_session(bed: Bed, refusal: Re
     server.refusal = refusal
 
     async def scene(session: SkillSession) -> None:
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
         server.lose_sessions()
-        assert await _said(bed, session) == "marker42 hello"
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
 
     _play(bed, server, scene)
     assert len(server.executed) == 3
@@ -101,14 +101,14 @@ def test_another_refusal_is_an_error_in_the_servers_words_and_the_call_is_not_re
     server.on_call = lambda message: (refusal[0], refusal[1], refusal[2].encode())
 
     async def scene(session: SkillSession) -> None:
-        said = await _said(bed, session)
+        said = await _outcome(bed, session)
         assert said.startswith("error: hello: ")
         expected = json.loads(refusal[2])["error"] if refusal[1] == JSON else {}
         message = expected.get("message", "") if isinstance(expected, dict) else expected
         assert (message or {500: "Internal Server Error", 502: "Bad Gateway"}[refusal[0]]) in said
         assert "<" not in said
         server.on_call = lambda message: None
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
 
     _play(bed, server, scene)
     assert (server.asked["tools/call"], server.asked["initialize"]) == (2, 1)
@@ -119,7 +119,7 @@ def test_parallel_calls_share_one_new_session(bed: Bed) -> None:
 
     async def scene(session: SkillSession) -> None:
         server.lose_sessions()
-        assert await asyncio.gather(*(_said(bed, session) for _ in range(20))) == ["marker42 hello"] * 20
+        assert await asyncio.gather(*(_outcome(bed, session) for _ in range(20))) == ["marker42 hello"] * 20
 
     _play(bed, server, scene)
     assert server.asked["initialize"] == 2
@@ -141,10 +141,10 @@ def test_a_restart_in_the_middle_of_parallel_calls_repeats_only_those_that_were_
                 server.wait_until(lambda: server.generation != generation and server.asked["initialize"] == 2)
 
         server.before_call = hold
-        slow = asyncio.create_task(_said(bed, session, "slow"))
+        slow = asyncio.create_task(_outcome(bed, session, "slow"))
         await slow_has_begun.wait()
         server.lose_sessions()
-        assert await asyncio.gather(*(_said(bed, session) for _ in range(5))) == ["marker42 hello"] * 5
+        assert await asyncio.gather(*(_outcome(bed, session) for _ in range(5))) == ["marker42 hello"] * 5
         assert await slow == "marker42 slow", "it is not disturbed, and its answer counts"
 
     _play(bed, server, scene)
@@ -160,7 +160,7 @@ def test_a_server_that_forgets_each_session_at_once_costs_one_handshake_a_call(b
         server.lose_sessions()
         server.stream_refusal = 405
         for _ in range(3):
-            said = await _said(bed, session)
+            said = await _outcome(bed, session)
             assert said.startswith("error: ")
             assert said.endswith("the call was not made") or "could not be connected to" in said
 
@@ -176,7 +176,7 @@ def test_a_server_that_refuses_calls_alone_for_ever_is_asked_twice_a_call(bed: B
 
     async def scene(session: SkillSession) -> None:
         for _ in range(3):
-            said = await _said(bed, session)
+            said = await _outcome(bed, session)
             assert said == "error: hello: the server does not know the session any more: the call was not made"
 
     _play(bed, server, scene)
@@ -198,10 +198,10 @@ def test_a_call_that_has_shown_a_sign_of_life_is_not_repeated(bed: Bed) -> None:
     server.on_call = effect_first
 
     async def scene(session: SkillSession) -> None:
-        said = await _said(bed, session)
+        said = await _outcome(bed, session)
         assert "may have had its effect" in said
         server.on_call = lambda message: None
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
 
     _play(bed, server, scene)
     assert server.executed == ["effect", "run-1-call"]
@@ -221,10 +221,10 @@ def test_a_stream_that_breaks_off_during_a_call_is_an_error_at_once_and_the_call
 
     async def scene(session: SkillSession) -> None:
         async with asyncio.timeout(5):
-            said = await _said(bed, session)
+            said = await _outcome(bed, session)
         assert said.startswith("error: hello: ")
         server.on_call = lambda message: None
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
 
     _play(bed, server, scene)
     assert server.executed == ["effect", "run-1-call"]
@@ -236,12 +236,12 @@ def test_a_tool_that_is_another_one_after_the_restart_is_not_called(bed: Bed) ->
     async def scene(session: SkillSession) -> None:
         server.tools = [tool("hello", "Deletes everything."), tool("slow")]
         server.lose_sessions()
-        said = await _said(bed, session)
+        said = await _outcome(bed, session)
         assert said == (
             "error: hello: the server was started again with another definition of this tool; the call was not made"
         )
         assert [spec.description for spec in (await session.tools()).specs] == ["Deletes everything.", "slow"]
-        assert await _said(bed, session, "slow") == "marker42 slow"
+        assert await _outcome(bed, session, "slow") == "marker42 slow"
 
     _play(bed, server, scene)
     assert server.executed == ["run-1-call"]
@@ -253,7 +253,7 @@ def test_a_tool_that_is_gone_after_the_restart_is_not_called(bed: Bed) -> None:
     async def scene(session: SkillSession) -> None:
         server.tools = [tool("slow"), tool("new")]
         server.lose_sessions()
-        assert "another definition of this tool" in await _said(bed, session)
+        assert "another definition of this tool" in await _outcome(bed, session)
         assert [spec.name for spec in (await session.tools()).specs] == ["slow", "new"]
 
     _play(bed, server, scene)
@@ -265,11 +265,11 @@ def test_the_new_session_may_have_another_revision_or_be_none(bed: Bed) -> None:
 
     async def scene(session: SkillSession) -> None:
         server.lose_sessions()
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
         server.lose_sessions()
         server.greets = lambda: setattr(server, "gives_sessions", False)
-        assert await _said(bed, session) == "marker42 hello"
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
 
     _play(bed, server, scene)
     assert server.asked["initialize"] == 3
@@ -292,11 +292,11 @@ def test_where_no_new_session_begins_the_call_is_an_error_and_later_ones_connect
     async def scene(session: SkillSession) -> None:
         server.lose_sessions()
         server.greets = greets
-        said = await asyncio.gather(*(_said(bed, session) for _ in range(3)))
+        said = await asyncio.gather(*(_outcome(bed, session) for _ in range(3)))
         assert all(one.startswith("error: ") for one in said), said
         assert all("the call was not made" in one or "could not be connected to" in one for one in said), said
         server.greets = lambda: None
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
 
     _play(bed, server, scene)
     assert server.executed == ["run-1-call"]
@@ -328,7 +328,7 @@ def test_a_server_without_a_stream_keeps_its_session_however_it_says_so(bed: Bed
     async def scene(session: SkillSession) -> None:
         assert await asyncio.to_thread(server.wait_until, lambda: server.asked["GET"] >= 1)
         for _ in range(3):
-            assert await _said(bed, session) == "marker42 hello"
+            assert await _outcome(bed, session) == "marker42 hello"
             await session.tools()
 
     _play(bed, server, scene)
@@ -345,10 +345,10 @@ def test_a_server_that_is_just_starting_again_is_waited_for_as_nothing_was_sent(
             first = up.enter_context(ExitStack())
             endpoint = first.enter_context(listening(server, port))
             async with bed.session(_skill(endpoint)) as session:
-                assert await _said(bed, session) == "marker42 hello"
+                assert await _outcome(bed, session) == "marker42 hello"
                 await asyncio.to_thread(first.close)
                 starting = soon(0.5, lambda: up.enter_context(listening(server, port)))
-                assert await _said(bed, session) == "marker42 hello"
+                assert await _outcome(bed, session) == "marker42 hello"
                 await asyncio.to_thread(starting.join)
 
     wait_for(run(), 60)
@@ -366,9 +366,9 @@ def test_a_server_that_stays_away_is_named_and_the_call_was_not_made(bed: Bed) -
             async with bed.session(_skill(endpoint)) as session:
                 await session.tools()
                 await asyncio.to_thread(first.close)
-                gone = await _said(bed, session)
+                gone = await _outcome(bed, session)
                 up.enter_context(listening(server, port))
-                return gone, await _said(bed, session)
+                return gone, await _outcome(bed, session)
 
     gone, back = wait_for(run(), 60)
     assert gone.startswith(f"error: hello: nobody answers at 127.0.0.1:{port} (")
@@ -390,10 +390,10 @@ def test_a_connection_that_breaks_before_an_answer_is_not_repeated_and_leaves_ot
     server.before_call = cut
 
     async def scene(session: SkillSession) -> None:
-        said, other = await asyncio.gather(_said(bed, session, "slow"), _said(bed, session))
+        said, other = await asyncio.gather(_outcome(bed, session, "slow"), _outcome(bed, session))
         assert "may have had its effect, and is not repeated" in said
         assert other == "marker42 hello"
-        assert await _said(bed, session) == "marker42 hello"
+        assert await _outcome(bed, session) == "marker42 hello"
 
     _play(bed, server, scene)
     assert server.executed.count("effect") == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hosts import wait_for
 from mcp_bed import Bed, blob_parts, words
+from npm import installed
 from web_pages import Pages
 
 from perstack.core.definitions.skills import McpStdioSkill
@@ -93,6 +94,7 @@ def test_every_tool_of_server_everything_is_answered(bed: Bed, npm_servers: Path
     assert bed.workspace.as_uri() in words(got["get-roots-list"])
     assert '"temperature"' in words(got["get-structured-content"])
     assert "trigger-long-running-operation: 1/2" in bed.progress
+    assert not [line for line in bed.shown if "repaired" in line]
 
 
 def test_server_filesystem_is_held_to_its_folder(bed: Bed, npm_servers: Path) -> None:
@@ -168,3 +170,32 @@ def test_a_tool_that_the_server_does_not_know_is_an_error_for_the_model(bed: Bed
                 return str(error)
 
     assert tool in wait_for(run())
+
+
+FAR = {
+    "context7": ("@upstash/context7-mcp@4.1.1", "context7-mcp", (), "resolve-library-id"),
+    "playwright": ("@playwright/mcp@0.0.83", "playwright-mcp", ("--headless", "--isolated"), "browser_tabs"),
+}
+"""Servers whose tools reach the web or start a browser: package, command, its arguments, and a tool that answers."""
+
+FAR_ARGUMENTS: dict[str, dict] = {
+    "resolve-library-id": {"query": "a router", "libraryName": "react"},
+    "browser_tabs": {"action": "list"},
+}
+
+
+@pytest.mark.others
+@pytest.mark.parametrize("name", FAR)
+def test_a_server_of_the_web_or_of_a_browser_lists_and_answers(bed: Bed, name: str) -> None:
+    package, command, args, tool = FAR[name]
+    program = str(installed(name, (package,), (command,)) / command)
+
+    async def run() -> tuple[set[str], str]:
+        async with bed.session(McpStdioSkill(name=name, command=program, args=args, timeout=PLENTY)) as session:
+            names = {spec.name for spec in (await session.tools()).specs}
+            return names, words(await bed.call(session, tool, **FAR_ARGUMENTS[tool]))
+
+    names, answer = wait_for(run(), 90)
+    assert tool in names
+    assert answer, "without the web, or a browser, it says what is not there"
+    assert not [line for line in bed.shown if "repaired" in line or "left out" in line]
