@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
@@ -413,13 +414,18 @@ class _Writer:
 
     def _fits(self, keyword: str, shape: _Shape, value: JsonValue) -> bool:
         if shape == "text":
-            formats = self._rules.formats
-            return isinstance(value, str) and (keyword != "format" or formats is None or value in formats)
+            return isinstance(value, str) and self._fits_text(keyword, value)
         if shape == "flag" or isinstance(value, bool):
             return shape == "flag" and isinstance(value, bool)
         if not isinstance(value, int | float) or not math.isfinite(value):
             return False
         return value > 0 if keyword == "multipleOf" else shape == "number" or (value >= 0 and value == int(value))
+
+    def _fits_text(self, keyword: str, value: str) -> bool:
+        if keyword == "pattern":
+            return _is_pattern(value)
+        formats = self._rules.formats
+        return keyword != "format" or formats is None or value in formats
 
     def _subschema(self, keyword: str, value: JsonValue, depth: int) -> tuple[JsonValue] | None:
         if isinstance(value, bool):
@@ -442,6 +448,8 @@ class _Writer:
         if not isinstance(value, dict):
             return ({},) if keyword == "properties" else None
         if keyword == "patternProperties":
+            if not all(map(_is_pattern, value)):
+                return None
             return ({pattern: self._schema(schema, depth + 1) for pattern, schema in value.items()},)
         table: JsonObject = {}
         for name, schema in value.items():
@@ -540,6 +548,24 @@ def _kinds(schema: JsonObject) -> frozenset[JsonValue]:
 
 def _is_one_of(value: JsonValue, types: tuple[type, ...]) -> bool:
     return isinstance(value, types) and not isinstance(value, bool) and value != ""
+
+
+_FLAGS = re.compile(r"\(\?[a-zA-Z-]")
+
+
+def _is_pattern(value: str) -> bool:
+    """Return whether a pattern is one for Python too: vendors check patterns against the metaschema with its `re`.
+
+    Flags are in no pattern of ECMA-262, and with them a class of characters may take a second to compile.
+    """
+    if len(value) > _MAX_TEXT_CHARS or _FLAGS.search(value):
+        return False
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            re.compile(value)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def _is_shallow(value: JsonValue) -> bool:
