@@ -20,16 +20,9 @@ from perstack.core.runs.messages import ExpertMessage, ToolCallPart
 from perstack.ports.provider import Generation
 from perstack.support.http.argument_names import ArgumentNames, NameRule
 from perstack.support.http.schema_document import SchemaDocument
-from perstack.support.http.tool_schemas import (
-    CONVERSE,
-    GENERATE_CONTENT,
-    MAX_SUBSCHEMAS,
-    MESSAGES,
-    OPENAI,
-    PLAIN,
-    SchemaRules,
-    wire_schema,
-)
+from perstack.support.http.schema_rules import CONVERSE, GENERATE_CONTENT, MESSAGES, OPENAI, PLAIN, SchemaRules
+from perstack.support.http.schema_writer import MAX_SUBSCHEMAS
+from perstack.support.http.tool_schemas import wire_schema
 from perstack.support.http.wire_tools import WireTool, WireTools
 
 FORMATS = (
