@@ -79,8 +79,8 @@ from perstack.support.http.replies import (
     read_event,
     whole_json,
 )
+from perstack.support.http.schema_rules import MESSAGES
 from perstack.support.http.structured_output import schema_for
-from perstack.support.http.tool_schemas import MESSAGES
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 

@@ -53,8 +53,8 @@ from perstack.support.http.messages import (
     request_prefix,
     sent_back,
 )
+from perstack.support.http.schema_rules import GENERATE_CONTENT
 from perstack.support.http.structured_output import schema_for
-from perstack.support.http.tool_schemas import GENERATE_CONTENT
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 

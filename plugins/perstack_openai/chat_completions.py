@@ -59,7 +59,7 @@ from perstack.support.http.replies import (
     read_event,
     whole_characters,
 )
-from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.schema_rules import OPENAI
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
 from perstack_openai.reasoning import (

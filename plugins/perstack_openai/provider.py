@@ -26,7 +26,7 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.schema_rules import OPENAI
 from perstack.support.http.wire_tools import wire_tools
 from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
 from perstack_openai.profiles import profile_named

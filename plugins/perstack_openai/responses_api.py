@@ -64,8 +64,8 @@ from perstack.support.http.replies import (
     whole_characters,
     whole_json,
 )
+from perstack.support.http.schema_rules import OPENAI
 from perstack.support.http.stream_errors import stream_error
-from perstack.support.http.tool_schemas import OPENAI
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
 

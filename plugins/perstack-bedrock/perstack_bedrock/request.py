@@ -46,8 +46,8 @@ from perstack.support.http.messages import (
     to_bytes,
     with_failed_result,
 )
+from perstack.support.http.schema_rules import CONVERSE
 from perstack.support.http.structured_output import schema_for
-from perstack.support.http.tool_schemas import CONVERSE
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
 from perstack_bedrock.settings import BedrockSettings, caches, limits_and_thinking, understands_status

@@ -1,17 +1,18 @@
 """What vendors document, or say in their errors, about the schemas of tools: the rules of the fake endpoints.
 
-Written apart from the tables in perstack.support.http.tool_schemas, so that a mistake there does not hide here. Each
+Written apart from the tables in perstack.support.http.schema_rules, so that a mistake there does not hide here. Each
 function returns the vendor's words for the first thing that is wrong, and None for a schema that is accepted.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jsonschema.exceptions import SchemaError
 from jsonschema.validators import Draft202012Validator
+from jsonschema_specifications import REGISTRY
 from wire import Wire
 from wire_anthropic import MessagesWire
 from wire_bedrock import ConverseWire
@@ -25,6 +26,24 @@ _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "contains", "not", "propertyNames", "if", "then", "else", "additionalProperties")
 _COMMON_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _GOOGLE_KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
+
+
+def _one_metaschema() -> Any:
+    """Return the metaschema of draft 2020-12 with its vocabularies in one: checked in a fraction of the time."""
+    root: Any = Draft202012Validator.META_SCHEMA
+    parts = [
+        root,
+        *(REGISTRY.contents(f"{root['$id'].removesuffix('schema')}{part['$ref']}") for part in root["allOf"]),
+    ]
+    joined = {
+        keyword: {name: one for part in parts for name, one in part.get(keyword, {}).items()} for keyword in _JOINED
+    }
+    text = json.dumps({"type": ["object", "boolean"], **joined})
+    return json.loads(text.replace('"$dynamicRef": "#meta"', '"$ref": "#"'))
+
+
+_JOINED = ("properties", "$defs")
+METASCHEMA = Draft202012Validator(_one_metaschema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
 def subschemas(schema: Any) -> Iterator[Any]:
@@ -45,11 +64,8 @@ def subschemas(schema: Any) -> Iterator[Any]:
 def _is_object(schema: Any) -> str | None:
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return "schema must be a JSON Schema of 'type: \"object\"'"
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        return f"JSON schema is invalid. It must match JSON Schema draft 2020-12: {error.message}"
-    return None
+    error = next(METASCHEMA.iter_errors(schema), None)
+    return error and f"JSON schema is invalid. It must match JSON Schema draft 2020-12: {error.message}"
 
 
 def _at_root(schema: Any, *keywords: str) -> str | None:

@@ -139,6 +139,24 @@ def branches(schema: JsonObject, keyword: str) -> list[JsonValue]:
     return value if isinstance(value, list) else []
 
 
+def conjoined(conjuncts: Iterable[JsonObject]) -> JsonObject:
+    """Return one schema for parts that all hold: the first value of each keyword, all properties and names required."""
+    joined: JsonObject = {}
+    properties: JsonObject = {}
+    required: list[str] = []
+    for part in conjuncts:
+        joined |= {keyword: value for keyword, value in part.items() if keyword not in ("allOf", "$ref", *joined)}
+        required += required_names(part)
+        for name, schema in declared_properties(part).items():
+            known = properties.get(name)
+            properties[name] = {**schema, **known} if isinstance(schema, dict) and isinstance(known, dict) else schema
+    if properties:
+        joined["properties"] = properties
+    if required:
+        joined["required"] = [*dict.fromkeys(required)]
+    return joined
+
+
 def _with_alternatives(schema: JsonObject) -> JsonObject:
     values = [*branches(schema, "enum"), *([schema["const"]] if "const" in schema else [])]
     alternatives: list[JsonValue] = [_exactly(value) for value in values if isinstance(value, dict)]

@@ -17,22 +17,19 @@ from perstack.core.base.text import one_line
 from perstack.errors import ProviderError
 from perstack.support.http.errors import delay_in, error_from_status
 
-_RULES: tuple[tuple[re.Pattern[str], int], ...] = tuple(
-    (re.compile(pattern), status)
-    for pattern, status in (
-        (r"tool_use_failed|malformed", 424),
-        (r"overload", 529),
-        (r"rate_?limit|too_?many|throttl|exhausted|insufficient_quota|quota|billing|balance", 429),
-        (r"context_length_exceeded|exceed_context", 400),
-        (r"time_?out|timed_out|deadline", 504),
-        (r"unavailable|no_capacity", 503),
-        (r"permission|forbidden|access_denied", 403),
-        (r"auth|api_?key|token_expired", 401),
-        (r"not_?found", 404),
-        (r"^(invalid|image|empty|unsupported|failed_to_download)_\w+$|bad_?request|failed_precondition|polic", 400),
-        (r"too_?large", 413),
-        (r"server_error|internal|api_error", 500),
-    )
+_RULES: tuple[tuple[str, int], ...] = (
+    (r"tool_use_failed|malformed", 424),
+    (r"overload", 529),
+    (r"rate_?limit|too_?many|throttl|exhausted|insufficient_quota|quota|billing|balance", 429),
+    (r"context_length_exceeded|exceed_context", 400),
+    (r"time_?out|timed_out|deadline", 504),
+    (r"unavailable|no_capacity", 503),
+    (r"permission|forbidden|access_denied", 403),
+    (r"auth|api_?key|token_expired", 401),
+    (r"not_?found", 404),
+    (r"^(invalid|image|empty|unsupported|failed_to_download)_\w+$|bad_?request|failed_precondition|polic", 400),
+    (r"too_?large", 413),
+    (r"server_error|internal|api_error", 500),
 )
 """HTTP status of a code or type, in snake case, by the first pattern that fits.
 
@@ -138,7 +135,7 @@ def _status_of(code: JsonValue) -> int | None:
     if not isinstance(code, str):
         return None
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]", "_", code).lower()
-    return next((status for pattern, status in _RULES if pattern.search(name)), None)
+    return next((status for pattern, status in _RULES if re.search(pattern, name)), None)
 
 
 def _wait_in(words: str, data: str) -> float | None:

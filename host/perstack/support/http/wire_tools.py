@@ -22,7 +22,8 @@ from perstack.ports.provider import Generation, GenerationRequest
 from perstack.support.http.argument_names import ArgumentNames
 from perstack.support.http.messages import arguments_of
 from perstack.support.http.schema_document import SchemaDocument
-from perstack.support.http.tool_schemas import SchemaRules, plain_schema, wire_schema
+from perstack.support.http.schema_rules import SchemaRules
+from perstack.support.http.tool_schemas import plain_schema, wire_schema
 
 
 @dataclass(frozen=True, slots=True)
