@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal, assert_never
 
 from pydantic import AliasPath, ConfigDict, Field, JsonValue
@@ -58,6 +59,7 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
+    signed_by,
     with_failed_result,
 )
 from perstack.support.http.replies import (
@@ -163,11 +165,22 @@ def tools_of(request: GenerationRequest) -> WireTools:
     return wire_tools(request, MESSAGES)
 
 
-def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
+def request_limits(request: GenerationRequest, settings: AnthropicSettings) -> tuple[int, JsonObject]:
+    """Return `max_tokens` of a request, and the fields that limit thinking."""
     if request.max_tokens is not None:
         max_tokens = request.max_tokens_within(settings.max_tokens or DEFAULT_MAX_TOKENS)
         settings = settings.model_copy(update={"max_tokens": max_tokens})
-    max_tokens, thinking = limits_of(request.model, request.reasoning_budget, settings)
+    return limits_of(request.model, request.reasoning_budget, settings)
+
+
+def finished(generation: Generation, request: GenerationRequest, settings: AnthropicSettings) -> Generation:
+    """Return a decoded reply with what only its request tells: names of arguments, signer of thinking, limit."""
+    generation = tools_of(request).restored(signed_by(generation, request.model))
+    return replace(generation, max_tokens=request_limits(request, settings)[0])
+
+
+def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
+    max_tokens, thinking = request_limits(request, settings)
     head: JsonObject = {"max_tokens": max_tokens, **thinking}
     temperature = temperature_of(request, settings)
     if temperature is not None:

@@ -126,6 +126,13 @@ class Generation:
     usage: Usage
     finish_reason: FinishReason
     context_window: int | None = None  # context size of the model in tokens; None if the endpoint does not report it
+    max_tokens: int | None = None  # tokens that the request allowed the reply; None if it set no limit
+
+    @property
+    def is_cut_early(self) -> bool:
+        """True if the reply was cut far below its limit: its context is full, or the endpoint has a lower limit."""
+        is_short = self.max_tokens is not None and self.usage.output_tokens < self.max_tokens // 2
+        return self.finish_reason == "length" and is_short
 
 
 class Provider(ABC):

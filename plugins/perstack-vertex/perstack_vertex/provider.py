@@ -24,10 +24,10 @@ from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError, UsageError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
-from perstack.support.http.messages import is_common_media, missing_blobs, signed_by
+from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack.support.http.replies import OnData, Progress
-from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, tools_of, turns_of
+from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, finished, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
 from perstack_google.request import GoogleSettings, is_sendable
@@ -158,7 +158,7 @@ class VertexProvider(HttpProvider):
         decoder = MessagesDecoder(on_delta)
         path = self._place.path_of("anthropic", request.model, "streamRawPredict")
         await self._post(path, body, decoder.feed)
-        return tools_of(request).restored(signed_by(decoder.finish(), request.model))
+        return finished(decoder.finish(), request, self._settings.for_claude())
 
     async def _post(self, path: str, body: bytes, on_data: OnData) -> None:
         """Send a request with a token. A refused token is replaced once, unless it is new or the reply has begun."""

@@ -271,7 +271,8 @@ def length(wire: Wire) -> str:
 
 @capability("A reply at its limit is continued once")
 def continued(wire: Wire) -> str:
-    job, _, endpoint = run(wire, wire.reply(Said("Half a \n", stop="length")), wire.reply(Said("loaf.")))
+    cut, rest = wire.reply(Said("Half a \n", stop="length")), wire.reply(Said("loaf."))
+    job, _, endpoint = run(wire, cut, rest, maxTokens=60)
     assert (job.status, job.text, job.usage.total_tokens) == ("completed", "Half a \nloaf.", 300)
     asked = endpoint.asked[1].body.decode()
     assert asked.index("Half a") < asked.index("Continue where you stopped")

@@ -194,12 +194,12 @@ async def run_at(
             return await host.run("a", query, on_event=seen), seen
 
 
-def run(wire: Wire, *replies: PreparedReply) -> tuple[Job, Seen, FakeEndpoint]:
+def run(wire: Wire, *replies: PreparedReply, **setting: Any) -> tuple[Job, Seen, FakeEndpoint]:
     """Drive a whole Run at an endpoint with these replies."""
 
     async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
         async with FakeEndpoint(*replies) as endpoint:
-            return *(await run_at(wire, endpoint.url)), endpoint
+            return *(await run_at(wire, endpoint.url, setting=setting)), endpoint
 
     return asyncio.run(scenario())
 

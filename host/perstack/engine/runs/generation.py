@@ -287,6 +287,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
+    goes_on = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"
@@ -303,7 +304,7 @@ async def generate(context: RunContext, command: Generate) -> None:
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
             over_reserved=excess,
             problem=problem,
-            continuation=CONTINUATION if may_continue(run, generation.reply, generation.finish_reason) else "",
+            continuation=CONTINUATION if goes_on else "",
         )
     )
 
