@@ -32,7 +32,7 @@ from perstack.core.runs.decide import (
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
 from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, usable_reply
+from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, generated_tokens, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
@@ -97,7 +97,11 @@ class Attempts:
                 self._session.first_try += self.try_began - asked_at
             return await _try_once(self._provider, request, show, *time_for_try(self.limits, self.spent))
 
-        return await run_in_turn(self.ticket, tokens, work)
+        generation = await run_in_turn(self.ticket, tokens, work)
+        if self._provider.player is not None:
+            return generation
+        usage = generation.usage.completed(tokens, generated_tokens(generation.reply))
+        return replace(generation, usage=usage)
 
 
 async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
