@@ -342,7 +342,8 @@ def _reply_blocks(part: ReplyPart, tools: WireTools, offered: frozenset[str]) ->
     block: JsonObject | None
     match part:
         case TextPart():
-            block = _text(part.text)
+            # a paused reply is the end of the next request, and the API refuses blanks there
+            block = _text(part.text.rstrip())
         case ToolCallPart():
             block = {
                 "type": "tool_use",

@@ -342,6 +342,11 @@ class _StreamedItem:
         texts = (text.text for (field, _), text in sorted(self.texts.items()) if field in fields)
         return [text for text in texts if text]
 
+    @property
+    def content(self) -> str:
+        """Text or arguments as streamed."""
+        return self.arguments or "".join(self.json) or "".join(self.texts_of("text", "refusal"))
+
     def whole(self) -> _Item:
         """Return the item, completed by what was streamed."""
         changes: dict[str, object] = {}
@@ -356,6 +361,10 @@ class _StreamedItem:
             parts = {"summary": self.texts_of("summary"), "content": self.texts_of("reasoning")}
             changes |= {name: [_OutputContent(text=text) for text in texts] for name, texts in parts.items() if texts}
         return self.item.model_copy(update=changes)
+
+
+def _content_of(item: _Item) -> str:
+    return arguments_text(item.arguments) or _text_of(item.content)
 
 
 def _text_of(contents: Iterable[_OutputContent] | None) -> str:
@@ -426,6 +435,8 @@ class ResponsesDecoder:
             return bool(event.item_id)
         field, kind = _PARTS.get(event.part.type if event.part else "", _FIELDS[family])
         streamed = self._streamed_item(event.output_index, event.item_id, kind)
+        if streamed.item.type != kind:
+            return True  # a piece of an item of another kind, which is not part of the reply
         piece = arguments_text(event.delta)
         whole = event.text or event.refusal or arguments_text(event.arguments)
         if event.part is not None:
@@ -451,9 +462,11 @@ class ResponsesDecoder:
             if known.is_of(event.output_index, item.id, item.type)
             and (not known.item.call_id or not item.call_id or known.item.call_id == item.call_id)
         ]
-        known = next((known for known in matches if not (known.is_done if is_done else known.has_start)), None)
+        matches = [known for known in matches if not known.is_done] if is_done else matches
+        matches.sort(key=lambda known: known.content != _content_of(item))
+        known = next((known for known in matches if is_done or not known.has_start), None)
         if known is None:
-            known = next((known for known in matches if item.id and known.item.id == item.id), None)
+            known = next((known for known in self._streamed if item.id and known.item.id == item.id), None)
         if known is None:
             known = _StreamedItem(event.output_index, item)
             self._streamed.append(known)
@@ -462,7 +475,9 @@ class ResponsesDecoder:
         known.is_done = known.is_done or is_done
 
     def _streamed_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem:
-        known = self._known(index, item_id, kind)
+        known = self._known(index, item_id, "") if item_id else None
+        if known is None or known.item.id != item_id:
+            known = self._known(index, item_id, kind)
         if known is None:
             known = _StreamedItem(index, _Item(type=kind, id=item_id))
             self._streamed.append(known)

@@ -44,6 +44,7 @@ class Usage(Fact):
     total_tokens: int = 0
     cached_input_tokens: int = Field(default=0, exclude_if=falsy)
     cache_write_tokens: int = Field(default=0, exclude_if=falsy)  # stored by the provider for later, at a higher price
+    assumed_tokens: int = Field(default=0, exclude_if=falsy)  # tokens of the total that are estimates: not reported
     cost_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)  # nine decimals; None: unknown
     # uses of tools that the provider runs, and charges for, by the tool's name
     provider_tools: dict[str, int] = Field(default_factory=dict[str, int], exclude_if=falsy)
@@ -66,6 +67,22 @@ class Usage(Fact):
     def unpriced_tokens(self) -> int:
         """All tokens if their cost is unknown, otherwise 0."""
         return self.total_tokens if self.cost_usd is None else 0
+
+    def completed(self, sent_tokens: int, generated_tokens: int) -> "Usage":
+        """Return the usage with estimates in place of counts that the endpoint did not report."""
+        assumed_input = 0 if self.input_tokens else max(sent_tokens, self.total_tokens - self.output_tokens)
+        assumed_output = 0 if self.output_tokens else generated_tokens
+        assumed = assumed_input + assumed_output
+        if not assumed:
+            return self
+        return self.model_copy(
+            update={
+                "input_tokens": self.input_tokens + assumed_input,
+                "output_tokens": self.output_tokens + assumed_output,
+                "total_tokens": max(self.total_tokens, self.input_tokens + self.output_tokens + assumed),
+                "assumed_tokens": assumed,
+            }
+        )
 
     def plausible(self) -> "Usage":
         """Return the usage with each count limited to a plausible range, and a total no less than its parts."""
@@ -91,6 +108,7 @@ class Usage(Fact):
             total_tokens=self.total_tokens + other.total_tokens,
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            assumed_tokens=self.assumed_tokens + other.assumed_tokens,
             cost_usd=_sum(self.cost_usd, other.cost_usd),
             provider_tools=_uses(self.provider_tools, other.provider_tools),
         )

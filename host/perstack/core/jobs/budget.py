@@ -282,7 +282,9 @@ def _excess(key: str, account: _Account, bound: Bound) -> Exceeded:
 def is_reported(usage: Usage, reserved: Charge, *, has_reply: bool) -> bool:
     """Return True if the endpoint reported usage, and its price is known if dollars were reserved."""
     is_priced = reserved.cost_usd is None or usage.cost_usd is not None
-    return is_priced and usage.input_tokens > 0 and (usage.output_tokens > 0 or not has_reply)
+    return (
+        is_priced and not usage.assumed_tokens and usage.input_tokens > 0 and (usage.output_tokens > 0 or not has_reply)
+    )
 
 
 def is_uncharged(error: ErrorInfo) -> bool:

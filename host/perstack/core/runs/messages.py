@@ -202,6 +202,11 @@ def estimated_tokens(size: int) -> int:
     return size // _BYTES_PER_TOKEN
 
 
+def generated_tokens(reply: ExpertMessage) -> int:
+    """Return an estimate of the tokens of a reply."""
+    return sum(estimated_tokens(len(part.to_json())) for part in reply.contents)
+
+
 def _tokens_of_blob(blob: BlobPart) -> int:
     if blob.mime_type.startswith("image/"):
         return _IMAGE_TOKENS

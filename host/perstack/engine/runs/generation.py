@@ -35,7 +35,7 @@ from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitF
 from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, usable_reply
+from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, generated_tokens, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
@@ -101,7 +101,11 @@ class Attempts:
                 self._session.first_try += self.try_began - asked_at
             return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
 
-        return await run_in_turn(self.ticket, tokens, work)
+        generation = await run_in_turn(self.ticket, tokens, work)
+        if self.provider.player is not None:
+            return generation
+        usage = generation.usage.completed(tokens, generated_tokens(generation.reply))
+        return replace(generation, usage=usage)
 
 
 async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:

@@ -18,7 +18,7 @@ from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
 from perstack.core.runs.decide import text_result_event
 from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens
+from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
 from perstack.core.runs.state import Run, call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
@@ -148,6 +148,8 @@ class Sampling:
                 self._assume(granted)
             raise
         usage, _ = await context.job.prices.cost_and_window(self._run.provider, self._run.model, reply)
+        if granted is None:
+            usage = usage.completed(estimated_tokens(input_bytes), generated_tokens(reply.reply))
         self.usage = (self.usage or NO_USAGE) + usage
         has_reply = bool(reply.reply.contents)
         if granted is not None and not is_reported(usage, granted.amount.as_charge(), has_reply=has_reply):
