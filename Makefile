@@ -101,11 +101,13 @@ cluster-test: $(DEV)
 ## docs: build the site into site/, run every example and check every generated table
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
-	$(BIN)/python -m pytest -n 2 tests/docs tests/plugins/http/test_provider_suite.py $(ARGS)
+	$(BIN)/python -m pytest -n 2 tests/docs tests/plugins/providers $(ARGS)
 
-## matrix: write docs/provider-matrix.md anew, from what the providers do
+## matrix: write docs/provider-matrix.md anew, from what the providers do, and the tables of providers.md
 matrix: $(DEV)
-	$(BIN)/python tests/support/provider_suite.py
+	PYTHONPATH=tests/support $(BIN)/python tests/plugins/providers/provider_matrix.py
+	$(BIN)/python tests/support/profiles_page.py
+	$(BIN)/python tests/support/media_limits_page.py
 
 ## lock: pin every package, with hashes
 PIN = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \

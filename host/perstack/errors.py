@@ -131,7 +131,9 @@ class ProviderError(PerstackError):
 
     `name` is a short stable word (`RateLimit`, `Timeout`, `BadRequest`, …), `status_code` the HTTP status if there was
     one, `retry_after` the seconds that the endpoint asked to wait. For a `ContextOverflow`, `context_window` is the
-    number of tokens that the model's context can hold, if the endpoint said so.
+    number of tokens that the model's context can hold, if the endpoint said so. `may_not_fit` is True for a refusal
+    without a known cause, which may be that the request is too large. `answer` is the endpoint's whole answer as far as
+    it is short, for what the message leaves out; it is never shown.
     """
 
     def __init__(
@@ -143,7 +145,9 @@ class ProviderError(PerstackError):
         is_retryable: bool = False,
         retry_after: float | None = None,
         context_window: int | None = None,
+        may_not_fit: bool = False,
         next_steps: Sequence[NextStep] = (),
+        answer: str = "",
     ) -> None:
         """Create the error; by default it is not retried."""
         super().__init__(message, next_steps=next_steps)
@@ -152,6 +156,9 @@ class ProviderError(PerstackError):
         self.is_retryable = is_retryable
         self.retry_after = retry_after
         self.context_window = context_window
+        self.may_not_fit = may_not_fit
+        self.answer = answer
+        self.refused_body = b""  # the request as it was sent, if the endpoint refused it for what it contains
 
 
 class MissingCredential(ProviderError):

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from typing import ClassVar, Literal, assert_never
 
-from pydantic import ConfigDict, JsonValue
+from pydantic import AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -32,41 +31,57 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.dataclass import dataclass
 from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack.support.http.endpoint import (
     EndpointSettings,
 )
-from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
+from perstack.support.http.errors import bad_response
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
     CONTINUE,
     IMAGE_TYPES,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     ProviderToolBlocks,
-    Text,
     TurnEncoder,
-    Wire,
-    arguments_of,
     as_base64,
     blob_placeholder,
     budget_word,
     ends_unfinished,
-    finish_reason,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
     offered_names,
     own_blocks,
-    read_arguments,
-    read_event,
     request_body,
     request_prefix,
     sent_back,
-    tool_label,
-    tool_schema,
+    with_failed_result,
+)
+from perstack.support.http.replies import (
+    END_MARK,
+    Count,
+    Index,
+    OrNone,
+    Progress,
+    StreamedText,
+    Text,
+    Wire,
+    arguments_text,
+    check_end,
+    finish_reason,
+    highest,
+    is_object,
+    join_arguments,
+    read_arguments,
+    read_event,
+    whole_json,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import MESSAGES
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 
 class AnthropicSettings(EndpointSettings):
@@ -81,6 +96,8 @@ class AnthropicSettings(EndpointSettings):
 VENDOR = "anthropic"  # key of this vendor's opaque parts, which are sent to no other vendor
 
 DEFAULT_MAX_TOKENS = 32_000  # maximum reply tokens that every current model supports; the API requires a number
+
+REQUIRED = frozenset({"max_tokens"})  # in addition to the fields that every format requires
 
 _ANSWER_TOKENS = 8_192
 _MIN_BUDGET_TOKENS = 1_024
@@ -119,19 +136,31 @@ def encode(
     opening = {"model": request.model, "stream": True} if opening is None else opening
     turns = turns_of(request)
     turns.extend(request.messages, blobs)
-    head = request_prefix(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
+    head = request_prefix(
+        request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)}, REQUIRED
+    )
     continuation = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
-    return request_body(head, (*turns.parts(_add_cache_mark), *continuation))
+    end = _add_cache_mark if "cache_control" not in names_in(request.adaptations, "field") else _unchanged
+    return request_body(head, (*turns.parts(end), *continuation))
+
+
+def _unchanged(blocks: list[bytes]) -> list[bytes]:
+    return blocks
 
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
     """Return the Run's turns encoded so far."""
-    names = offered_names(request)
+    names, tools = offered_names(request), tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _blocks(message, blobs, names)
+        return _blocks(message, blobs, tools, names)
 
-    return message_encoder(request, (VENDOR, names), TurnEncoder, lambda: write)
+    return message_encoder(request, (VENDOR, names, tools.key), TurnEncoder, lambda: write)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, MESSAGES)
 
 
 def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject:
@@ -145,7 +174,7 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
         head["temperature"] = temperature
     if settings.top_p is not None:
         head["top_p"] = settings.top_p
-    tools: list[JsonValue] = [_tool(spec) for spec in request.tools]
+    tools: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
     tools += [_server_tool(tool) for tool in request.provider_tools]
     if tools:
         head["tools"] = tools
@@ -210,8 +239,8 @@ def effort_of(budget: ReasoningBudget) -> str:
     return _EFFORTS[budget_word(budget)]
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {**tool_label(spec), "input_schema": tool_schema(spec)}
+def _tool(tool: WireTool) -> JsonObject:
+    return {**tool.label, "input_schema": tool.schema}
 
 
 def _server_tool(tool: OfferedProviderTool) -> JsonObject:
@@ -220,17 +249,26 @@ def _server_tool(tool: OfferedProviderTool) -> JsonObject:
     return {"type": kind, "name": name, **options}
 
 
-def _blocks(message: Message, blobs: Mapping[str, bytes], offered: frozenset[str] = frozenset()) -> list[JsonObject]:
+def _blocks(
+    message: Message, blobs: Mapping[str, bytes], tools: WireTools, offered: frozenset[str]
+) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return _contents(message.contents, blobs) or [{"type": "text", "text": "(no text)"}]
+            return _contents(message.contents, blobs) or [{"type": "text", "text": NO_TEXT}]
         case ToolMessage():
-            return [_result(result, blobs) for result in message.contents]
+            return _results(message.contents, blobs)
         case ExpertMessage():
             names = sent_back(message, offered)
-            return [block for part in message.contents for block in _reply_blocks(part, names)]
+            return _trimmed([block for part in message.contents for block in _reply_blocks(part, tools, names)])
         case _:
             assert_never(message)
+
+
+def _trimmed(blocks: list[JsonObject]) -> list[JsonObject]:
+    """Return a reply's blocks without blanks at its end, which the API refuses if the conversation ends with it."""
+    last = blocks[-1] if blocks else None
+    text = None if last is None or last["type"] != "text" else last["text"]
+    return [*blocks[:-1], {**(last or {}), "text": text.rstrip()}] if isinstance(text, str) else blocks
 
 
 def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> list[JsonObject]:
@@ -239,7 +277,7 @@ def _contents(contents: Iterable[ResultContent], blobs: Mapping[str, bytes]) -> 
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"type": "text", "text": text} if text.strip() else None
+    return None if is_blank(text) else {"type": "text", "text": text}
 
 
 def _blob(part: BlobPart, blobs: Mapping[str, bytes]) -> JsonObject | None:
@@ -260,17 +298,33 @@ def _base64(part: BlobPart, content: bytes) -> JsonObject:
     return {"type": "base64", "media_type": part.mime_type, "data": as_base64(content)}
 
 
-def _result(result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
-    block: JsonObject = {"type": "tool_result", "tool_use_id": legal_id(result.tool_call_id)}
-    contents = _contents(result.contents, blobs)
-    if contents:
-        block["content"] = [*contents]
+def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+    """Encode results. The API refuses a failed one with an image or document: those follow after all results."""
+    blocks: list[JsonObject] = []
+    media: list[JsonObject] = []
+    for result in results:
+        contents = _contents(result.contents, blobs)
+        if result.is_error:
+            moved = [block for block in contents if block["type"] != "text"]
+            contents = [block for block in contents if block["type"] == "text"]
+            if moved:
+                media += [{"type": "text", "text": with_failed_result(result)}, *moved]
+        blocks.append(_result(result, contents))
+    return blocks + media
+
+
+def _result(result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
+    block: JsonObject = {
+        "type": "tool_result",
+        "tool_use_id": legal_id(result.tool_call_id),
+        "content": [*contents] or [{"type": "text", "text": NO_OUTPUT}],
+    }
     if result.is_error:
         block["is_error"] = True
     return block
 
 
-def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObject]:
+def _reply_blocks(part: ReplyPart, tools: WireTools, offered: frozenset[str]) -> Iterable[JsonObject]:
     block: JsonObject | None
     match part:
         case TextPart():
@@ -279,8 +333,8 @@ def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObje
             block = {
                 "type": "tool_use",
                 "id": legal_id(part.tool_call_id),
-                "name": legal_tool_name(part.tool_name),
-                "input": arguments_of(part),
+                "name": tools.name(part.tool_name),
+                "input": tools.arguments(part),
             }
         case ThinkingPart():
             block = _thinking_block(part)
@@ -304,32 +358,22 @@ def _thinking_block(part: ThinkingPart) -> JsonObject | None:
     return {"type": "thinking", "thinking": part.thinking, "signature": opaque.get("signature", "")}
 
 
-class _OutputDetails(Wire):
-    thinking_tokens: int | None = None
-
-
-class _ServerToolUsage(Wire):
-    web_search_requests: int | None = None
-    web_fetch_requests: int | None = None
-
-
 class _MessageUsage(Wire):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    output_tokens_details: _OutputDetails | None = None
-    server_tool_use: _ServerToolUsage | None = None
-
-
-class _StartedMessage(Wire):
-    usage: _MessageUsage | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cache_read_input_tokens: Count = None
+    cache_creation_input_tokens: Count = None
+    thinking_tokens: Count = Field(default=None, validation_alias=AliasPath("output_tokens_details", "thinking_tokens"))
+    web_search_requests: Count = Field(
+        default=None, validation_alias=AliasPath("server_tool_use", "web_search_requests")
+    )
+    web_fetch_requests: Count = Field(default=None, validation_alias=AliasPath("server_tool_use", "web_fetch_requests"))
 
 
 class _ContentBlock(Wire):
     model_config = ConfigDict(extra="allow")  # blocks of server tools are sent back as they came
 
-    type: str
+    type: Text = ""
     id: Text = ""
     name: Text = ""
     text: Text = ""
@@ -341,41 +385,27 @@ class _ContentBlock(Wire):
     content: JsonValue = None
 
 
+class _Message(Wire):
+    content: OrNone[list[_ContentBlock]] = None
+    stop_reason: Text = ""
+    usage: OrNone[_MessageUsage] = None
+
+
 class _BlockDelta(Wire):
     text: Text = ""
     thinking: Text = ""
     signature: Text = ""
-    partial_json: Text = ""
-    stop_reason: str | None = None
+    partial_json: JsonValue = None
+    stop_reason: Text = ""
 
 
-class _AnthropicError(Wire):
-    type: str = "api_error"
-    message: Text = ""
-
-
-class _MessageStreamEvent(Wire):
-    type: str
-    index: int = 0
-    message: _StartedMessage | None = None
+class _MessageStreamEvent(_Message):
+    type: Text = ""
+    index: Index = None
+    message: _Message | None = None
     content_block: _ContentBlock | None = None
     delta: _BlockDelta | None = None
-    usage: _MessageUsage | None = None
-    error: _AnthropicError | None = None
 
-
-_STATUS_OF = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""HTTP status of each error type. Source: Anthropic API reference, «Errors», section «HTTP errors»."""
 
 _FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
@@ -389,92 +419,128 @@ _FINISH: dict[str, FinishReason] = {
 """Finish reasons. Source: Anthropic documentation, «Handling stop reasons»."""
 
 
-@dataclass(slots=True)
 class _Block:
-    start: _ContentBlock
-    text: list[str] = field(default_factory=list[str])
-    json: list[str] = field(default_factory=list[str])
-    signature: list[str] = field(default_factory=list[str])
+    def __init__(self, index: int, start: _ContentBlock, on_delta: Callable[[Delta], None]) -> None:
+        self.index = index
+        self.start = start
+        self.text = StreamedText(on_delta, "text" if start.type == "text" else "reasoning")
+        self.json: list[str] = []
+        self.signature: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        """Text of the arguments. They come in pieces, or in the start, or in both."""
+        whole = self.start.input if self.start.input else None
+        joined = join_arguments(self.json)
+        return joined if whole is None or is_object(joined) else arguments_text(whole)
+
+    def takes(self, delta: _BlockDelta) -> bool:
+        """Return whether the delta is of this block's kind. Blocks of unknown kinds take everything."""
+        if delta.text:
+            return self.start.type not in ("thinking", "redacted_thinking", "tool_use")
+        if delta.thinking or delta.signature:
+            return self.start.type not in ("text", "tool_use")
+        return self.start.type not in ("text", "thinking", "redacted_thinking")
 
 
 class MessagesDecoder:
-    """Decoder of a reply from the data of its stream's events."""
+    """Decoder of a reply from the data of its stream's events.
+
+    Blocks are told apart by their index and kind: some servers omit the start of a block, or use an index twice. A
+    whole message in one document is taken too.
+    """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._message: _Message | None = None  # the start, which may have the whole content
         self._counts: dict[str, int] = {}
-        self._stop_reason: str | None = None
-        self._is_whole = False
+        self._stop_reason = ""
+        self._has_mark = self._has_stop = False
 
-    def feed(self, data: str) -> bool:
-        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
+    def feed(self, data: str) -> Progress:
+        """Process one event. Raises ProviderError for an error event."""
+        if data.strip() == END_MARK:
+            self._has_mark = True
+            return Progress.LAST
         event = read_event(_MessageStreamEvent, data, "the Messages API")
+        self._count(event.usage)
+        self._stop_reason = event.stop_reason or self._stop_reason
         match event.type:
             case "message_start":
-                self._count(event.message.usage if event.message else None)
+                self._begin(event.message or _Message())
+            case "message":
+                self._begin(event)
+                self._has_mark = True
             case "content_block_start":
-                self._start(event)
+                self._start(event.index, event.content_block or _ContentBlock())
             case "content_block_delta":
-                self._grow(event)
+                self._grow(event.index, event.delta or _BlockDelta())
+            case "content_block_stop":
+                self._end_text()
             case "message_delta":
-                self._count(event.usage)
-                self._stop_reason = (event.delta.stop_reason if event.delta else None) or self._stop_reason
+                self._stop_reason = (event.delta.stop_reason if event.delta else "") or self._stop_reason
             case "message_stop":
-                self._is_whole = True
-            case "error":
-                failure = event.error or _AnthropicError()
-                raise error_from_status(failure.message or failure.type, _STATUS_OF.get(failure.type, 500))
+                self._has_mark = self._has_stop = True
             case _:
-                pass
-        return self._is_whole
+                return Progress.IDLE
+        if self._has_mark:
+            return Progress.LAST
+        return Progress.FINISHED if self._stop_reason else Progress.MORE
 
     def finish(self) -> Generation:
-        """Return the reply. Raises ProviderError if the stream ended early."""
-        if not self._is_whole:
-            raise stream_interrupted("no message_stop came")
-        reply = ExpertMessage(contents=_parts(self._blocks[index] for index in sorted(self._blocks)))
-        reason = _FINISH.get(self._stop_reason or "", "other")
-        return Generation(reply, self._usage(), finish_reason(reason, reply))
+        """Return the reply. Raises ProviderError if the stream ended early, or as failed."""
+        if self._message is not None and not self._blocks:
+            for index, block in enumerate(self._message.content or ()):
+                self._start(index, block)
+        self._end_text()
+        indexes = [block.index for block in self._blocks]
+        if len(set(indexes)) == len(indexes):
+            self._blocks.sort(key=lambda block: block.index)
+        reply = ExpertMessage(contents=_parts(self._blocks))
+        if self._stop_reason or not self._has_stop:
+            check_end(
+                self._stop_reason, _FINISH, reply.contents, has_mark=self._has_mark, wanted="no message_stop came"
+            )
+        return Generation(reply, self._usage(), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
-    def _start(self, event: _MessageStreamEvent) -> None:
-        if event.content_block is None:
-            return
-        block = self._blocks[event.index] = _Block(event.content_block)
-        self._add(block, event.content_block.text, event.content_block.thinking)
-        block.signature.append(event.content_block.signature)
+    def _begin(self, message: _Message) -> None:
+        self._count(message.usage)
+        self._stop_reason = message.stop_reason or self._stop_reason
+        self._message = message
 
-    def _grow(self, event: _MessageStreamEvent) -> None:
-        if event.delta is None:
-            return
-        block = self._blocks.get(event.index)
-        if block is None:
-            if event.delta.text or event.delta.partial_json:
-                raise bad_response(f"there is a piece of block {event.index}, which never began", retryable=True)
-            return
-        self._add(block, event.delta.text, event.delta.thinking)
-        block.json.append(event.delta.partial_json)
-        block.signature.append(event.delta.signature)
+    def _start(self, index: int | None, start: _ContentBlock) -> _Block:
+        self._end_text()
+        block = _Block(len(self._blocks) if index is None else index, start, self._on_delta)
+        self._blocks.append(block)
+        block.text.add(start.text or start.thinking)
+        block.signature.append(start.signature)
+        return block
 
-    def _add(self, block: _Block, text: str, thinking: str) -> None:
-        if text:
-            block.text.append(text)
-            self._on_delta(Delta("text", text))
-        if thinking:
-            block.text.append(thinking)
-            self._on_delta(Delta("reasoning", thinking))
+    def _grow(self, index: int | None, delta: _BlockDelta) -> None:
+        block = self._block_of(index, delta)
+        block.text.add(delta.text or delta.thinking)
+        block.signature.append(delta.signature)
+        arguments = arguments_text(delta.partial_json)
+        if arguments:
+            block.json.append(arguments)
+
+    def _block_of(self, index: int | None, delta: _BlockDelta) -> _Block:
+        for block in reversed(self._blocks):
+            if (index is None or block.index == index) and block.takes(delta):
+                return block
+        if delta.partial_json:
+            raise bad_response(f"there is a piece of block {index}, which never began", retryable=True)
+        return self._start(index, _ContentBlock(type="text" if delta.text else "thinking"))
+
+    def _end_text(self) -> None:
+        if self._blocks:
+            self._blocks[-1].text.end()
 
     def _count(self, usage: _MessageUsage | None) -> None:
-        """Store token counts. They are cumulative: a later count replaces an earlier one, an absent one does not."""
-        if usage is None:
-            return
-        counts = usage.model_dump(exclude_none=True, exclude={"output_tokens_details", "server_tool_use"})
-        if usage.server_tool_use is not None:
-            counts.update(usage.server_tool_use.model_dump(exclude_none=True))
-        if usage.output_tokens_details and usage.output_tokens_details.thinking_tokens is not None:
-            counts["thinking_tokens"] = usage.output_tokens_details.thinking_tokens
-        self._counts.update(counts)
+        if usage is not None:
+            highest(self._counts, usage.model_dump())
 
     def _usage(self) -> Usage:
         """Return the usage. The API's `input_tokens` exclude cached tokens; ours include them."""
@@ -509,9 +575,9 @@ def _parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
 
 def _raw(block: _Block) -> JsonObject:
     """Return a block as it came; the input of a use comes in pieces after it."""
-    raw: JsonObject = block.start.model_dump(mode="json", exclude_unset=True)
-    if "".join(block.json):
-        raw["input"], _ = read_arguments("".join(block.json))
+    raw: JsonObject = whole_json(block.start.model_dump(exclude_unset=True))
+    if block.json:
+        raw["input"], _ = read_arguments(block.arguments)
     return raw
 
 
@@ -532,24 +598,17 @@ def _lines_of(result: JsonValue) -> Iterable[str]:
 
 
 def _part(block: _Block) -> ReplyPart | None:
+    text, signature = block.text.text, "".join(block.signature)
     match block.start.type:
         case "text":
-            return TextPart(text="".join(block.text)) if block.text else None
+            return TextPart(text=text) if text else None
         case "thinking":
-            signature = "".join(block.signature)
             opaque: JsonObject | None = {VENDOR: {"signature": signature}} if signature else None
-            return ThinkingPart(thinking="".join(block.text), opaque=opaque) if block.text or signature else None
+            return ThinkingPart(thinking=text, opaque=opaque) if text or signature else None
         case "redacted_thinking":
             return ThinkingPart(thinking="", opaque={VENDOR: {"data": block.start.data}})
         case "tool_use":
-            return _call(block)
+            args, raw_args = read_arguments(block.arguments)
+            return ToolCallPart(tool_call_id=block.start.id, tool_name=block.start.name, args=args, raw_args=raw_args)
         case _:
             return None
-
-
-def _call(block: _Block) -> ToolCallPart:
-    text = "".join(block.json)
-    args, raw_args = read_arguments(text)
-    if not text and isinstance(block.start.input, dict):
-        args = block.start.input
-    return ToolCallPart(tool_call_id=block.start.id, tool_name=block.start.name, args=args, raw_args=raw_args)

@@ -7,8 +7,8 @@ shared HTTP client.
 Each request extends the bytes of the Run's earlier requests, so that prompt caching applies and each message is encoded
 once. Thinking is sent back only with Anthropic's signature, kept in the part's opaque data under the vendor's key.
 
-Change together: the codec with `perstack_bedrock` and `perstack_vertex`, which import `encode`, `turns_of`, the
-decoder, `limits_of`, `effort_of`, `temperature_of` and `takes_schemas`.
+Change together: the codec with `perstack_bedrock` and `perstack_vertex`, which import `encode`, `turns_of`,
+`tools_of`, the decoder, `limits_of`, `effort_of`, `temperature_of` and `takes_schemas`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from perstack.support.http.endpoint import (
     read_key,
     read_settings,
 )
-from perstack.support.http.messages import is_common_media, missing_blobs
+from perstack.support.http.messages import is_common_media, missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode, turns_of
+from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, tools_of, turns_of
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 API_VERSION = "2023-06-01"
@@ -38,6 +38,8 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS"
 
 class AnthropicProvider(HttpProvider):
     """Provider of the Messages API at one endpoint."""
+
+    required_fields = REQUIRED
 
     def __init__(self, endpoint: Endpoint, settings: AnthropicSettings) -> None:
         """Connect to nothing yet."""
@@ -50,7 +52,7 @@ class AnthropicProvider(HttpProvider):
         body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
         decoder = MessagesDecoder(on_delta)
         await self.post("/v1/messages", body, decoder.feed)
-        return decoder.finish()
+        return tools_of(request).restored(signed_by(decoder.finish(), request.model))
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:

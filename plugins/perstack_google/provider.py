@@ -3,9 +3,8 @@
 `request` encodes requests, with what models differ in, and `reply` decodes the stream, both without I/O. This module
 builds the endpoint from `[provider.setting]` and the environment, and connects them through the shared HTTP client.
 
-Models sign their thoughts and calls; signatures are kept in opaque data under the vendor's key and sent back. Google
-rejects a signature made with another key or for another model, so `generate` then repeats the request without
-signatures. Each request extends the bytes of the Run's earlier requests, so that each message is encoded once.
+Models sign their thoughts and calls; signatures are kept in opaque data under the vendor's key and sent back. Each
+request extends the bytes of the Run's earlier requests, so that each message is encoded once.
 
 Change together: `generate`, `contents_of` and the decoder with `perstack_vertex`, which uses them at other endpoints; a
 signature's position in `reply` and `request` (see `GeminiDecoder`).
@@ -22,21 +21,20 @@ from typing_extensions import override
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, missing_key, read_key, read_settings
-from perstack.support.http.messages import missing_blobs
+from perstack.support.http.messages import missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.replies import OnData
 from perstack_google import KEYS
 from perstack_google.reply import GeminiDecoder
-from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls
+from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls, tools_of
 
 BASE_URLS = ("GOOGLE_GEMINI_BASE_URL", "GOOGLE_GENERATIVE_AI_BASE_URL")
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
 _ENDS_WITH_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?$")
 
-Post = Callable[[bytes, Callable[[str], bool]], Awaitable[None]]
+Post = Callable[[bytes, OnData], Awaitable[None]]
 """Function that sends a body and passes on the data of each event, like `HttpProvider.post`."""
-
-_REFUSED_SIGNATURE = re.compile(r"(invalid|corrupted) thought signature|thought signature is not valid")
 
 
 class GoogleProvider(HttpProvider):
@@ -51,10 +49,17 @@ class GoogleProvider(HttpProvider):
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
 
-        async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
+        async def post(body: bytes, on_data: OnData) -> None:
             await self.post(path_of(request.model), body, on_data)
 
         return await generate(request, self._settings, post, on_delta)
+
+    @override
+    def classified(self, error: ProviderError) -> ProviderError:
+        # Google sends status 400 for a wrong key
+        if error.status_code != 400 or "api key" not in str(error).lower():
+            return error
+        return ProviderError(str(error), name="Authentication", status_code=400)
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:
@@ -70,34 +75,10 @@ async def generate(
     with_ids: bool = True,
 ) -> Generation:
     """Generate once at any endpoint of this format. Raises ProviderError."""
-
-    async def send(*, with_signatures: bool = True) -> Generation:
-        decoder = GeminiDecoder(on_delta, bills_queries=signs_calls(request.model))
-        contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
-        blobs = await missing_blobs(request, contents)
-        body = encode(request, settings, blobs, with_signatures=with_signatures, with_ids=with_ids)
-        await post(body, decoder.feed)
-        return decoder.finish()
-
-    try:
-        return await send()
-    except ProviderError as error:
-        if not _refuses_signatures(error):
-            raise _reclassify(error) from error.__cause__
-    # made with another key or for another model; that must not stop a Run permanently
-    return await send(with_signatures=False)
-
-
-def _refuses_signatures(error: ProviderError) -> bool:
-    words = str(error).lower().replace("_", " ")
-    return error.status_code == 400 and _REFUSED_SIGNATURE.search(words) is not None
-
-
-def _reclassify(error: ProviderError) -> ProviderError:
-    """Reclassify status 400 about an API key, which Google sends for a wrong key, as an authentication error."""
-    if error.status_code != 400 or "api key" not in str(error).lower():
-        return error
-    return ProviderError(str(error), name="Authentication", status_code=400)
+    decoder = GeminiDecoder(on_delta, bills_queries=signs_calls(request.model))
+    blobs = await missing_blobs(request, contents_of(request, with_ids=with_ids))
+    await post(encode(request, settings, blobs, with_ids=with_ids), decoder.feed)
+    return tools_of(request).restored(signed_by(decoder.finish(), request.model))
 
 
 def endpoint_of(settings: GoogleSettings, env: Mapping[str, str]) -> Endpoint:

@@ -26,16 +26,28 @@ from perstack.core.runs.messages import (
     ToolCallPart,
     readable_result,
 )
+from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
-from perstack.support.http.errors import bad_response, delay_in, error_from_status, stream_interrupted
-from perstack.support.http.messages import (
+from perstack.support.http.errors import bad_response, stream_interrupted
+from perstack.support.http.messages import ProviderToolBlocks
+from perstack.support.http.replies import (
+    END_MARK,
     TOO_DEEP,
-    ProviderToolBlocks,
+    Count,
+    OrNone,
+    Progress,
+    StreamedText,
     Text,
     Wire,
+    arguments_text,
+    check_end,
     finish_reason,
+    highest,
     is_too_deep,
-    unexpected_event,
+    join_arguments,
+    read_arguments,
+    read_event,
+    whole_json,
 )
 from perstack_google.request import VENDOR
 
@@ -50,8 +62,8 @@ class _FunctionCall(Wire):
 
 
 class _GeminiPart(Wire):
-    text: str | None = None
-    thought: bool | None = None
+    text: Text = ""
+    thought: OrNone[bool] = None
     signature: Text = Field(default="", alias="thoughtSignature")
     call: _FunctionCall | None = Field(default=None, alias="functionCall")
     tool_call: JsonObject | None = Field(default=None, alias="toolCall")
@@ -99,38 +111,29 @@ class _Content(Wire):
 
 
 class _Candidate(Wire):
-    content: _Content | None = None
+    content: OrNone[_Content] = None
     finish_reason: Text = Field(default="", alias="finishReason")
     finish_message: Text = Field(default="", alias="finishMessage")
-    grounding: _Grounding | None = Field(default=None, alias="groundingMetadata")
-    read: _ReadPages | None = Field(default=None, alias="urlContextMetadata")
+    grounding: OrNone[_Grounding] = Field(default=None, alias="groundingMetadata")
+    read: OrNone[_ReadPages] = Field(default=None, alias="urlContextMetadata")
 
 
 class _UsageMetadata(Wire):
-    """Token counts. They are cumulative: a later count replaces an earlier one, an absent one does not."""
-
-    prompt: int | None = Field(default=None, alias="promptTokenCount")
-    tool_use: int | None = Field(default=None, alias="toolUsePromptTokenCount")
-    candidates: int | None = Field(default=None, alias="candidatesTokenCount")
-    thoughts: int | None = Field(default=None, alias="thoughtsTokenCount")
-    cached: int | None = Field(default=None, alias="cachedContentTokenCount")
+    prompt: Count = Field(default=None, alias="promptTokenCount")
+    tool_use: Count = Field(default=None, alias="toolUsePromptTokenCount")
+    candidates: Count = Field(default=None, alias="candidatesTokenCount")
+    thoughts: Count = Field(default=None, alias="thoughtsTokenCount")
+    cached: Count = Field(default=None, alias="cachedContentTokenCount")
 
 
 class _Feedback(Wire):
     block_reason: Text = Field(default="", alias="blockReason")
 
 
-class _GeminiError(Wire):
-    code: int = 500
-    message: Text = ""
-    status: Text = ""
-
-
 class _GenerateContentResponse(Wire):
     candidates: list[_Candidate] | None = None
-    usage: _UsageMetadata | None = Field(default=None, alias="usageMetadata")
+    usage: OrNone[_UsageMetadata] = Field(default=None, alias="usageMetadata")
     feedback: _Feedback | None = Field(default=None, alias="promptFeedback")
-    error: _GeminiError | None = None
 
 
 _FINISH: dict[str, FinishReason] = {
@@ -173,44 +176,55 @@ class GeminiDecoder:
         self._grounding = _Grounding()
         self._read = _ReadPages()
         self._parts: list[_GeminiPart] = []
-        self._texts: list[list[str]] = []  # pieces of each part's text, joined at the end
+        self._texts: list[StreamedText] = []  # text of each part
         self._counts: dict[str, int] = {}
         self._ending: _Candidate | None = None
         self._blocked = ""
+        self._has_begun = False
+        self._has_mark = False
 
-    def feed(self, data: str) -> bool:
-        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
+    def feed(self, data: str) -> Progress:
+        """Process one event. Raises ProviderError for an error event.
+
+        There is no end mark: parts may follow a finish reason, which some servers send with every event.
+        """
+        if data.strip() == END_MARK:
+            self._has_mark = True
+            return Progress.LAST
         response = _read(data)
-        if response.error is not None:
-            error = response.error
-            raise error_from_status(error.message or error.status, error.code, retry_after=delay_in(data))
         if response.usage is not None:
-            self._counts.update(response.usage.model_dump(exclude_none=True))
+            highest(self._counts, response.usage.model_dump())
         if response.feedback is not None:
             self._blocked = response.feedback.block_reason or self._blocked
+        has_begun, self._has_begun = self._has_begun, True
+        has_more = not has_begun
         for candidate in (response.candidates or ())[:1]:
-            self._add_candidate(candidate)
-        return self._is_whole and response.usage is not None
+            has_more = self._add_candidate(candidate) or has_more
+        if self._is_whole:
+            return Progress.FINISHED if has_more or self._blocked else Progress.IDLE
+        return Progress.MORE if has_more else Progress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or the reply is malformed."""
-        if not self._is_whole:
+        if not self._is_whole and not self._has_mark:
             raise stream_interrupted("no finishReason came")
-        if self._ending is None:
+        if self._ending is None and self._blocked:
             text = f"The prompt was blocked by Google: {self._blocked}"
             return Generation(ExpertMessage(contents=(TextPart(text=text),)), self._usage(), "refusal")
-        if self._ending.finish_reason in _INVALID:
-            detail = f"{self._ending.finish_reason} {self._ending.finish_message}".strip()
+        ending = self._ending or _Candidate()
+        if ending.finish_reason in _INVALID:
+            detail = f"{ending.finish_reason} {ending.finish_message}".strip()
             raise bad_response(f"the model's reply is invalid: {detail}", retryable=True)
         collector = ProviderToolBlocks(VENDOR)
         for piece, texts in zip(self._parts, self._texts, strict=True):
             if piece.is_of_tool:
                 _add_tool(collector, piece, self._grounding)
             else:
-                for part in _to_parts(piece, "".join(texts)):
+                for part in _to_parts(piece, texts.end()):
                     collector.part(part)
         reply = ExpertMessage(contents=self._with_metadata(collector.parts()))
-        reason = _FINISH.get(self._ending.finish_reason, "other")
+        check_end(ending.finish_reason, _FINISH, reply.contents, has_mark=True, wanted="no finishReason came")
+        reason = _FINISH.get(ending.finish_reason, "other")
         return Generation(reply, self._with_uses(reply), finish_reason(reason, reply))
 
     def _with_metadata(self, parts: tuple[ReplyPart, ...]) -> tuple[ReplyPart, ...]:
@@ -245,19 +259,30 @@ class GeminiDecoder:
     def _is_whole(self) -> bool:
         return self._ending is not None or bool(self._blocked)
 
-    def _add_candidate(self, candidate: _Candidate) -> None:
+    def _add_candidate(self, candidate: _Candidate) -> bool:
+        """Add the parts of a candidate. Return False if it brings nothing."""
+        has_more = False
         for part in (candidate.content or _Content()).parts or ():
-            self._show(part)
             if self._continues(part):
-                self._texts[-1].append(part.text or "")
+                has_more = self._texts[-1].add(part.text) or has_more
             elif part.call is not None or part.is_of_tool or part.text or part.signature:
-                self._parts.append(part)
-                self._texts.append([part.text or ""])
+                self._add_part(part)
+                has_more = True
         if candidate.grounding is not None and (candidate.grounding.queries or candidate.grounding.chunks):
             self._grounding = candidate.grounding
         self._read = candidate.read or self._read
         if candidate.finish_reason and candidate.finish_reason != "FINISH_REASON_UNSPECIFIED":
+            has_more = has_more or self._ending is None
             self._ending = candidate
+        return has_more
+
+    def _add_part(self, part: _GeminiPart) -> None:
+        if self._texts:
+            self._texts[-1].end()
+        self._parts.append(part)
+        self._texts.append(StreamedText(self._on_delta, "reasoning" if part.thought else "text"))
+        if part.call is None:
+            self._texts[-1].add(part.text)
 
     def _continues(self, part: _GeminiPart) -> bool:
         """Return whether a piece continues the part before it. A signed piece is a separate part."""
@@ -271,10 +296,6 @@ class GeminiDecoder:
             and bool(last.thought) == bool(part.thought)
         )
 
-    def _show(self, part: _GeminiPart) -> None:
-        if part.text and part.call is None:
-            self._on_delta(Delta("reasoning" if part.thought else "text", part.text))
-
     def _usage(self) -> Usage:
         """Return the usage. The API counts thoughts separately; here they are part of the output."""
         thoughts = self._counts.get("thoughts", 0)
@@ -285,12 +306,12 @@ class GeminiDecoder:
 
 def _read(data: str) -> _GenerateContentResponse:
     try:
-        return _GenerateContentResponse.model_validate_json(data)
-    except ValidationError as error:
-        response = _without_unreadable_arguments(data)
-        if response is not None:
-            return response
-        raise unexpected_event(data, "the Gemini API") from error
+        return read_event(_GenerateContentResponse, data, "the Gemini API")
+    except ProviderError as error:
+        response = _without_unreadable_arguments(data) if error.name == "BadResponse" else None
+        if response is None:
+            raise
+        return response
 
 
 def _without_unreadable_arguments(data: str) -> _GenerateContentResponse | None:
@@ -364,6 +385,7 @@ def _to_parts(piece: _GeminiPart, text: str) -> list[ReplyPart]:
 
 
 def _call(call: _FunctionCall, opaque: JsonObject | None) -> ToolCallPart:
-    args = call.args if isinstance(call.args, dict) else {}
-    raw_args = None if call.args is None or isinstance(call.args, dict) else json.dumps(call.args)
+    args, raw_args = whole_json(call.args), None
+    if not isinstance(args, dict):
+        args, raw_args = read_arguments(join_arguments([arguments_text(args)]))
     return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args, opaque=opaque)

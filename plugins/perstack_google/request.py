@@ -14,7 +14,6 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -36,13 +35,15 @@ from perstack.support.http.endpoint import (
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
     CONTINUE,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     ListEncoder,
-    arguments_of,
     as_base64,
     blob_placeholder,
     budget_word,
     ends_unfinished,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
@@ -51,9 +52,10 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
-    tool_schema,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import GENERATE_CONTENT
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 
 
 class GoogleSettings(EndpointSettings):
@@ -127,7 +129,8 @@ _BUILT_IN = {"webSearch": "googleSearch", "webFetch": "urlContext", "codeExecuti
 Models from Gemini 3 on take them together with functions, if the request asks for the tools' calls in the reply.
 """
 
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/webp"})
+IMAGES = frozenset({"image/jpeg", "image/png", "image/webp", "image/heic"})
+"""Source: Gemini API, «Image understanding», section «Supported image formats»."""
 
 
 def encode(
@@ -135,14 +138,13 @@ def encode(
     settings: GoogleSettings,
     blobs: Mapping[str, bytes],
     *,
-    with_signatures: bool = True,
     with_ids: bool = True,
 ) -> bytes:
     """Encode the body of `:streamGenerateContent`. `blobs` need only contain what `contents_of` lacks.
 
     Without ids, calls and results are matched by their order.
     """
-    contents = contents_of(request, with_signatures=with_signatures, with_ids=with_ids)
+    contents = contents_of(request, with_ids=with_ids)
     contents.extend(request.messages, blobs)
     prefix = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
     return request_body(prefix, (*contents.parts, *([_CONTINUE] if ends_unfinished(request) else [])))
@@ -151,16 +153,24 @@ def encode(
 _CONTINUE = b',{"role":"user","parts":[{"text":"%s"}]}' % CONTINUE.encode()
 
 
-def contents_of(request: GenerationRequest, *, with_signatures: bool, with_ids: bool) -> ListEncoder:
+def contents_of(request: GenerationRequest, *, with_ids: bool) -> ListEncoder:
     """Return the Run's contents encoded so far with these options."""
-    signs, vendor = signs_calls(request.model), VENDOR if with_signatures else ""
+    signs = signs_calls(request.model)
+    needs_signature = signs or any(item.part == "thinking" for item in request.adaptations)
     names = offered_names(request) if request.allow_tools else frozenset[str]()
+    tools = tools_of(request)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        content = _Contents(blobs, signs, vendor, with_ids, names).content(message)
+        content = _Contents(blobs, tools, signs, needs_signature, with_ids, names).content(message)
         return [] if content is None else [content]
 
-    return message_encoder(request, (VENDOR, signs, vendor, with_ids, names), ListEncoder, lambda: write)
+    key = (VENDOR, signs, needs_signature, with_ids, names, tools.key)
+    return message_encoder(request, key, ListEncoder, lambda: write)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, GENERATE_CONTENT)
 
 
 def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
@@ -168,9 +178,10 @@ def _head(request: GenerationRequest, settings: GoogleSettings) -> JsonObject:
     if request.instruction.strip():
         head["systemInstruction"] = {"parts": [{"text": request.instruction}]}
     tools: list[JsonValue] = []
-    if request.tools:
-        tools.append({"functionDeclarations": [_tool(spec) for spec in request.tools]})
-    if request.tools and not request.allow_tools:
+    declarations: list[JsonValue] = [_tool(tool) for tool in tools_of(request).listed]
+    if declarations:
+        tools.append({"functionDeclarations": declarations})
+    if declarations and not request.allow_tools:
         head["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
     if request.provider_tools and request.allow_tools:  # no mode forbids the use of these
         for tool in request.provider_tools:
@@ -203,17 +214,24 @@ def _generation_config(request: GenerationRequest, settings: GoogleSettings) -> 
     return config
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    description = spec.description or spec.name
-    return {"name": spec.name, "description": description, "parametersJsonSchema": tool_schema(spec)}
+def _tool(tool: WireTool) -> JsonObject:
+    parameters: JsonObject = {"parametersJsonSchema": tool.schema} if tool.schema else {}
+    return {"name": tool.name, "description": tool.description or tool.name, **parameters}
 
 
 class _Contents:
     def __init__(
-        self, blobs: Mapping[str, bytes], signs: bool, vendor: str, with_ids: bool, offered: frozenset[str]
+        self,
+        blobs: Mapping[str, bytes],
+        tools: WireTools,
+        signs: bool,
+        needs_signature: bool,
+        with_ids: bool,
+        offered: frozenset[str],
     ) -> None:
+        self._tools = tools
         self._offered = offered
-        self._vendor = vendor
+        self._needs_signature = needs_signature
         self._with_ids = with_ids
         self._blobs = blobs
         self._signs = signs
@@ -222,7 +240,7 @@ class _Contents:
         """Encode a message; None for an empty reply, because the API rejects a content without parts."""
         match message:
             case UserMessage():
-                return {"role": "user", "parts": self._parts(message.contents) or [{"text": "(no text)"}]}
+                return {"role": "user", "parts": self._parts(message.contents) or [{"text": NO_TEXT}]}
             case ToolMessage():
                 return {"role": "user", "parts": self._results(message.contents)}
             case ExpertMessage():
@@ -249,9 +267,10 @@ class _Contents:
         files: list[JsonValue] = []
         for result in results:
             text, attachments = self._split_contents(result.contents)
+            text = NO_OUTPUT if is_blank(text) and not attachments else text
             response: JsonObject = {
                 **self._id(result.tool_call_id),
-                "name": legal_tool_name(result.tool_name),
+                "name": self._tools.name(result.tool_name),
                 "response": {"error" if result.is_error else "output": text},
             }
             if attachments and self._signs:
@@ -278,10 +297,10 @@ class _Contents:
         """Encode the parts in order. The signature of a text is in the part before it: see `GeminiDecoder`."""
         parts: list[JsonValue] = []
         pending: JsonObject = {}
-        needs_signature = self._signs
+        needs_signature = self._needs_signature
         offered = sent_back(message, self._offered)
         for part in message.contents:
-            opaque = _opaque_of(part, self._vendor)
+            opaque = _opaque_of(part)
             match part:
                 case ThinkingPart():
                     written, pending = _thinking(part, opaque)
@@ -289,11 +308,11 @@ class _Contents:
                     written = {"text": part.text, **pending} if part.text.strip() or pending else None
                     pending = {}
                 case ToolCallPart():
-                    call = {**self._id(part.tool_call_id), "name": legal_tool_name(part.tool_name)}
-                    written = _add_signature({**call, "args": arguments_of(part)}, opaque, needs_signature)
+                    call = {**self._id(part.tool_call_id), "name": self._tools.name(part.tool_name)}
+                    written = _add_signature({**call, "args": self._tools.arguments(part)}, opaque, needs_signature)
                     needs_signature = False
                 case ProviderToolPart():
-                    blocks = own_blocks(part, self._vendor, offered)
+                    blocks = own_blocks(part, VENDOR, offered)
                     parts += blocks or []
                     written = _text(part.shown) if blocks is None else None
                 case _:
@@ -306,8 +325,8 @@ class _Contents:
         return {"id": legal_id(call_id)} if self._with_ids else {}
 
 
-def _opaque_of(part: ReplyPart, vendor: str) -> JsonObject:
-    opaque = None if isinstance(part, TextPart) else (part.opaque or {}).get(vendor)
+def _opaque_of(part: ReplyPart) -> JsonObject:
+    opaque = None if isinstance(part, TextPart) else (part.opaque or {}).get(VENDOR)
     return opaque if isinstance(opaque, dict) else {}
 
 
@@ -332,8 +351,8 @@ def _add_signature(call: JsonObject, opaque: JsonObject, needs_signature: bool) 
 
 def is_sendable(mime_type: str) -> bool:
     """Return whether the format supports images or documents of this type."""
-    return mime_type in _IMAGES or mime_type == PDF
+    return mime_type in IMAGES or mime_type == PDF
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"text": text} if text.strip() else None
+    return None if is_blank(text) else {"text": text}

@@ -5,7 +5,9 @@ and `remote_server` implement `server_interface.McpServer`: they start the serve
 `client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves it.
 
 - `server_process`, `stdio`: child process and its pipes. `http_transports`: connections to checked addresses.
-- `tool_list`: filters unusable tools before the SDK sees them, and validates output schemas.
+- `repairing_transport`: repairs messages before the SDK sees them; what it repairs is decided by the pure functions of
+  `message_repairs`, `result_repairs` and `tool_repairs`, and over HTTP by `http_bodies`. `tool_list`: pages and changes.
+- `session_renewal`: new session with a remote server that has lost its session.
 - `server_requests`: questions and generations that a server requests during a call.
 - `oauth`, `login`, `login_store`: authorization; tokens are renewed under a lock shared by all processes.
 - `sdk`: every use of the SDK's private names; `tests/plugins/mcp/test_sdk.py` fails when they change.

@@ -6,8 +6,9 @@ import asyncio
 import json
 import logging
 from base64 import b64decode
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -41,7 +42,11 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
+from perstack_mcp.repairing_transport import Repairs, repairing
 from perstack_mcp.server_interface import (
+    BROKEN,
+    LOST_SESSION,
+    NOT_SENT,
     ConnectionAttempt,
     McpServer,
     RateLimitedOutput,
@@ -51,7 +56,9 @@ from perstack_mcp.server_interface import (
     root_cause,
 )
 from perstack_mcp.server_requests import CALL_KEY, OpenCalls, PendingCall, Requests, required_question
-from perstack_mcp.tool_list import OutputSchemas, ToolList, filter_tool_lists
+from perstack_mcp.session_renewal import SessionRenewal, is_lost_session
+from perstack_mcp.tool_list import ToolList
+from perstack_mcp.tool_repairs import OutputSchemas
 
 MAX_SHOWN_CHARS = 30_000  # characters of text that the model sees at once
 
@@ -88,11 +95,25 @@ async def _convert_embedded(block: EmbeddedResource, blobs: BlobStore) -> Result
 
 
 async def _blob(data: str, mime_type: str, name: str | None, blobs: BlobStore) -> ResultContent:
-    try:
-        content = b64decode(data, validate=True)
-    except ValueError:
+    content = _decoded(data)
+    if content is None:
         return TextPart(text=f"[{mime_type}: the server sent it in what is not base64]")
     return BlobPart(sha256=await blobs.put(content), mime_type=mime_type, size=len(content), name=name)
+
+
+def _decoded(data: str) -> bytes | None:
+    """Return the bytes of base64; also in lines, in the alphabet of addresses, or without its padding."""
+    try:
+        return b64decode(data, validate=True)
+    except ValueError:
+        plain = "".join(data.split()).rstrip("=").translate(_URL_ALPHABET)
+    try:
+        return b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except ValueError:
+        return None
+
+
+_URL_ALPHABET = str.maketrans("-_", "+/")
 
 
 def _is_shown(structured: JsonValue, content: Sequence[ContentBlock]) -> bool:
@@ -143,9 +164,22 @@ for _name in ("mcp", "client"):
 class McpClient:
     """Connected client. It belongs to the task that opened it; any task may call it."""
 
-    def __init__(self, client: Client, listing: ToolList, outputs: OutputSchemas, calls: OpenCalls) -> None:
+    def __init__(
+        self,
+        client: Client,
+        listing: ToolList,
+        outputs: OutputSchemas,
+        calls: OpenCalls,
+        repairs: Repairs,
+        show: Callable[[str], None],
+        leave: asyncio.Event,
+    ) -> None:
         """Use a connected client of the SDK."""
         self._client = client
+        self._repairs = repairs
+        self._show = show
+        self._leave = leave
+        self._sessions = SessionRenewal(client, partial(listing.relist, client), show, leave)
         self._outputs = outputs
         self._listing = listing
         self._calls = calls
@@ -223,39 +257,87 @@ class McpClient:
             show(f"{call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
 
         meta = cast("RequestParamsMeta", {CALL_KEY: call.key})
+        request = partial(self._client.call_tool, progress_callback=on_progress, meta=meta)
         try:
-            result = await self._client.call_tool(
-                call.tool_name, dict(call.args), progress_callback=on_progress, meta=meta
-            )
+            result = await self._in_session(one, partial(request, call.tool_name, dict(call.args)))
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED:
+            if error.code == CONNECTION_CLOSED and self._leave.is_set():
                 raise ServerEnded from error
+            if error.code == CONNECTION_CLOSED or error.error.data == BROKEN:
+                raise SkillError(
+                    f"{call.tool_name}: {describe(error)}: the call may have had its effect, and is not repeated"
+                ) from error
+            if error.error.data in (LOST_SESSION, NOT_SENT):
+                raise SkillError(f"{call.tool_name}: {describe(error)}: the call was not made") from error
             question = required_question(error, one)
             if question is not None:
                 return question
             raise SkillError(f"{call.tool_name}: {describe(error)}") from error
         except (RuntimeError, ValidationError) as error:
             raise SkillError(
-                f"{call.tool_name}: the server's answer is not as it should be: {describe(error)}"
+                f"{call.tool_name}: the server's answer is not as it should be: {_describe(error)}"
             ) from error
         problem = await self._outputs.problem(call.tool_name, result)
         if problem is not None:
-            raise SkillError(f"{call.tool_name}: {problem}")
+            # what the tool has done counts, and its text is what the model needs
+            self._show(f"({call.tool_name}: {problem})")
         return await result_of(result, one.call.blobs)
+
+    async def _in_session(self, one: PendingCall, request: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+        """Make a call; once more in a new session where the server has refused it because it lost the session.
+
+        Not if the call has shown a sign of life, so that it was executed after all, and not if its tool is another one
+        now, which nobody has decided about.
+        """
+        name, before = one.call.tool_name, self._sessions.count
+        known = self._listing.spec_of(name)
+        try:
+            return await request()
+        except MCPError as error:
+            if not is_lost_session(error):
+                raise
+            if one.has_reacted:
+                raise SkillError(
+                    f"{name}: the server has lost its session during the call, which may have had its effect and is"
+                    " not repeated"
+                ) from error
+            try:
+                await self._sessions.renew(before, self._repairs.greeting)
+            except SkillError as failure:
+                raise SkillError(f"{name}: {failure.message}; the call was not made") from failure
+            if self._listing.spec_of(name) != known:
+                raise SkillError(
+                    f"{name}: the server was started again with another definition of this tool; the call was not made"
+                ) from error
+        return await request()
+
+    async def relist(self) -> None:
+        """List the tools again, in a new session if the server has lost this one. Raises its errors."""
+        before = self._sessions.count
+        try:
+            await self._listing.relist(self._client)
+        except MCPError as error:
+            if not is_lost_session(error):
+                raise
+            await self._sessions.renew(before, self._repairs.greeting)
 
 
 async def connect(
-    server: McpServer, on_ready: Callable[[McpClient], None], leave: asyncio.Event, *, may_sample: bool
+    server: McpServer, on_ready: Callable[[McpClient], None], leave: asyncio.Event, *, patience: float, may_sample: bool
 ) -> None:
-    """Connect by the first attempt that succeeds, and serve until `leave` or the end. Raises SkillError."""
+    """Connect by the first attempt that succeeds, and serve until `leave` or the end. Raises SkillError.
+
+    Connecting may take `patience` seconds, which the caller watches.
+    """
     attempts = server.attempts()
     refusals: list[str] = []
     for number, attempt in enumerate(attempts, 1):
-        connection = _AttemptedConnection(server, attempt, on_ready, leave, may_sample=may_sample)
+        connection = _AttemptedConnection(server, attempt, on_ready, leave, patience=patience, may_sample=may_sample)
         try:
             await connection.run()
         except Exception as error:
-            if connection.is_ready or number == len(attempts) or not _is_refusal(error):
+            is_last = connection.is_ready or connection.repairs.has_taken_handshake or number == len(attempts)
+            if is_last or not _is_refusal(error):
                 refusals.append(_describe(error))
                 raise SkillError("; then ".join(dict.fromkeys(refusals)), next_steps=next_steps_of(error)) from error
             refusals.append(_describe(error))
@@ -266,6 +348,9 @@ async def connect(
 def _describe(error: BaseException) -> str:
     """Describe an error; a connection error also names the host, without the path, which may hold a secret."""
     found = root_cause(error)
+    if isinstance(found, ValidationError):
+        first = found.errors(include_url=False, include_input=False)[0]
+        return f"its answer is not one of MCP: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     if _is_fault(found):
         return f"a fault of perstack or of the MCP SDK, {type(found).__name__}: {describe(error)}"
     if not isinstance(found, httpx2.ConnectError):
@@ -311,22 +396,22 @@ class _AttemptedConnection:
         on_ready: Callable[[McpClient], None],
         leave: asyncio.Event,
         *,
+        patience: float,
         may_sample: bool,
     ) -> None:
         self._server = server
         self._attempt = attempt
         self._may_sample = may_sample
-        self._listing = ToolList(server.show)
+        self._listing = ToolList(server.show, patience)
+        self._outputs = OutputSchemas()
+        self.repairs = Repairs(self._version, self._outputs, server.show, leave.set)
         self._on_ready = on_ready
         self._leave = leave
         self._client: Client | None = None
         self.is_ready = False
 
     async def run(self) -> None:
-        outputs = OutputSchemas()
-        transport = filter_tool_lists(
-            self._attempt.transport(), self._version, outputs, self._server.show, self._leave.set
-        )
+        transport = repairing(self._attempt.transport(), self.repairs)
         calls = OpenCalls(self._server.show)
         requests = Requests(calls, self._server.show)
         client = Client(
@@ -348,10 +433,12 @@ class _AttemptedConnection:
                 await self._attempt.on_success(client.session.initialize_result is None)
             self.is_ready = True
             async with asyncio.TaskGroup() as group:
-                following = [group.create_task(self._listing.follow(client))]
+                connected = McpClient(
+                    client, self._listing, self._outputs, calls, self.repairs, self._server.show, self._leave
+                )
+                following = [group.create_task(self._listing.follow(connected.relist))]
                 if _announces_changes_by_subscription(client):
                     following.append(group.create_task(self._listing.listen(client)))
-                connected = McpClient(client, self._listing, outputs, calls)
                 self._on_ready(connected)
                 try:
                     await self._leave.wait()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import httpcore2
@@ -21,13 +23,16 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_REQUEST
 
 from perstack.core.base.public_addresses import is_public
+from perstack.dataclass import dataclass
 from perstack.errors import SkillError
+from perstack_mcp.http_bodies import SESSION_ID, read_refusal, refusal, repaired_answer, repaired_stream
 from perstack_mcp.sdk import BackendTransport
-from perstack_mcp.server_interface import Unauthorized, describe
+from perstack_mcp.server_interface import BROKEN, LOST_SESSION, NOT_SENT, ShownOnce, Unauthorized, describe
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
+    from perstack.core.base.records import JsonObject
     from perstack_mcp.sdk import AuthTypes, TransportStreams, UseClientDefault
 
 
@@ -62,10 +67,11 @@ _READ_TIMEOUT_S = 24 * 3600.0  # seconds; the session limits how long a call may
 
 @asynccontextmanager
 async def connect_streamable(
-    endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
+    endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth, show: Callable[[str], None]
 ) -> AsyncGenerator[TransportStreams]:
-    """Connect by streamable HTTP. Later an unauthorized request fails alone, without ending the connection."""
-    client = _HttpClient(_transport(may_be_local), dict(headers), httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None), auth)
+    """Connect by streamable HTTP. Later a request that is refused or cannot be sent fails alone."""
+    timeout = httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None)
+    client = _HttpClient(_transport(may_be_local), dict(headers), timeout, auth, ShownOnce(show))
     async with (
         client,
         streamable_http_client(endpoint, http_client=client, max_sse_event_size=_MAX_EVENT_BYTES) as streams,
@@ -75,14 +81,16 @@ async def connect_streamable(
 
 @asynccontextmanager
 async def sse(
-    endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth
+    endpoint: str, headers: Mapping[str, str], may_be_local: bool, auth: httpx2.Auth, show: Callable[[str], None]
 ) -> AsyncGenerator[TransportStreams]:
     """Connect by HTTP with server-sent events (revision 2024-11-05)."""
 
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, transport=_transport(may_be_local))
+        made = _EventsClient(headers=headers, timeout=timeout, auth=auth, transport=_transport(may_be_local))
+        made.shown = ShownOnce(show)
+        return made
 
     async with sse_client(
         endpoint,
@@ -99,15 +107,10 @@ def _transport(may_be_local: bool) -> httpx2.AsyncBaseTransport | None:
     return None if may_be_local else _CheckedTransport()
 
 
-class _HttpClient(httpx2.AsyncClient):
-    def __init__(
-        self,
-        transport: httpx2.AsyncBaseTransport | None,
-        headers: dict[str, str],
-        timeout: httpx2.Timeout,
-        auth: httpx2.Auth,
-    ) -> None:
-        super().__init__(headers=headers, timeout=timeout, auth=auth, transport=transport)
+class _EventsClient(httpx2.AsyncClient):
+    """HTTP client whose streams of events are repaired."""
+
+    shown: ShownOnce
 
     async def send(
         self,
@@ -117,28 +120,188 @@ class _HttpClient(httpx2.AsyncClient):
         auth: AuthTypes | UseClientDefault | None = httpx2.USE_CLIENT_DEFAULT,
         follow_redirects: bool | UseClientDefault = httpx2.USE_CLIENT_DEFAULT,
     ) -> httpx2.Response:
+        response = await super().send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
+        return repaired_stream(response, self.shown) if request.method == "GET" and response.is_success else response
+
+
+class _HttpClient(httpx2.AsyncClient):
+    """HTTP client of one connection, which knows its session and answers in place of a server that does not.
+
+    An exception would end the connection with all its calls: once it is made, each failure is an error of its request.
+    """
+
+    def __init__(
+        self,
+        transport: httpx2.AsyncBaseTransport | None,
+        headers: dict[str, str],
+        timeout: httpx2.Timeout,
+        auth: httpx2.Auth,
+        shown: ShownOnce,
+    ) -> None:
+        super().__init__(headers=headers, timeout=timeout, auth=auth, transport=transport)
+        self._shown = shown
+        self._session: str | None = None  # id of the current session, if the server gives one
+        self._is_connected = False  # True once a greeting was answered, so that other messages follow
+        self._had_stream = False  # True after a stream of the server's own messages was open
+
+    async def send(
+        self,
+        request: httpx2.Request,
+        *,
+        stream: bool = False,
+        auth: AuthTypes | UseClientDefault | None = httpx2.USE_CLIENT_DEFAULT,
+        follow_redirects: bool | UseClientDefault = httpx2.USE_CLIENT_DEFAULT,
+    ) -> httpx2.Response:
+        sent = _SentMessage.of(request)
+        self._set_session(request, sent)
         try:
-            return await super().send(request, stream=stream, auth=auth, follow_redirects=follow_redirects)
+            response = await self._deliver(
+                request, sent, partial(super().send, stream=stream, auth=auth, follow_redirects=follow_redirects)
+            )
         except (Unauthorized, httpx2.TransportError) as error:
-            refusal = error if isinstance(error, Unauthorized) else _unreachable_server(error, request)
-            if refusal is None:
-                raise
-            if _connects(request):
+            return self._failed(request, sent, error)
+        if request.method == "GET":
+            return self._stream_of(response)
+        if request.method != "POST":
+            return response
+        if response.is_success:
+            return await self._answered(response, sent)
+        return await self._refused(response, sent) if response.is_error else response
+
+    def _set_session(self, request: httpx2.Request, sent: _SentMessage) -> None:
+        """Send the current session's id, also with what was made before the session began; none in a greeting."""
+        self._is_connected = self._is_connected or (sent.is_message and not sent.is_greeting)
+        if sent.is_greeting:
+            request.headers.pop(SESSION_ID, None)
+            if sent.method == "initialize":
+                request.headers.pop(_REVISION, None)
+        elif SESSION_ID in request.headers and self._session is not None:
+            request.headers[SESSION_ID] = self._session
+        elif self._session is None:
+            request.headers.pop(SESSION_ID, None)
+
+    async def _deliver(
+        self, request: httpx2.Request, sent: _SentMessage, send: Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+    ) -> httpx2.Response:
+        """Send a request; once connected also to a server that is just starting again, as nothing was sent to it."""
+        for wait in _CONNECT_WAITS_S if self._is_connected and sent.is_message else ():
+            try:
+                return await send(request)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                if error.request is not request:
+                    raise
+                await asyncio.sleep(wait)
+        return await send(request)
+
+    def _failed(
+        self, request: httpx2.Request, sent: _SentMessage, error: Unauthorized | httpx2.TransportError
+    ) -> httpx2.Response:
+        refusal = error if isinstance(error, Unauthorized) else _unreachable_server(error, request)
+        if refusal is not None:
+            if sent.is_greeting and not self._is_connected:
                 raise refusal from error
-            # an exception would end the connection with all its calls
-            body = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": str(refusal)}}
-            return httpx2.Response(401, json=body, request=request)
+            return _made(request, 401, sent, str(refusal))
+        if not self._is_connected or not sent.is_message:
+            raise error
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            host = request.url.netloc.decode()
+            return _made(request, 503, sent, f"nobody answers at {host} ({describe(error)})", NOT_SENT)
+        return _made(request, 502, sent, f"the connection broke ({describe(error)})", BROKEN)
+
+    def _stream_of(self, response: httpx2.Response) -> httpx2.Response:
+        if response.is_success:
+            self._had_stream = True
+            return repaired_stream(response, self._shown)
+        if response.status_code == _NOT_FOUND and self._had_stream:
+            # Whether the session is lost shows the list, which is asked for on this; once, as many servers have no
+            # stream and say so in this way.
+            self._had_stream = False
+            changed: JsonObject = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+            return httpx2.Response(
+                200,
+                headers=_EVENT_HEADERS,
+                content=b"data: " + json.dumps(changed).encode() + b"\n\n",
+                request=response.request,
+            )
+        return response
+
+    async def _answered(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
+        if sent.method == "initialize":
+            self._session = response.headers.get(SESSION_ID)
+        if sent.request_id is None or response.status_code == _ACCEPTED:
+            return response
+        return await repaired_answer(response, sent.request_id, self._shown)
+
+    async def _refused(self, response: httpx2.Response, sent: _SentMessage) -> httpx2.Response:
+        if sent.request_id is None:
+            return response
+        text = await read_refusal(response)
+        await response.aclose()
+        if SESSION_ID in response.request.headers and not sent.is_greeting and _is_lost(response.status_code, text):
+            return _made(response.request, 404, sent, "the server does not know the session any more", LOST_SESSION)
+        return refusal(response, text, sent.request_id, self._shown)
+
+
+_ACCEPTED, _BAD_REQUEST, _NOT_FOUND = 202, 400, 404
+
+_REVISION = "mcp-protocol-version"
+_EVENT_HEADERS = {"content-type": "text/event-stream"}
+
+_CONNECT_WAITS_S = (0.2, 0.5, 1.0, 2.0)  # waits for a server that is starting again
+
+_LOST_WORDS = re.compile(
+    rb"(no valid|invalid|missing|unknown|expired|unrecognized)\s+(mcp[- ])?session([- ]?id)?\b"
+    rb"|\bsession([- ]?id)?\s+(was\s+|is\s+|has\s+)?(not found|not valid|expired|terminated|invalid|unknown|closed)"
+    rb"|mcp-session-id header is required|server not initialized",
+    re.IGNORECASE,
+)
+
+
+def _is_lost(status: int, text: bytes) -> bool:
+    """Return whether a refusal of a request with a session says that the session is lost, so nothing was executed.
+
+    By the protocol status 404 does, whatever its text; status 400 does in the words of known servers.
+    """
+    if status == _NOT_FOUND:
+        return True
+    return status == _BAD_REQUEST and _LOST_WORDS.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _SentMessage:
+    """What a request to the server's address carries."""
+
+    is_message: bool = False
+    method: str = ""
+    request_id: int | str | None = None
+
+    @classmethod
+    def of(cls, request: httpx2.Request) -> _SentMessage:
+        """Read the message of a POST."""
+        message = cast("JsonValue", json.loads(request.content or b"null")) if request.method == "POST" else None
+        if not isinstance(message, dict):
+            return cls()
+        method, identity = message.get("method"), message.get("id")
+        if not isinstance(method, str):
+            return cls(is_message=True)
+        return cls(True, method, identity if isinstance(identity, int | str) else None)
+
+    @property
+    def is_greeting(self) -> bool:
+        """True for a message that begins a connection or a session."""
+        return self.method in ("server/discover", "initialize")
+
+
+def _made(request: httpx2.Request, status: int, sent: _SentMessage, message: str, data: str = "") -> httpx2.Response:
+    """Return an error of ours in place of an answer."""
+    error: JsonObject = {"code": INVALID_REQUEST, "message": message, **({"data": data} if data else {})}
+    return httpx2.Response(status, json={"jsonrpc": "2.0", "id": sent.request_id, "error": error}, request=request)
 
 
 def _unreachable_server(error: httpx2.TransportError, request: httpx2.Request) -> Unauthorized | None:
     if error.request is request:
         return None
     return Unauthorized(f"the authorization server at {error.request.url.host} does not answer: {describe(error)}")
-
-
-def _connects(request: httpx2.Request) -> bool:
-    message = cast("JsonValue", json.loads(request.content or b"null"))
-    return isinstance(message, dict) and message.get("method") in ("server/discover", "initialize")
 
 
 class _CheckedTransport(BackendTransport):

@@ -50,7 +50,7 @@ class RemoteServer:
         from perstack_mcp.http_transports import connect_streamable, sse
 
         self._auth = self._auth or self._default_auth()
-        arguments = (self._endpoint, self._headers, self._may_be_local, self._auth)
+        arguments = (self._endpoint, self._headers, self._may_be_local, self._auth, self.show)
         http, older = partial(connect_streamable, *arguments), ConnectionAttempt(LEGACY, partial(sse, *arguments))
         probing = ConnectionAttempt(AUTO, http, self._remember)
         newer = (

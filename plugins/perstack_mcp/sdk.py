@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from httpx2._types import AuthTypes as AuthTypes
     from mcp.client._transport import ReadStream as ReadStream
     from mcp.client._transport import TransportStreams as TransportStreams
+    from mcp.client._transport import WriteStream as WriteStream
 
 
 Flow = AsyncGenerator[httpx2.Request, httpx2.Response]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -134,6 +135,19 @@ class ServerEnded(SkillError):
     """Error of a call during which the connection closed."""
 
 
+LOST_SESSION = secrets.token_hex(8)
+"""Data of the error of a request that was not executed, as the server does not know its session any more."""
+
+NOT_SENT = secrets.token_hex(8)
+"""Data of the error of a request that was not sent, as nobody answers at the address."""
+
+BROKEN = secrets.token_hex(8)
+"""Data of the error of a request whose connection broke, so that it may have been executed.
+
+These are made anew by each process, so that no server can send them.
+"""
+
+
 class Unauthorized(SkillError):
     """Error of a request that the server or its authorization server rejected; other requests may continue."""
 
@@ -189,3 +203,22 @@ class RateLimitedOutput:
             self._show(line[:MAX_LINE_CHARS].rstrip())
         elif self._lines == MAX_LINES + 1:
             self._show(f"(more than {MAX_LINES} lines at once: the next are not shown)")
+
+
+_MAX_NOTES = 1000  # different notes that are shown
+
+
+class ShownOnce:
+    """Notes about what was odd, each shown only once: a server that is odd is so in every message."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        """Show lines by `show`."""
+        self._show = show
+        self._shown: set[tuple[str, str]] = set()
+
+    def __call__(self, what: str, notes: Sequence[str]) -> None:
+        """Show the new ones of these notes on one line."""
+        new = [note for note in dict.fromkeys(notes) if (what, note) not in self._shown]
+        if new and len(self._shown) < _MAX_NOTES:
+            self._shown.update((what, note) for note in new)
+            self._show(f"({what}: {'; '.join(new)})")

@@ -33,6 +33,7 @@ from pydantic import ValidationError
 from perstack.core.base.json_schema import Meter, schema_problem
 from perstack.core.base.records import JsonObject
 from perstack.core.runs.facts import Answer, Question
+from perstack.core.runs.media import readable_medium
 from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall, ToolResult
@@ -92,6 +93,7 @@ class PendingCall:
         self.is_held = False  # True while the server waits for the person's answer
         self.is_unclear = False  # True once it was given a question that may be another's
         self.is_over = False  # True once its outcome was returned
+        self.has_reacted = False  # True once the server has shown a sign of life for it
         self.work: asyncio.Task[ToolResult | Question] | None = None
         self._holds = 0
         self._answers = list(call.answers)
@@ -135,6 +137,7 @@ class PendingCall:
 
     def on_activity(self) -> None:
         """Restart the idle timeout after a sign of life."""
+        self.has_reacted = True
         if self._holds == 0 and self._is_watched:
             self.limit.reschedule(asyncio.get_running_loop().time() + self.idle)
 
@@ -428,7 +431,8 @@ async def _part(block: SamplingMessageContentBlock, blobs: BlobStore) -> ResultC
         data = b64decode(block.data, validate=True)
     except ValueError as error:
         raise ValueError("an image is not base64") from error
-    return BlobPart(sha256=await blobs.put(data), mime_type=block.mime_type, size=len(data))
+    part = BlobPart(sha256=await blobs.put(data), mime_type=block.mime_type, size=len(data))
+    return readable_medium(part, data)
 
 
 def _reject_block(block: SamplingMessageContentBlock) -> str:

@@ -84,15 +84,16 @@ class McpSession(SkillSession):
                 self._server.show(
                     f"(the server had ended{await self._connection.failure_summary()}: it is started again)"
                 )
-            self._connection = _ConnectionTask(self._server, may_sample=self._may_sample)
+            self._connection = _ConnectionTask(self._server, self._patience, may_sample=self._may_sample)
             return await self._connection.wait_until_ready(self._patience)
 
 
 class _ConnectionTask:
     """Task that starts a server, connects and shuts it down, because the SDK requires all three in one task."""
 
-    def __init__(self, server: McpServer, *, may_sample: bool) -> None:
+    def __init__(self, server: McpServer, patience: float, *, may_sample: bool) -> None:
         self._server = server
+        self._patience = patience
         self._may_sample = may_sample
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[McpClient] = asyncio.get_running_loop().create_future()
@@ -156,6 +157,12 @@ class _ConnectionTask:
                 await asyncio.to_thread(import_module, "perstack_mcp.client")
                 from perstack_mcp.client import connect
 
-                await connect(self._server, self._ready.set_result, self._leave, may_sample=self._may_sample)
+                await connect(
+                    self._server,
+                    self._ready.set_result,
+                    self._leave,
+                    patience=self._patience,
+                    may_sample=self._may_sample,
+                )
         except Exception as error:  # noqa: BLE001 - the model sees the message of any error of the SDK or the server
             self._failure, self._steps = describe(error), next_steps_of(error)

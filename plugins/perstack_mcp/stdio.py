@@ -7,15 +7,27 @@ passes every line of garbage on, and starts the process itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import re
+from codecs import BOM_UTF8
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import (
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+from pydantic_core import from_json
 
+from perstack_mcp.message_repairs import repaired_messages
+from perstack_mcp.server_interface import ShownOnce
 from perstack_mcp.server_process import Child
 
 if TYPE_CHECKING:
@@ -24,6 +36,11 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_GARBAGE_BYTES = 16 << 20  # bytes of invalid lines between two messages after which the server is given up
 MAX_GARBAGE_LINES = 100_000  # number of such lines: parsing endless ones would block the event loop
+
+_END_BYTES = 300  # bytes at both ends of an unreadable line in which its id is looked for
+_ID = re.compile(rb'"id"\s*:\s*"?(\d{1,15})\b')
+_MAX_GLUED_BYTES = 10_000  # bytes of other output before a message on its line
+_MAX_SPREAD_LINES = 10_000
 
 _PIECE_BYTES = 1 << 18
 _MAX_QUEUED = 64  # queued messages for a server that does not read
@@ -46,28 +63,95 @@ async def streams_of(child: Child) -> AsyncGenerator[TransportStreams]:
 
 
 async def _read(child: Child, arrived: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    garbage = lines = 0
+    framing = _Framing(child)
     with arrived:
         async for line in _lines(child):
-            message = _parse(line)
-            if message is not None:
-                garbage = lines = 0
+            for message in framing.messages(line):
                 await arrived.send(message)
-                continue
-            if line.strip():
-                child.show(f"(stdout, not a message) {line[:200].decode('utf-8', 'replace')}")
-            garbage += len(line) + 1
-            lines += 1
-            if garbage > MAX_GARBAGE_BYTES or lines > MAX_GARBAGE_LINES:
-                child.failure = "it floods stdout with what is not an MCP message"
+            if child.failure:
                 return
 
 
-def _parse(line: bytes) -> SessionMessage | None:
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError:
+class _Framing:
+    """Reads messages from lines, and gives up a server that writes other things in their place."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._garbage_bytes = self._garbage_lines = 0
+        self._has_begun = False  # True once a message has come
+        self._spread: list[bytes] = []  # lines of a value that spreads over several
+        self._shown = ShownOnce(child.show)
+
+    def messages(self, line: bytes) -> list[SessionMessage]:
+        """Return the messages in a line; for a damaged answer an error in its place, so that nobody waits for it."""
+        line = line.rstrip().removeprefix(BOM_UTF8)
+        messages, notes = _messages_in(line)
+        if messages:
+            self._garbage_bytes = self._garbage_lines = 0
+            self._has_begun = True
+            self._spread.clear()
+            self._shown("an odd message was repaired", notes)
+            return [SessionMessage(one) for one in messages]
+        self._count(line)
+        if not line:
+            return []
+        self._child.show(f"(stdout, not a message) {line[:200].decode('utf-8', 'replace')}")
+        damage = self._damage(line)
+        if damage is None:
+            return []
+        identity, problem = damage
+        if not self._has_begun:
+            self._child.failure = problem
+            return []
+        error = ErrorData(code=PARSE_ERROR, message=problem)
+        return [SessionMessage(JSONRPCError(jsonrpc="2.0", id=identity, error=error))]
+
+    def _count(self, line: bytes) -> None:
+        self._garbage_bytes += len(line) + 1
+        self._garbage_lines += 1
+        if self._garbage_bytes > MAX_GARBAGE_BYTES or self._garbage_lines > MAX_GARBAGE_LINES:
+            self._child.failure = "it floods stdout with what is not an MCP message"
+
+    def _damage(self, line: bytes) -> tuple[int | str, str] | None:
+        """Return the id of an answer that a line spoils, and how it does; None for other output."""
+        start = line.find(b'{"', 1, _MAX_GLUED_BYTES)
+        if start > 0 and (found := _answers_in(line[start:])):
+            shown = line[: start + 20].decode("utf-8", "replace")
+            return found[0], f"its message is not on a line of its own: {shown}"
+        if line.startswith(b"{") and (identity := _id_of_unreadable(line)) is not None:
+            return identity, "its message cannot be read: it is no JSON, or too deep"
+        if line == b"{" or self._spread:
+            self._spread.append(line)
+            if line == b"}" and (found := _answers_in(b"\n".join(self._spread))):
+                self._spread.clear()
+                return found[0], "it writes a message over several lines, which must be one"
+            if line == b"}" or len(self._spread) > _MAX_SPREAD_LINES:
+                self._spread.clear()
         return None
+
+
+def _messages_in(line: bytes) -> tuple[Sequence[JSONRPCMessage], Sequence[str]]:
+    """Return the messages in a line, and what was repaired in them; none if it has others or is no JSON."""
+    try:
+        found = repaired_messages(from_json(line))
+        messages = [jsonrpc_message_adapter.validate_python(one.message, by_name=False) for one in found]
+    except ValueError:
+        return [], []
+    return messages, [note for one in found for note in one.notes]
+
+
+def _answers_in(text: bytes) -> list[int | str]:
+    """Return the ids of the answers in a text."""
+    messages, _ = _messages_in(text)
+    return [one.id for one in messages if isinstance(one, JSONRPCResponse | JSONRPCError) and one.id is not None]
+
+
+def _id_of_unreadable(line: bytes) -> int | None:
+    """Return the id that an unreadable answer gives at its beginning or end; None for other lines."""
+    ends = line[:_END_BYTES] + b" " + line[-_END_BYTES:]
+    is_answer = b'"jsonrpc"' in ends and (b'"result"' in ends or b'"error"' in ends) and b'"method"' not in ends
+    found = _ID.search(ends) if is_answer else None
+    return int(found[1]) if found is not None else None
 
 
 async def _lines(child: Child) -> AsyncGenerator[bytes]:

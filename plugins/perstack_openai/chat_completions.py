@@ -1,23 +1,20 @@
 """Chat Completions: pure functions that encode a request, and a decoder for the stream of a reply.
 
-The decoder also accepts the deviations of compatible servers. Source of the reply side: OpenAI API reference, «Chat
-Completions», section «Streaming» (the chunk object); `reasoning_content` after DeepSeek's API reference, `reasoning`
-after OpenRouter's and vLLM's.
+The decoder also accepts the deviations of compatible servers; `reasoning` keeps what these want back with a
+reply. Source of the reply side: OpenAI API reference, «Chat Completions», section «Streaming» (the chunk object).
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Literal, assert_never
 
-from pydantic import JsonValue
+from pydantic import AliasChoices, AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
@@ -30,36 +27,61 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
     CONTINUE,
+    NO_TEXT,
+    REQUIRED_FIELDS,
     ListEncoder,
-    Text,
-    Wire,
-    arguments_of,
     ends_unfinished,
-    legal_id,
+    is_blank,
     message_encoder,
-    read_arguments,
-    read_event,
     request_body,
     request_prefix,
-    tool_label,
-    tool_schema,
 )
-from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
+from perstack.support.http.replies import (
+    END_MARK,
+    Count,
+    Index,
+    OrNone,
+    Progress,
+    StreamedText,
+    Text,
+    Wire,
+    arguments_text,
+    check_end,
+    highest,
+    is_object,
+    join_arguments,
+    parsed,
+    read_arguments,
+    read_event,
+    whole_characters,
+)
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
+from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
+from perstack_openai.reasoning import (
+    KeptFields,
+    OpaqueOwner,
+    Piece,
+    ThinkTags,
+    call_fields,
+    message_fields,
+    plain_thinking,
+    readable_reasoning,
+    thinking_parts,
+    thinking_text,
+)
+from perstack_openai.strict_messages import AlternatingEncoder, BridgingEncoder
 
 # Source of the request side: OpenAI API reference, «Chat Completions», section «Create chat completion»; guides «Images
 # and vision» and «File inputs».
 
-_TOOLS_ONLY_WITHOUT_REASONING = re.compile(r"^gpt-(5\.[4-9]|[6-9])")
-"""Models that reject tools over Chat Completions unless the reasoning effort is explicitly `none`."""
-
 
 def encode_chat(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """Encode the body of `POST /chat/completions`. `blobs` need only contain what `items_of_chat` lacks."""
+    dialect = dialect.adapted(request.adaptations)
     items = items_of_chat(request, dialect)
     items.extend(request.messages, blobs)
     prefix = request_prefix(request, "chat", dialect, lambda: _head(request, dialect))
@@ -71,93 +93,136 @@ _CONTINUE = b',{"role":"user","content":"%s"}' % CONTINUE.encode()
 
 def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's messages encoded so far for this server."""
+    owner, tools = OpaqueOwner(dialect.vendor, request.model), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment))
+        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), owner, tools)
 
-    return message_encoder(request, ("chat", dialect), ListEncoder, lambda: write)
+    return message_encoder(request, ("chat", dialect, owner, tools.key), _list_for(dialect), lambda: write)
+
+
+def _list_for(dialect: Dialect) -> type[ListEncoder]:
+    if dialect.refuses("user after tool"):
+        return BridgingEncoder
+    return AlternatingEncoder if dialect.refuses("consecutive users") else ListEncoder
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     head: JsonObject = {"model": request.model, "stream": True, "stream_options": {"include_usage": True}}
-    limits: JsonObject = {
-        # compatible servers use the older name; OpenAI's reasoning models reject it
-        "max_completion_tokens" if dialect.is_openai else "max_tokens": dialect.most_tokens(request),
+    limit = dialect.limit_name
+    options: JsonObject = {
+        **({} if limit is None else {limit: dialect.most_tokens(request)}),
         "temperature": dialect.temperature_for(request),
         "top_p": dialect.top_p,
+        **_reasoning(request, dialect),
     }
-    head.update({name: value for name, value in limits.items() if value is not None})
-    head.update(_reasoning(request, dialect))
-    if request.tools:
-        head["tools"] = [_tool(spec) for spec in request.tools]
-    if request.tools and not request.allow_tools:
+    head.update({name: value for name, value in options.items() if value is not None})
+    tools: list[JsonValue] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
+    if tools:
+        head["tools"] = tools
+    if tools and not request.allow_tools:
         head["tool_choice"] = "none"
     schema = dialect.schema_format(request)
     if schema is not None:
         head["response_format"] = {"type": "json_schema", "json_schema": schema}
+    head = {
+        name: value
+        for name, value in head.items()
+        if name in REQUIRED_FIELDS or name == limit or not dialect.refuses(name)
+    }
     head["messages"] = [{"role": "system", "content": request.instruction}] if request.instruction.strip() else []
     return head
 
 
 def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
-    """Return the reasoning fields; DeepSeek has an additional switch. Source: DeepSeek API guide, «Thinking Mode»."""
+    """Return the reasoning fields: an effort, and the switch of endpoints that have one."""
     effort = effort_of(request.model, request.reasoning_budget, dialect)
     if effort is None:
-        needs_none = dialect.is_openai and request.reasoning_budget is None and request.tools
+        needs_none = request.reasoning_budget is None and request.tools
         return {"reasoning_effort": "none"} if needs_none and _refuses_tools(request.model, dialect) else {}
-    if dialect.vendor != "deepseek":
-        return {"reasoning_effort": effort}
-    if effort == "none":
+    switch = dialect.profile.thinking_switch
+    if switch != "none" and effort == "none":
         return {"thinking": {"type": "disabled"}}
-    return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+    enabled: JsonObject = {"thinking": {"type": "enabled"}} if switch == "on and off" else {}
+    return {**enabled, "reasoning_effort": effort}
 
 
 def _refuses_tools(model: str, dialect: Dialect) -> bool:
-    return dialect.reasons(model) and _TOOLS_ONLY_WITHOUT_REASONING.search(model) is not None
+    models = dialect.profile.models.call_only_without_reasoning
+    return models is not None and dialect.reasons(model) and models.search(model) is not None
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {"type": "function", "function": {**tool_label(spec), "parameters": tool_schema(spec)}}
+def _tool(tool: WireTool) -> JsonObject:
+    return {"type": "function", "function": {**tool.label, "parameters": tool.schema}}
 
 
-def _message(message: Message, contents: ContentEncoder) -> list[JsonObject]:
+def _message(message: Message, contents: ContentEncoder, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return [{"role": "user", "content": contents.encode(message.contents)}]
+            return [{"role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return _results(message, contents)
         case ExpertMessage():
-            return _reply(message, contents.dialect)
+            return _reply(message, contents.dialect, owner, tools)
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, dialect: Dialect) -> list[JsonObject]:
-    calls: list[JsonValue] = [
-        {
-            "id": legal_id(call.tool_call_id),
-            "type": "function",
-            "function": {
-                "name": legal_tool_name(call.tool_name),
-                "arguments": json.dumps(arguments_of(call), ensure_ascii=False),
-            },
-        }
-        for call in message.tool_calls
-    ]
+def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
+    calls: list[JsonValue] = [_call(call, dialect, owner, tools) for call in message.tool_calls]
     text = message.readable
-    if not calls and not text.strip():
+    if not calls and is_blank(text):
         return []
-    reply: JsonObject = {"role": "assistant", "content": text if text or not calls else None}
-    if dialect.vendor == "deepseek":
-        # DeepSeek rejects a history of tool calls without a reasoning field, even an empty one.
-        reply["reasoning_content"] = _thinking(message)
+    fields = {**_needed_reasoning(message, dialect, owner), **message_fields(message, owner)}
+    reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_taken(fields, dialect)}
     if calls:
         reply["tool_calls"] = calls
     return [reply]
 
 
-def _thinking(message: ExpertMessage) -> str:
-    return "".join(part.thinking for part in message.contents if isinstance(part, ThinkingPart))
+def _content(text: str, fields: JsonObject, dialect: Dialect) -> JsonObject:
+    """Return the content of a reply, with the reasoning that came inside it, which is taken out of `fields`."""
+    parts, tagged = fields.pop("_content", None), fields.pop("_tags", None)
+    if isinstance(parts, list):
+        said: JsonObject = {"type": "text", "text": text}
+        return {"content": parts if is_blank(text) else [*parts, said]}
+    if isinstance(tagged, str):
+        return {"content": tagged + text}
+    if not is_blank(text):
+        return {"content": text.rstrip()}
+    untried = [form for form in _NO_CONTENT if form not in dialect.refused]
+    untried.sort(key=lambda form: form in dialect.profile.refuses)
+    return _NO_CONTENT[untried[0]] if untried else {"content": NO_TEXT}
+
+
+_NO_CONTENT: Mapping[str, JsonObject] = {
+    "null content": {"content": None},
+    "empty content": {"content": ""},
+    "absent content": {},
+}
+"""Forms of the content of a reply that has only calls. An endpoint that refuses them all gets a text."""
+
+
+def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
+    """Return the reasoning field of a server that rejects a history of calls without one, even an empty one."""
+    name = dialect.needed_reasoning(owner.model)
+    return {} if name is None else {name: plain_thinking(message) or dialect.profile.no_reasoning}
+
+
+def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> JsonObject:
+    return {
+        "id": dialect.call_id(call.tool_call_id),
+        "type": "function",
+        "function": {
+            "name": tools.name(call.tool_name),
+            "arguments": json.dumps(tools.arguments(call), ensure_ascii=False),
+        },
+        **_taken(call_fields(call, owner), dialect),
+    }
+
+
+def _taken(fields: JsonObject, dialect: Dialect) -> JsonObject:
+    return {name: value for name, value in fields.items() if not dialect.refuses(f"messages.{name}")}
 
 
 def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]:
@@ -165,18 +230,17 @@ def _results(message: ToolMessage, contents: ContentEncoder) -> list[JsonObject]
     messages: list[JsonObject] = []
     attachments: list[JsonValue] = []
     for result in message.contents:
+        call_id = contents.dialect.call_id(result.tool_call_id)
         parts = contents.encode_parts(result.contents)
         words = [part["text"] for part in parts if part["type"] == "text"]
         files = [part for part in parts if part["type"] != "text"]
         if files:
             words.append(f"[{len(files)} attached: see the next message]")
-            label = f"What {result.tool_name} ({legal_id(result.tool_call_id)}) returned:"
+            label = f"What {result.tool_name} ({call_id}) returned:"
             attachments.append({"type": "text", "text": label})
             attachments.extend(files)
-        text = "\n".join(str(word) for word in words)
-        messages.append(
-            {"role": "tool", "tool_call_id": legal_id(result.tool_call_id), "content": with_error_prefix(result, text)}
-        )
+        text = "\n".join(str(word) for word in words if not is_blank(str(word)))
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": with_error_prefix(result, text)})
     return [*messages, {"role": "user", "content": attachments}] if attachments else messages
 
 
@@ -186,61 +250,64 @@ def _attachment(kind: Literal["image", "file"], address: str, name: str) -> Json
     return {"type": "file", "file": {"filename": name, "file_data": address}}
 
 
-_END = "[DONE]"
-
-
 class _Function(Wire):
     name: Text = ""
     arguments: JsonValue = None
 
 
 class _ToolCallDelta(Wire):
-    index: int | None = None
+    model_config = ConfigDict(extra="allow")  # signatures, which go back with the call
+
+    index: Index = None
     id: Text = ""
-    function: _Function | None = None
-
-
-class _ChoiceDelta(Wire):
-    content: JsonValue = None
-    refusal: Text = ""
-    reasoning_content: Text = ""
-    reasoning: JsonValue = None
-    tool_calls: list[_ToolCallDelta] | None = None
-
-
-class _Choice(Wire):
-    index: int | None = None
-    delta: _ChoiceDelta | None = None
-    message: _ChoiceDelta | None = None  # replaces `delta` in the answer of a server that does not stream
-    finish_reason: Text = ""
-
-
-class _PromptDetails(Wire):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(Wire):
-    reasoning_tokens: int | None = None
+    function: OrNone[_Function] = None
 
 
 class _CompletionUsage(Wire):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_cache_hit_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
+    """Token counts by the names of this API, and of others that servers use in its place."""
+
+    prompt_tokens: Count = Field(default=None, validation_alias=AliasChoices("prompt_tokens", "input_tokens"))
+    completion_tokens: Count = Field(default=None, validation_alias=AliasChoices("completion_tokens", "output_tokens"))
+    total_tokens: Count = None
+    prompt_cache_hit_tokens: Count = None
+    cached_tokens: Count = Field(default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens"))
+    reasoning_tokens: Count = Field(
+        default=None, validation_alias=AliasPath("completion_tokens_details", "reasoning_tokens")
+    )
 
 
-class _ChatError(Wire):
-    message: Text = ""
-    code: JsonValue = None
+class _ChoiceDelta(Wire):
+    model_config = ConfigDict(extra="allow")  # reasoning in fields of many names
+
+    role: Text = ""
+    content: JsonValue = None
+    refusal: Text = ""
+    tool_calls: list[_ToolCallDelta] | None = None
+    function_call: OrNone[_Function] = None  # the older form of a call, of which a reply has one at most
+
+
+class _Choice(Wire):
+    index: Index = None
+    delta: _ChoiceDelta | None = None
+    message: _ChoiceDelta | None = None  # replaces `delta` in the answer of a server that does not stream
+    finish_reason: Text = ""
+    usage: OrNone[_CompletionUsage] = None
+
+
+class _GroqExtension(Wire):
+    usage: OrNone[_CompletionUsage] = None
 
 
 class _ChatCompletionChunk(Wire):
     choices: list[_Choice] | None = None
-    usage: _CompletionUsage | None = None
-    error: _ChatError | str | None = None
+    usage: OrNone[_CompletionUsage] = None
+    x_groq: OrNone[_GroqExtension] = None
+
+    def usages(self) -> Iterator[_CompletionUsage]:
+        """Yield the token counts, which servers put in different places."""
+        places = (self.usage, None if self.x_groq is None else self.x_groq.usage)
+        yield from (usage for usage in places if usage is not None)
+        yield from (choice.usage for choice in self.choices or () if choice.usage is not None)
 
 
 _FINISH: dict[str, FinishReason] = {
@@ -253,119 +320,103 @@ _FINISH: dict[str, FinishReason] = {
     "max_tokens": "length",
     "content_filter": "refusal",
     "refusal": "refusal",
+    "sensitive": "refusal",
 }
 
 
-@dataclass(slots=True)
-class _Call:
-    index: int | None
-    id: str
-    name: str = ""
-    arguments: list[str] = field(default_factory=list[str])
+_OPENAI = Dialect()
 
 
 class ChatDecoder:
     """Decoder of a reply from the data of its stream's events."""
 
-    def __init__(self, on_delta: Callable[[Delta], None]) -> None:
-        """Pass each piece of text to `on_delta`."""
-        self._on_delta = on_delta
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[_Call] = []
+    def __init__(self, on_delta: Callable[[Delta], None], dialect: Dialect = _OPENAI, model: str = "") -> None:
+        """Pass each piece of text to `on_delta`; what the endpoint wants back is kept for `dialect` and `model`."""
+        self._owner = OpaqueOwner(dialect.vendor, model)
+        self._kept = KeptFields()
+        self._tags = ThinkTags() if dialect.profile.reads_tags else None
+        self._text = StreamedText(on_delta, "text")
+        self._reasoning = StreamedText(on_delta, "reasoning")
+        self._calls = _Calls()
         self._finish = ""
         self._refused = False
-        self._usage: _CompletionUsage | None = None
-        self._is_whole = False
+        self._counts: dict[str, int] = {}
+        self._has_begun = False
+        self._has_mark = False
 
-    def feed(self, data: str) -> bool:
-        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
-        if data.strip() == _END:
-            self._is_whole = True
-            return True
+    def feed(self, data: str) -> Progress:
+        """Process one event. Raises ProviderError for an error event."""
+        if data.strip() == END_MARK:
+            self._has_mark = True
+            return Progress.LAST
         chunk = read_event(_ChatCompletionChunk, data, "Chat Completions")
-        if chunk.error is not None:
-            raise _error(chunk.error)
-        self._usage = chunk.usage or self._usage
+        for usage in chunk.usages():
+            highest(self._counts, usage.model_dump())
+        has_more = False
         for choice in chunk.choices or ():
             if not choice.index:
-                self._take(choice)
-        return False
+                has_more = self._take(choice) or has_more
+        if self._finish:
+            return Progress.FINISHED if has_more or chunk.usage is not None else Progress.IDLE
+        is_first, self._has_begun = bool(chunk.choices) and not self._has_begun, self._has_begun or bool(chunk.choices)
+        return Progress.MORE if has_more or is_first else Progress.IDLE
 
     def finish(self) -> Generation:
-        """Return the reply. Raises ProviderError if the stream ended without a finish reason or end mark."""
-        if not self._is_whole and not self._finish:
-            raise stream_interrupted(f"neither a finish_reason nor {_END} came")
+        """Return the reply. Raises ProviderError if the stream ended early, or as failed."""
+        if self._tags is not None:
+            self._add_pieces(self._tags.finish())
+            if self._tags.opening:
+                self._kept.add_tags(self._tags.opening, self._tags.closing)
         parts: list[ReplyPart] = []
-        if self._reasoning:
-            parts.append(ThinkingPart(thinking="".join(self._reasoning)))
-        if self._text:
-            parts.append(TextPart(text="".join(self._text)))
-        parts += [_call_part(call) for call in self._calls]
-        return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._usage), self._finish_reason())
+        thinking, text = self._reasoning.end(), self._text.end()
+        opaque = self._owner.data(self._kept.fields(thinking))
+        if thinking or opaque:
+            parts.append(ThinkingPart(thinking=thinking, opaque=opaque))
+        if text:
+            parts.append(TextPart(text=text))
+        parts += self._calls.parts(self._owner)
+        has_mark = self._has_mark or (bool(self._finish) and bool(self._counts))
+        check_end(
+            self._finish, _FINISH, parts, has_mark=has_mark, wanted=f"neither a finish_reason nor {END_MARK} came"
+        )
+        return Generation(ExpertMessage(contents=tuple(parts)), _usage(self._counts), self._finish_reason(parts))
 
-    def _take(self, choice: _Choice) -> None:
+    def _take(self, choice: _Choice) -> bool:
+        """Add what a choice brings. Return False if that is nothing."""
+        has_more = bool(choice.finish_reason)
         self._finish = choice.finish_reason or self._finish
         delta = choice.delta or choice.message
         if delta is None:
-            return
-        self._add("reasoning", delta.reasoning_content or _plain(delta.reasoning))
-        self._add("text", _plain(delta.content))
-        self._add("text", delta.refusal)
+            return has_more
+        extra = delta.model_extra or {}
+        thinking = thinking_parts(delta.content)
+        has_more = bool(extra) or has_more
+        self._kept.add(extra)
+        self._kept.add_thinking(thinking)
+        has_more = self._reasoning.add(readable_reasoning(extra) or thinking_text(thinking)) or has_more
+        text = _plain(delta.content)
+        has_more = self._add_pieces([("text", text)] if self._tags is None else self._tags.feed(text)) or has_more
+        has_more = self._text.add(delta.refusal) or has_more
         self._refused = self._refused or bool(delta.refusal)
         for call in delta.tool_calls or ():
-            self._grow(call)
+            self._calls.add(call.index, call.id, call.function or _Function(), call.model_extra)
+        if delta.function_call is not None:
+            self._calls.add(None, "", delta.function_call)
+        return has_more or bool(delta.tool_calls) or delta.function_call is not None
 
-    def _add(self, kind: str, text: str) -> None:
-        if not text:
-            return
-        if kind == "text":
-            self._text.append(text)
-            self._on_delta(Delta("text", text))
-        else:
-            self._reasoning.append(text)
-            self._on_delta(Delta("reasoning", text))
+    def _add_pieces(self, pieces: Iterable[Piece]) -> bool:
+        """Add pieces of text and reasoning. Return False if there is none."""
+        has_more = False
+        for kind, text in pieces:
+            has_more = (self._text if kind == "text" else self._reasoning).add(text) or has_more
+        return has_more
 
-    def _grow(self, delta: _ToolCallDelta) -> None:
-        call = self._call_of(delta)
-        function = delta.function or _Function()
-        # some servers send the name in pieces, others repeat it in every delta
-        if function.name and function.name != call.name:
-            call.name += function.name
-        if isinstance(function.arguments, str):
-            call.arguments.append(function.arguments)
-        elif function.arguments is not None:
-            call.arguments.append(json.dumps(function.arguments))
-
-    def _call_of(self, delta: _ToolCallDelta) -> _Call:
-        call = self._known_call(delta)
-        if call is None:
-            call = _Call(delta.index, delta.id)
-            self._calls.append(call)
-        return call
-
-    def _known_call(self, delta: _ToolCallDelta) -> _Call | None:
-        """Return the known call that a delta belongs to; None for a new one.
-
-        A new id with a name starts a call with any index: some servers give every call index 0, others a new id
-        in every delta. Without id and index, a name starts a call.
-        """
-        begins = delta.function is not None and bool(delta.function.name)
-        if delta.id:
-            match = next((call for call in self._calls if call.id == delta.id), None)
-            if match is not None or begins:
-                return match
-        if delta.index is not None:
-            return next((call for call in reversed(self._calls) if call.index == delta.index), None)
-        return self._calls[-1] if self._calls and not begins else None
-
-    def _finish_reason(self) -> FinishReason:
+    def _finish_reason(self, parts: list[ReplyPart]) -> FinishReason:
         reason = _FINISH.get(self._finish, "other")
         if self._refused:
             return "refusal"
-        if self._calls and reason in ("stop", "other"):
-            return "toolCalls"
-        return reason
+        has_calls = any(isinstance(part, ToolCallPart) for part in parts)
+        return "toolCalls" if has_calls and reason in ("stop", "other") else reason
 
 
 def _plain(content: JsonValue) -> str:
@@ -373,32 +424,115 @@ def _plain(content: JsonValue) -> str:
         return content
     if isinstance(content, list):
         return "".join(_plain(part) for part in content)
-    if isinstance(content, dict):
+    if isinstance(content, dict) and not thinking_parts([content]):
         return _plain(content.get("text"))
     return ""
 
 
-def _call_part(call: _Call) -> ToolCallPart:
-    args, raw_args = read_arguments("".join(call.arguments))
-    return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args)
+@dataclass(slots=True)
+class _Call:
+    index: int | None
+    id: str
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+    kept: KeptFields = field(default_factory=KeptFields)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the arguments are whole JSON, more than a placeholder."""
+        return is_object(join_arguments(self.pieces))
+
+    def repeats(self, function: _Function) -> bool:
+        """Return whether a delta brings nothing new: the same name, and no arguments or the same ones."""
+        text = arguments_text(function.arguments)
+        return function.name == self.name and (
+            not text.strip() or parsed(text) == parsed(join_arguments(self.pieces)) is not None
+        )
 
 
-def _usage(usage: _CompletionUsage | None) -> Usage:
-    if usage is None:
-        return Usage()
-    input_tokens, output_tokens = usage.prompt_tokens or 0, usage.completion_tokens or 0
-    reasoning = (usage.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
-    cached = (usage.prompt_tokens_details or _PromptDetails()).cached_tokens or usage.prompt_cache_hit_tokens or 0
-    if reasoning and usage.total_tokens == input_tokens + output_tokens + reasoning:
+class _Calls:
+    """The calls of a reply, assembled from deltas that may lack what tells them apart.
+
+    By the format each call has an index and an id, and the id and name come once. Servers give all calls one index,
+    one id or none, repeat names, or send several calls in one delta. A delta belongs to the call with its id and index;
+    without one of them, to that with the other; without both, to the latest. A name begins another call if that call's
+    arguments are whole already, or if its id or index says that it is another.
+    """
+
+    def __init__(self) -> None:
+        """Start without calls."""
+        self._calls: list[_Call] = []
+
+    def add(self, index: int | None, call_id: str, function: _Function, extra: JsonObject | None = None) -> None:
+        """Add a delta; `extra` has its other fields."""
+        call = self._known(index, call_id, function)
+        if call is None:
+            call = _Call(index, call_id)
+            self._calls.append(call)
+        elif function.name and call.is_whole and call.repeats(function):
+            return
+        call.id = call.id or call_id
+        call.kept.add(extra or {})
+        # some servers send the name in pieces, others repeat it in every delta
+        if function.name and function.name != call.name:
+            call.name += function.name
+        text = arguments_text(function.arguments)
+        if text:
+            call.pieces.append(text)
+
+    def parts(self, owner: OpaqueOwner) -> list[ToolCallPart]:
+        """Return the calls in the order in which they began, without empty ones."""
+        return [_call_part(call, owner) for call in self._calls if call.name or call.pieces]
+
+    def _known(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+        """Return the call that a delta belongs to; None if it begins one."""
+        call = self._same(index, call_id, function)
+        if call is None or not function.name or not call.name:
+            return call
+        has_other_name = function.name != call.name and bool(call.pieces)
+        if has_other_name or (call.is_whole and not call.repeats(function)):
+            return None
+        is_unnumbered = index is None and not call_id
+        if is_unnumbered and not call.pieces:
+            return None
+        return call
+
+    def _same(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+        candidates = list(reversed(self._calls))
+        if call_id:
+            matches = [call for call in candidates if call.id == call_id]
+            exact = next((call for call in matches if index is None or call.index in (None, index)), None)
+            if exact is not None or (matches and not function.name):
+                return exact or matches[0]
+            if function.name and matches:
+                return None  # the same id, with another index
+        if index is not None:
+            match = next((call for call in candidates if call.index == index), None)
+            is_other = match is not None and call_id and match.id and function.name
+            if match is not None or function.name or call_id:
+                return None if is_other else match
+        if call_id and function.name:
+            return None
+        return candidates[0] if candidates else None
+
+
+def _call_part(call: _Call, owner: OpaqueOwner) -> ToolCallPart:
+    args, raw_args = read_arguments(join_arguments(call.pieces))
+    name, call_id = whole_characters(call.name), whole_characters(call.id)
+    return ToolCallPart(
+        tool_call_id=call_id, tool_name=name, args=args, raw_args=raw_args, opaque=owner.data(call.kept.fields())
+    )
+
+
+def _usage(counts: Mapping[str, int]) -> Usage:
+    input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
+    reasoning, total = counts.get("reasoning_tokens", 0), counts.get("total_tokens", 0)
+    if reasoning and total == input_tokens + output_tokens + reasoning:
         output_tokens += reasoning  # a server that does not count reasoning as generated tokens
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         reasoning_tokens=reasoning,
-        total_tokens=usage.total_tokens or input_tokens + output_tokens,
-        cached_input_tokens=cached,
+        total_tokens=total or input_tokens + output_tokens,
+        cached_input_tokens=counts.get("cached_tokens", 0) or counts.get("prompt_cache_hit_tokens", 0),
     )
-
-
-def _error(error: _ChatError | str) -> ProviderError:
-    return stream_error(error, None) if isinstance(error, str) else stream_error(error.message, error.code)

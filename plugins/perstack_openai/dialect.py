@@ -1,62 +1,52 @@
-"""Differences between servers that both wire formats share: options, reasoning effort, blobs, and stream errors."""
+"""Differences between servers that both wire formats share: options, reasoning effort, and blobs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from hashlib import sha256
 from typing import Literal
 
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
+from perstack.core.runs.adaptations import Adaptations, names_in
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.errors import error_from_status
 from perstack.support.http.messages import (
     IMAGE_TYPES,
+    NO_OUTPUT,
     PDF,
     as_base64,
     blob_placeholder,
     budget_word,
+    is_blank,
     is_common_media,
     is_text,
+    legal_id,
 )
 from perstack.support.http.structured_output import requires_all, schema_for
+from perstack_openai.profiles import Efforts, Profile, profile_named
+
+OPENAI = profile_named("openai")
 
 _MAX_MEDIUM_TOKENS = 12_288  # highest budget in tokens for which a model gets medium effort
-
-_TAKES_SCHEMAS = re.compile(r"^(gpt-4o(?!-2024-05)|gpt-4\.|gpt-[5-9]|o1(?!-mini|-preview)|o[3-9])")
-"""Models that accept a schema. Source: OpenAI guide, «Structured model outputs», section «Supported models»."""
-
-_WITHOUT_REASONING = re.compile(r"gpt-(3|4)|chat-latest")
-
-_NEAREST_EFFORT: tuple[tuple[re.Pattern[str], Mapping[str, str]], ...] = (
-    (re.compile(r"^o\d"), {"none": "low", "minimal": "low"}),
-    (re.compile(r"^gpt-5(-|$)"), {"none": "minimal"}),
-    (re.compile(r"^gpt-(5\.|[6-9])"), {"minimal": "low"}),
-)
-"""Nearest effort for the efforts that a family of OpenAI's models lacks.
-
-Source: OpenAI documentation, «Reasoning models», section «Reasoning effort».
-"""
-
-_EFFORTS_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
-    "deepseek": {"minimal": "low", "medium": "high"},
-    "ollama": {"minimal": "low"},
-}
-"""Nearest efforts of other vendors. Source: DeepSeek API guide, «Thinking Mode»; Ollama, «OpenAI compatibility»."""
+_SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """Format options of one server, with the user's settings."""
 
-    is_openai: bool = True  # True for OpenAI's own models, at OpenAI or Azure; False for compatible servers
+    profile: Profile = OPENAI
     vendor: str = "openai"
-    """Provider name, used as the key of opaque parts: no other provider can read its encrypted content."""
+    """Key of opaque parts: no other provider, and over Chat Completions no other server, can read them."""
+    refused: frozenset[str] = frozenset()
+    """Fields and forms that the endpoint has refused, in the words of `profiles`, in addition to those of its row."""
+    needed: frozenset[str] = frozenset()  # fields of messages that it has missed
     takes_images: bool = True
     takes_documents: bool = True
     max_tokens: int | None = None
@@ -66,6 +56,17 @@ class Dialect:
     reasoning_summary: str | None = None
     structured_output: bool | None = None
     """True if the server accepts a schema for a reply; None to judge by the model's name."""
+
+    def adapted(self, adaptations: Adaptations) -> Dialect:
+        """Return the options after what the endpoint has refused."""
+        if not adaptations:
+            return self
+        refused = names_in(adaptations, "field") | names_in(adaptations, "field", "plain")
+        return replace(self, refused=refused, needed=names_in(adaptations, "field", "replaced"))
+
+    def refuses(self, name: str) -> bool:
+        """Return whether the endpoint is known to refuse a field or form."""
+        return name in self.profile.refuses or name in self.refused
 
     def reply_settings(self) -> JsonObject:
         """Return the settings that change replies, for the log."""
@@ -81,6 +82,28 @@ class Dialect:
         }
         return {name: value for name, value in settings.items() if value is not None}
 
+    @property
+    def limit_name(self) -> str | None:
+        """The name of the reply's limit: the usual one here, or the other if that was refused; None after both."""
+        names = sorted(("max_tokens", "max_completion_tokens"), key=lambda name: name != self.profile.max_tokens)
+        return next((name for name in names if name not in self.refused), None)
+
+    def needed_reasoning(self, model: str) -> str | None:
+        """Return the field that each earlier reply with calls must have; None without such a need."""
+        missed = next((name.removeprefix("messages.") for name in self.needed), None)
+        is_known = self.profile.reasoning_models.search(model) is not None
+        return missed or (self.profile.needs_reasoning if is_known else None)
+
+    def call_id(self, call_id: str) -> str:
+        """Return an id of a call that the server accepts."""
+        if self.refuses("changed call ids"):
+            return call_id
+        if self.refuses("long call ids"):
+            return (
+                call_id if _SHORT_ID.fullmatch(call_id) else sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+            )
+        return legal_id(call_id)
+
     def takes(self, mime_type: str) -> bool:
         """Return whether blobs of this type are sent unchanged."""
         is_taken = self.takes_documents if mime_type == PDF else self.takes_images
@@ -90,11 +113,13 @@ class Dialect:
         """Return whether the model accepts reasoning options."""
         if self.reasoning is not None:
             return self.reasoning
-        return not (self.is_openai and _WITHOUT_REASONING.search(model))
+        without = self.profile.models.without_reasoning
+        return without is None or without.search(model) is None
 
     def schema_format(self, request: GenerationRequest) -> JsonObject | None:
         """Return the result schema in the API's format, with its name and strictness; None without one."""
-        is_known = self.is_openai and _TAKES_SCHEMAS.search(request.model) is not None
+        known = self.profile.models.take_schemas
+        is_known = known is not None and known.search(request.model) is not None
         schema = schema_for(request, self.structured_output, is_known=is_known)
         return None if schema is None else {"name": "result", "schema": schema, "strict": requires_all(schema)}
 
@@ -103,8 +128,8 @@ class Dialect:
         return request.max_tokens_within(self.max_tokens)
 
     def temperature_for(self, request: GenerationRequest) -> float | None:
-        """Return the temperature; None if none was set for OpenAI's reasoning models, which reject others."""
-        is_refused = self.is_openai and self.reasons(request.model)
+        """Return the temperature; None if none was set for reasoning models that reject others."""
+        is_refused = self.profile.models.fixed_temperature and self.reasons(request.model)
         return self.temperature if is_refused else request.temperature_over(self.temperature)
 
 
@@ -113,12 +138,8 @@ def effort_of(model: str, budget: ReasoningBudget | None, dialect: Dialect) -> s
     if budget is None or not dialect.reasons(model):
         return None
     word = budget_word(budget, medium=_MAX_MEDIUM_TOKENS)
-    if not dialect.is_openai:
-        return _EFFORTS_ELSEWHERE.get(dialect.vendor, {}).get(word, word)
-    for family, nearest in _NEAREST_EFFORT:
-        if family.search(model):
-            return nearest.get(word, word)
-    return word
+    efforts = next((family for family in dialect.profile.models.efforts if family.models.search(model)), Efforts())
+    return efforts.nearest(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +153,12 @@ class ContentEncoder:
     """Function that encodes a part from its kind, its data URL and its file name."""
 
     def encode(self, contents: Iterable[ResultContent]) -> JsonValue:
-        """Encode text alone as a string, which every server accepts; else as parts."""
-        parts = self.encode_parts(contents)
+        """Encode text alone as a string, which every server accepts; else as parts. Blank texts are left out."""
+        parts = [
+            part
+            for part in self.encode_parts(contents)
+            if part["type"] != self.text_type or not is_blank(str(part["text"]))
+        ]
         if all(part["type"] == self.text_type for part in parts):
             return "".join(str(part["text"]) for part in parts)
         return [*parts]
@@ -158,46 +183,7 @@ class ContentEncoder:
 
 
 def with_error_prefix(result: ToolResultPart, text: str) -> str:
-    """Prefix the text of a failed result with `Error:`, since the formats have no error flag."""
+    """Prefix the text of a failed result with `Error:`, since the formats have no error flag; no text is empty."""
+    text = NO_OUTPUT if is_blank(text) else text
     is_told = not result.is_error or text.lower().startswith("error")
     return text if is_told else f"Error: {text}"
-
-
-# Errors inside a stream have a code instead of a status.
-#
-# Source: OpenAI documentation, «Error codes», section «API errors»; API reference, «Responses», the codes of `error`.
-
-_STATUS_OF: dict[str, int] = {
-    "invalid_api_key": 401,
-    "model_not_found": 404,
-    "insufficient_quota": 429,
-    "rate_limit_exceeded": 429,
-    "server_error": 500,
-    "vector_store_timeout": 500,
-}
-_OVERFLOW = "context_length_exceeded"
-_QUOTA = "insufficient_quota"
-_AT_FAULT = re.compile(rf"^({_OVERFLOW}|(invalid|image|empty|unsupported|failed_to_download)_\w+)$|polic")
-"""Codes of errors in the request itself, which a retry would repeat."""
-
-_TRY_AGAIN_IN = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b", re.IGNORECASE)
-
-
-def stream_error(message: str, code: JsonValue) -> ProviderError:
-    """Return the error for a code, or for a status in its place. An unknown code counts as a server error."""
-    words = message or "the server reported an error without an explanation"
-    status = code if isinstance(code, int) and 400 <= code < 600 else _status_of(str(code))
-    wait = _parse_wait(words) if status == 429 else None
-    return error_from_status(words, status, retry_after=wait, is_overflow=code == _OVERFLOW, is_quota=code == _QUOTA)
-
-
-def _status_of(code: str) -> int:
-    return _STATUS_OF.get(code, 400 if _AT_FAULT.search(code) else 500)
-
-
-def _parse_wait(words: str) -> float | None:
-    """Return the seconds to wait. A stream error has no headers, so they are read from the message."""
-    match = _TRY_AGAIN_IN.search(words)
-    if match is None:
-        return None
-    return float(match[1]) / (1000 if match[2].lower() == "ms" else 1)

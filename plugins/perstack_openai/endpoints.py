@@ -23,11 +23,11 @@ from perstack.support.http.endpoint import (
     read_key,
     read_settings,
 )
-from perstack_openai.dialect import Dialect
+from perstack_openai.dialect import OPENAI, Dialect
+from perstack_openai.profiles import Profile, profile_at, profile_named
 
 Api = Literal["chat", "responses"]
 
-DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _KEYS = ("OPENAI_API_KEY", "OPENAI_CUSTOM_HEADERS")
 
 _CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "ocp-apim-subscription-key"})
@@ -76,7 +76,7 @@ def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     original Perstack read these variables.
     """
     settings, env = read_settings(OpenAISettings, config.setting), config.env
-    base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", DEFAULT_BASE_URL)
+    base_url = choose_base_url(settings, env, "OPENAI_BASE_URL", OPENAI.address)
     identity = {
         "OpenAI-Organization": settings.organization or env.get("OPENAI_ORG_ID") or env.get("OPENAI_ORGANIZATION"),
         "OpenAI-Project": settings.project or env.get("OPENAI_PROJECT_ID") or env.get("OPENAI_PROJECT"),
@@ -89,14 +89,17 @@ def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     if not has_credential(headers) and not is_loopback(base_url):
         raise missing_key("openai", "OPENAI_API_KEY")
     official = is_openai(base_url)
+    api = settings.api or ("responses" if official else "chat")
     dialect = replace(
-        dialect_of(settings, "openai"),
-        is_openai=official,
+        dialect_of(
+            settings,
+            OPENAI if official else profile_at(base_url),
+            "openai" if api == "responses" else owner_of("openai", base_url),
+        ),
         takes_documents=official if settings.documents is None else settings.documents,
         reasoning=settings.reasoning,
         reasoning_summary=settings.reasoning_summary,
     )
-    api = settings.api or ("responses" if official else "chat")
     return OpenAIConnection(endpoint_of(base_url, headers, settings, api), dialect, api)
 
 
@@ -116,10 +119,10 @@ def endpoint_of(base_url: str, headers: Mapping[str, str], settings: EndpointSet
     return Endpoint(base_url, headers, *settings.silences(thinks_silently=api == "responses"))
 
 
-def dialect_of(settings: CompatibleSettings, vendor: str) -> Dialect:
-    """Return the options of a server that is not OpenAI's and accepts no PDFs."""
+def dialect_of(settings: CompatibleSettings, profile: Profile, vendor: str) -> Dialect:
+    """Return the options of a server that accepts no PDFs; `vendor` is the key of its opaque parts."""
     return Dialect(
-        is_openai=False,
+        profile=profile,
         vendor=vendor,
         takes_images=settings.images,
         takes_documents=False,
@@ -128,6 +131,11 @@ def dialect_of(settings: CompatibleSettings, vendor: str) -> Dialect:
         top_p=settings.top_p,
         structured_output=settings.structured_output,
     )
+
+
+def owner_of(name: str, base_url: str) -> str:
+    """Return the key of a server's opaque parts: it names the server and holds nothing secret."""
+    return f"{name}@{urlsplit(base_url).hostname}"
 
 
 # Provider `azure-openai`: deployments of OpenAI's models in one's own Azure resource.
@@ -160,14 +168,17 @@ def azure_connection(config: ProviderConfig) -> OpenAIConnection:
     headers = {**_credential(env), **settings.headers}
     if not has_credential(headers) and not is_loopback(base_url):
         raise missing_key("azure-openai", "AZURE_OPENAI_API_KEY")
+    api = settings.api or ("chat" if settings.use_deployment_based_urls else "responses")
     dialect = replace(
-        dialect_of(settings, "azure-openai"),
-        is_openai=True,
+        dialect_of(
+            settings,
+            profile_named("azure-openai"),
+            "azure-openai" if api == "responses" else owner_of("azure-openai", base_url),
+        ),
         takes_documents=settings.documents,
         reasoning=settings.reasoning,
         reasoning_summary=settings.reasoning_summary,
     )
-    api = settings.api or ("chat" if settings.use_deployment_based_urls else "responses")
     prefix, query = _path(settings, env, api)
     return OpenAIConnection(endpoint_of(base_url, headers, settings, api), dialect, api, prefix, query)
 
@@ -223,40 +234,19 @@ def _path(settings: AzureSettings, env: Mapping[str, str], api: Api) -> tuple[st
     return "/deployments/{model}" if api == "chat" else "", f"?api-version={quote(version)}"
 
 
-# Providers `deepseek` and `ollama`: Chat Completions at other addresses.
-
-DEEPSEEK_BASE_URL = "https://api.deepseek.com"
-OLLAMA_BASE_URL = "http://localhost:11434"
-
-_OLLAMA_PORT = 11434
+# The other providers: Chat Completions at the addresses of their rows.
 
 
-def deepseek_connection(config: ProviderConfig) -> OpenAIConnection:
-    """Return the connection to DeepSeek. Source: DeepSeek API documentation, «Your First API Call»."""
-    settings = read_settings(CompatibleSettings, config.setting)
-    base_url = choose_base_url(settings, config.env, "DEEPSEEK_BASE_URL", DEEPSEEK_BASE_URL)
-    headers: dict[str, str] = {}
-    key = read_key(config.env, "DEEPSEEK_API_KEY")
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    headers.update(settings.headers)
-    if not has_credential(headers) and not is_loopback(base_url):
-        raise missing_key("deepseek", "DEEPSEEK_API_KEY")
-    return OpenAIConnection(endpoint_of(base_url, headers, settings, "chat"), dialect_of(settings, "deepseek"), "chat")
+def profile_connection(profile: Profile, config: ProviderConfig) -> OpenAIConnection:
+    """Return the connection to the endpoint of a row.
 
-
-def ollama_connection(config: ProviderConfig) -> OpenAIConnection:
-    """Return the connection to an Ollama server, which may use plain http, as is common in a local network.
-
-    A credential is never sent over plain http to another machine. Source: Ollama documentation, «OpenAI compatibility»
-    and «FAQ», section on OLLAMA_HOST.
+    A local server may use plain http, as is common in a local network; a credential is never sent over it to another
+    machine.
     """
     settings, env = read_settings(CompatibleSettings, config.setting), config.env
-    variable = "OLLAMA_BASE_URL" if env.get("OLLAMA_BASE_URL") else "OLLAMA_HOST"
-    address = {variable: _ollama_url(env.get(variable, ""))}
-    base_url = choose_base_url(settings, address, variable, OLLAMA_BASE_URL, allow_plain=True)
+    base_url = _address_of(profile, settings, env)
     headers: dict[str, str] = {}
-    key = read_key(env, "OLLAMA_API_KEY")
+    key = next((key for name in profile.keys if (key := read_key(env, name))), None)
     is_safe = base_url.startswith("https:") or is_loopback(base_url)
     if key and is_safe:
         headers["Authorization"] = f"Bearer {key}"
@@ -264,13 +254,27 @@ def ollama_connection(config: ProviderConfig) -> OpenAIConnection:
     if not is_safe and has_credential(headers):
         message = f"a credential is not sent over http://, where others would see it: use https://{base_url[7:]}"
         raise DefinitionError((Problem(message, "perstack.toml", key="provider.setting.headers"),))
-    base_url = re.sub(r"/(api|v1)$", "", base_url)
-    dialect = dialect_of(settings, "ollama")
-    return OpenAIConnection(endpoint_of(base_url, headers, settings, "chat"), dialect, "chat", prefix="/v1")
+    if not (profile.is_local or has_credential(headers) or is_loopback(base_url)):
+        raise missing_key(profile.name, profile.keys[0])
+    dialect = dialect_of(settings, profile, owner_of(profile.name, base_url))
+    return OpenAIConnection(
+        endpoint_of(base_url, headers, settings, "chat"), dialect, "chat", prefix="/v1" if profile.is_local else ""
+    )
 
 
-def _ollama_url(host: str) -> str:
-    """Convert a value of OLLAMA_HOST (`host`, `host:port`, `:port` or an address) to an address; empty for none."""
+def _address_of(profile: Profile, settings: EndpointSettings, env: Mapping[str, str]) -> str:
+    """Return the base URL; of a local server without `/v1` or `/api` at its end, which people give or leave out."""
+    usual = profile.address_variables[0]
+    variable = next((name for name in profile.address_variables if env.get(name)), usual)
+    if not profile.is_local:
+        return choose_base_url(settings, env, variable, profile.address)
+    address = {variable: _server_url(env.get(variable, ""), urlsplit(profile.address).port)}
+    base_url = choose_base_url(settings, address, variable, profile.address, allow_plain=True)
+    return re.sub(r"/(api|v1)$", "", base_url)
+
+
+def _server_url(host: str, port: int | None) -> str:
+    """Convert `host`, `host:port`, `:port` or an address to an address; empty for none. Source: Ollama, «FAQ»."""
     host = host.strip()
     if not host:
         return ""
@@ -284,7 +288,7 @@ def _ollama_url(host: str) -> str:
     # A server's wildcard address is not an address to connect to.
     netloc = re.sub(r"^(0\.0\.0\.0|\[::\])(?=:|$)", "localhost", parts.netloc)
     if not has_scheme and not re.search(r":\d+$", netloc):
-        netloc = f"{netloc}:{_OLLAMA_PORT}"
+        netloc = f"{netloc}:{port}"
     return parts._replace(netloc=netloc).geturl()
 
 
@@ -292,30 +296,30 @@ _MODELS_TIMEOUT_S = 2.0
 _MAX_MODELS_BYTES = 4_000_000
 
 
-class _OllamaModel(BaseModel):
+class _ServedModel(BaseModel):
     id: str = Field(max_length=500)
 
 
-class _OllamaModels(BaseModel):
-    data: list[_OllamaModel] = Field(max_length=10_000)
+class _ServedModels(BaseModel):
+    data: list[_ServedModel] = Field(max_length=10_000)
 
 
-def ollama_models(env: Mapping[str, str]) -> Sequence[OfferedModel]:
-    """Return the server's models by name. Raises ProviderError without a valid answer.
+def served_models(profile: Profile, env: Mapping[str, str]) -> Sequence[OfferedModel]:
+    """Return the models of a local server by name. Raises ProviderError without a valid answer.
 
-    Source: Ollama documentation, «OpenAI compatibility», `/v1/models`.
+    Source: OpenAI API reference, «List models»; Ollama documentation, «OpenAI compatibility», `/v1/models`.
     """
     import httpx
 
-    endpoint = ollama_connection(ProviderConfig({}, env)).endpoint
+    endpoint = profile_connection(profile, ProviderConfig({}, env)).endpoint
     try:
         body = _model_list(f"{endpoint.base_url}/v1/models", endpoint.headers)
     except httpx.HTTPError as error:
-        raise ProviderError(f"no server answers at {endpoint.base_url}: start it with `ollama serve`") from error
+        raise ProviderError(f"no server answers at {endpoint.base_url}: start it with `{profile.start}`") from error
     try:
-        models = _OllamaModels.model_validate_json(body)
+        models = _ServedModels.model_validate_json(body)
     except ValidationError as error:
-        raise ProviderError(f"the server at {endpoint.base_url} does not list models as Ollama does") from error
+        raise ProviderError(f"the server at {endpoint.base_url} does not list models as {profile.name} does") from error
     return sorted((OfferedModel(model.id) for model in models.data), key=lambda model: model.name)
 
 

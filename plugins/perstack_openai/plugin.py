@@ -11,6 +11,7 @@ from perstack.dataclass import dataclass
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
+from perstack_openai.profiles import PLAIN, PROFILES, Profile
 
 PLUGIN_API = 1
 
@@ -22,66 +23,66 @@ def _create(name: str, config: ProviderConfig) -> Provider:
 
 
 @dataclass(frozen=True, slots=True)
-class OllamaProviderFactory(EndpointProviderFactory):
-    """Factory of `ollama`, whose server can list its models."""
+class LocalServerFactory(EndpointProviderFactory):
+    """Factory of a server that the user runs, which can list its models."""
+
+    profile: Profile = PLAIN
+    is_asked_always: bool = False  # True if the usual port is its own: it is asked without any variable as well
 
     @override
-    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel]:
-        from perstack_openai.endpoints import ollama_models
+    def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel] | None:
+        if not (self.is_asked_always or self.is_configured(env)):
+            return None
+        from perstack_openai.endpoints import served_models
 
-        return ollama_models(env)
+        return served_models(self.profile, env)
 
 
 _STORES = frozenset({"vectorStoreIds"})
 
-FACTORIES = (
-    EndpointProviderFactory(
-        "openai",
-        priority=20,
-        default_model="gpt-5-mini",
-        how_to_configure="set OPENAI_API_KEY",
-        needs=(("OPENAI_API_KEY",),),
-        make=partial(_create, "openai"),
-        prices=PublishedPrices("openai"),
-        tools=(
-            ProviderTool("webSearch", options=frozenset({"maxUses", "allowedDomains"})),
-            ProviderTool("fileSearch", options=_STORES, required=_STORES),
-        ),
-    ),
-    EndpointProviderFactory(
-        "deepseek",
-        priority=40,
-        default_model="deepseek-flash",
-        how_to_configure="set DEEPSEEK_API_KEY",
-        needs=(("DEEPSEEK_API_KEY",),),
-        make=partial(_create, "deepseek"),
-        prices=PublishedPrices("deepseek"),
-    ),
-    EndpointProviderFactory(
-        "azure-openai",
-        priority=50,
-        default_model=None,
-        how_to_configure="set AZURE_OPENAI_API_KEY and AZURE_RESOURCE_NAME, and name a deployment as the model",
-        needs=(
-            ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
-            ("AZURE_RESOURCE_NAME", "AZURE_OPENAI_ENDPOINT", "AZURE_BASE_URL"),
-        ),
-        make=partial(_create, "azure-openai"),
-        prices=PublishedPrices("azure"),
-    ),
-    OllamaProviderFactory(
-        "ollama",
-        priority=90,
-        default_model=None,
-        how_to_configure="set OLLAMA_BASE_URL to a server's address, and name one of its models",
-        needs=(("OLLAMA_BASE_URL", "OLLAMA_HOST"),),
-        is_vendor=False,  # a server on this machine, which the definition would make the user call
-        make=partial(_create, "ollama"),
-    ),
-)
+_HOSTED = {
+    "openai": (
+        ProviderTool("webSearch", options=frozenset({"maxUses", "allowedDomains"})),
+        ProviderTool("fileSearch", options=_STORES, required=_STORES),
+    )
+}
+"""Tools that the endpoint runs itself, by provider."""
+
+
+def _factory(profile: Profile) -> ProviderFactory:
+    prices = None if profile.price_list is None else PublishedPrices(profile.price_list)
+    make = partial(_create, profile.name)
+    if profile.is_local:
+        return LocalServerFactory(
+            profile.name,
+            priority=profile.priority,
+            how_to_configure=f"set {profile.address_variables[0]} to a server's address, and name one of its models",
+            needs=(profile.address_variables,),
+            is_vendor=False,  # a server on this machine, which the definition would make the user call
+            make=make,
+            profile=profile,
+            is_asked_always=profile.has_own_port,
+        )
+    words, needs = f"set {profile.keys[0]}", [profile.keys]
+    if not profile.address:
+        words = f"{words} and {profile.address_variables[0]}, and name a deployment as the model"
+        needs.append(profile.address_variables)
+    return EndpointProviderFactory(
+        profile.name,
+        priority=profile.priority,
+        default_model=profile.default_model,
+        how_to_configure=words,
+        needs=tuple(needs),
+        make=make,
+        prices=prices,
+        tools=_HOSTED.get(profile.name, ()),
+    )
+
+
+FACTORIES = tuple(_factory(profile) for profile in PROFILES)
 
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return the factories of `openai`, `deepseek`, `azure-openai` and `ollama`."""
+    """Return a factory for each row of `profiles`."""
     return FACTORIES

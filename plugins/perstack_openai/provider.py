@@ -1,37 +1,36 @@
 """Provider port implemented with OpenAI's APIs: Chat Completions and Responses.
 
-`endpoints` builds an `OpenAIConnection` (address, credentials, wire format) from settings and environment, one function
-per provider name. `chat_completions` and `responses_api` are the codecs: pure functions that encode a request, and a
-decoder fed with the data of each server-sent event. `dialect` has what servers and models differ in.
+`profiles` is the table of endpoints: what each needs, refuses and does its own way. `endpoints` builds an
+`OpenAIConnection` (address, credentials, wire format) from a row, settings and environment. `chat_completions` and
+`responses_api` are the codecs: pure functions that encode a request, and a decoder fed with the data of each
+server-sent event. `dialect` joins a row with the user's settings.
 
 Each request extends the bytes of the Run's earlier requests, so that the vendor's prompt cache applies and each message
-is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again;
-if the server refuses them, the request is repeated without (`_without_encrypted`).
+is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again.
 
-Change together: a new option in `Dialect` with its settings classes and `reply_settings`; a new provider with
-`CONNECTIONS` and `plugin.FACTORIES`.
+Change together: a new option in `Dialect` with its settings classes and `reply_settings`. A new provider is a row of
+`profiles`; it is in `CONNECTIONS` only if it has settings of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.adaptations import Adaptation
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.messages import missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_openai.dialect import Dialect
-from perstack_openai.endpoints import (
-    OpenAIConnection,
-    azure_connection,
-    deepseek_connection,
-    ollama_connection,
-    openai_connection,
-)
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import wire_tools
+from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
+from perstack_openai.profiles import profile_named
+from perstack_openai.refusals import missing_reasoning, refused_parts
 
 if TYPE_CHECKING:
     from perstack_openai.chat_completions import ChatDecoder
@@ -55,60 +54,45 @@ class OpenAIProvider(HttpProvider):
         return await self._responses(request, on_delta)
 
     @override
+    def refused_fields(self, error: ProviderError, body: JsonObject) -> Sequence[Adaptation]:
+        return missing_reasoning(body, error.message) or refused_parts(body, error.message, error.answer)
+
+    @override
     def takes(self, model: str, mime_type: str) -> bool:
         return self._connection.dialect.takes(mime_type)
 
     async def _chat(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.chat_completions import ChatDecoder, encode_chat, items_of_chat
 
-        dialect = self._connection.dialect
+        dialect = self._connection.dialect.adapted(request.adaptations)
         blobs = await missing_blobs(request, items_of_chat(request, dialect))
-        return await self._post_and_decode(request.model, encode_chat(request, dialect, blobs), ChatDecoder(on_delta))
+        decoder = ChatDecoder(on_delta, dialect, request.model)
+        return await self._post_and_decode(request, encode_chat(request, dialect, blobs), decoder)
 
     async def _responses(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
         from perstack_openai.responses_api import ResponsesDecoder, encode_responses, items_of_responses
 
-        decoder = ResponsesDecoder(on_delta, self._connection.dialect.vendor)
+        dialect = self._connection.dialect.adapted(request.adaptations)
+        blobs = await missing_blobs(request, items_of_responses(request, dialect))
+        decoder = ResponsesDecoder(on_delta, dialect.vendor)
+        return await self._post_and_decode(request, encode_responses(request, dialect, blobs), decoder)
 
-        async def send(dialect: Dialect) -> Generation:
-            blobs = await missing_blobs(request, items_of_responses(request, dialect))
-            return await self._post_and_decode(request.model, encode_responses(request, dialect, blobs), decoder)
-
-        try:
-            return await send(self._connection.dialect)
-        except ProviderError as error:
-            plainer = _without_encrypted(self._connection.dialect, error)
-            if plainer is None:
-                raise
-        return await send(plainer)
-
-    async def _post_and_decode(self, model: str, body: bytes, decoder: ChatDecoder | ResponsesDecoder) -> Generation:
-        await self.post(self._connection.path(model), body, decoder.feed)
-        return decoder.finish()
+    async def _post_and_decode(
+        self, request: GenerationRequest, body: bytes, decoder: ChatDecoder | ResponsesDecoder
+    ) -> Generation:
+        await self.post(self._connection.path(request.model), body, decoder.feed)
+        return wire_tools(request, OPENAI).restored(decoder.finish())
 
 
-def _without_encrypted(dialect: Dialect, error: ProviderError) -> Dialect | None:
-    """Return options for a retry after encrypted reasoning was refused; None for another error.
-
-    Another organization's key cannot read it, and a deployment's name does not tell whether its model reasons at all.
-    Neither may stop a Run permanently.
-    """
-    words = str(error).lower()
-    if error.status_code != 400 or "encrypted content" not in words:
-        return None
-    return replace(dialect, vendor="", reasoning=False if "not supported" in words else dialect.reasoning)
-
-
-# Connection functions by provider name.
+# Connection functions of the providers that have settings of their own.
 
 CONNECTIONS: Mapping[str, Callable[[ProviderConfig], OpenAIConnection]] = {
     "openai": openai_connection,
-    "deepseek": deepseek_connection,
     "azure-openai": azure_connection,
-    "ollama": ollama_connection,
 }
 
 
 def create(name: str, config: ProviderConfig) -> OpenAIProvider:
     """Create the provider of that name from its settings and the environment."""
-    return OpenAIProvider(CONNECTIONS[name](config))
+    connect = CONNECTIONS.get(name, partial(profile_connection, profile_named(name)))
+    return OpenAIProvider(connect(config))

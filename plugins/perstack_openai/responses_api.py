@@ -11,12 +11,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, assert_never
 
-from pydantic import ConfigDict, JsonValue
+from pydantic import AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.messages import (
     ExpertMessage,
     FinishReason,
@@ -32,27 +31,43 @@ from perstack.core.runs.messages import (
     readable_result,
 )
 from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
-from perstack.support.http.errors import stream_interrupted
 from perstack.support.http.messages import (
     CONTINUE,
+    NO_TEXT,
     ListEncoder,
-    Text,
-    Wire,
-    arguments_of,
     ends_unfinished,
+    is_blank,
     legal_id,
     message_encoder,
     offered_names,
     own_blocks,
-    read_arguments,
-    read_event,
     request_body,
     request_prefix,
     sent_back,
-    tool_label,
-    tool_schema,
 )
-from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_error, with_error_prefix
+from perstack.support.http.replies import (
+    END_MARK,
+    Count,
+    Index,
+    OrNone,
+    Progress,
+    StreamedText,
+    Text,
+    Wire,
+    arguments_text,
+    check_end,
+    highest,
+    is_placeholder,
+    join_arguments,
+    read_arguments,
+    read_event,
+    whole_characters,
+    whole_json,
+)
+from perstack.support.http.stream_errors import stream_error
+from perstack.support.http.tool_schemas import OPENAI
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
+from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning
 # models», section «Encrypted reasoning items», «Function calling» and «Conversation state».
@@ -60,6 +75,7 @@ from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, stream_e
 
 def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mapping[str, bytes]) -> bytes:
     """Encode the body of `POST /responses`. `blobs` need only contain what `items_of_responses` lacks."""
+    dialect = dialect.adapted(request.adaptations)
     items = items_of_responses(request, dialect)
     items.extend(request.messages, blobs)
     prefix = request_prefix(request, "responses", dialect, lambda: _head(request, dialect))
@@ -68,12 +84,12 @@ def encode_responses(request: GenerationRequest, dialect: Dialect, blobs: Mappin
 
 def items_of_responses(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's items encoded so far for this server."""
-    names = offered_names(request)
+    names, tools = offered_names(request), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment), names)
+        return _items(message, ContentEncoder(dialect, blobs, "input_text", _attachment), tools, names)
 
-    return message_encoder(request, ("responses", dialect, names), ListEncoder, lambda: write)
+    return message_encoder(request, ("responses", dialect, names, tools.key), ListEncoder, lambda: write)
 
 
 def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
@@ -85,7 +101,7 @@ def _head(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     }
     head.update({name: value for name, value in limits.items() if value is not None})
     head.update(_reasoning(request, dialect))
-    tools: list[JsonValue] = [_tool(spec) for spec in request.tools]
+    tools: list[JsonValue] = [_tool(tool) for tool in wire_tools(request, OPENAI).listed]
     tools += [_hosted_tool(tool) for tool in request.provider_tools]
     if tools:
         head["tools"] = tools
@@ -112,9 +128,9 @@ def _reasoning(request: GenerationRequest, dialect: Dialect) -> JsonObject:
     return {"reasoning": reasoning, **include} if reasoning else include
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
+def _tool(tool: WireTool) -> JsonObject:
     # strict is the default, and rejects most schemas of MCP servers
-    return {"type": "function", **tool_label(spec), "parameters": tool_schema(spec), "strict": False}
+    return {"type": "function", **tool.label, "parameters": tool.schema, "strict": False}
 
 
 def _hosted_tool(tool: OfferedProviderTool) -> JsonObject:
@@ -146,29 +162,29 @@ _HOSTED = {
 """Tools by the type of their items. Source: OpenAI API reference, «Responses»; guides «Web search», «File search»."""
 
 
-def _items(message: Message, contents: ContentEncoder, offered: frozenset[str]) -> list[JsonObject]:
+def _items(message: Message, contents: ContentEncoder, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
     match message:
         case UserMessage():
-            return [{"type": "message", "role": "user", "content": contents.encode(message.contents)}]
+            return [{"type": "message", "role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return [_result(result, contents) for result in message.contents]
         case ExpertMessage():
-            return _reply(message, contents.dialect.vendor, sent_back(message, offered))
+            return _reply(message, contents.dialect.vendor, tools, sent_back(message, offered))
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, vendor: str, offered: frozenset[str]) -> list[JsonObject]:
+def _reply(message: ExpertMessage, vendor: str, tools: WireTools, offered: frozenset[str]) -> list[JsonObject]:
     items: list[JsonObject] = []
     phase: JsonObject = {}
     for part in message.contents:
         match part:
             case TextPart():
-                if part.text.strip():
+                if not is_blank(part.text):
                     items.append({"type": "message", "role": "assistant", "content": part.text, **phase})
                 phase = {}
             case ToolCallPart():
-                items.append(_call(part))
+                items.append(_call(part, tools))
             case ThinkingPart():
                 opaque = (part.opaque or {}).get(vendor)
                 if isinstance(opaque, dict) and "phase" in opaque:
@@ -187,12 +203,12 @@ def _reply(message: ExpertMessage, vendor: str, offered: frozenset[str]) -> list
     return items
 
 
-def _call(part: ToolCallPart) -> JsonObject:
+def _call(part: ToolCallPart, tools: WireTools) -> JsonObject:
     return {
         "type": "function_call",
         "call_id": legal_id(part.tool_call_id),
-        "name": legal_tool_name(part.tool_name),
-        "arguments": json.dumps(arguments_of(part), ensure_ascii=False),
+        "name": tools.name(part.tool_name),
+        "arguments": json.dumps(tools.arguments(part), ensure_ascii=False),
     }
 
 
@@ -213,7 +229,6 @@ def _attachment(kind: Literal["image", "file"], address: str, name: str) -> Json
 
 
 _API = "the Responses API"
-_END = "[DONE]"
 
 
 class _OutputContent(Wire):
@@ -229,36 +244,25 @@ class _Item(Wire):
     id: Text = ""
     call_id: Text = ""
     name: Text = ""
-    arguments: Text = ""
+    arguments: JsonValue = None
     phase: Text = ""
     encrypted_content: Text = ""
-    content: list[_OutputContent] | None = None
-    summary: list[_OutputContent] | None = None
+    content: OrNone[list[_OutputContent]] = None
+    summary: OrNone[list[_OutputContent]] = None
     status: Text = ""
     action: JsonValue = None
     queries: JsonValue = None
     results: JsonValue = None
 
 
-class _InputDetails(Wire):
-    cached_tokens: int | None = None
-
-
-class _OutputTokensDetails(Wire):
-    reasoning_tokens: int | None = None
-
-
 class _ResponseUsage(Wire):
-    input_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens: int | None = None
-    output_tokens_details: _OutputTokensDetails | None = None
-    total_tokens: int | None = None
-
-
-class _ResponseError(Wire):
-    message: Text = ""
-    code: JsonValue = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    total_tokens: Count = None
+    cached_tokens: Count = Field(default=None, validation_alias=AliasPath("input_tokens_details", "cached_tokens"))
+    reasoning_tokens: Count = Field(
+        default=None, validation_alias=AliasPath("output_tokens_details", "reasoning_tokens")
+    )
 
 
 class _Incomplete(Wire):
@@ -267,97 +271,267 @@ class _Incomplete(Wire):
 
 class _Response(Wire):
     status: Text = ""
-    output: list[_Item] | None = None
-    usage: _ResponseUsage | None = None
-    error: _ResponseError | None = None
-    incomplete_details: _Incomplete | None = None
+    output: OrNone[list[_Item]] = None
+    usage: OrNone[_ResponseUsage] = None
+    error: JsonValue = None
+    incomplete_details: OrNone[_Incomplete] = None
 
 
-class _ResponseStreamEvent(Wire):
+class _ResponseStreamEvent(_Response):
     type: Text = ""
+    item_id: Text = ""
+    output_index: Index = None
+    content_index: Index = None
+    summary_index: Index = None
     delta: JsonValue = None
-    summary_index: int | None = None
-    output_index: int | None = None
+    text: Text = ""
+    refusal: Text = ""
+    arguments: JsonValue = None
+    name: Text = ""
+    part: OrNone[_OutputContent] = None
     item: _Item | None = None
     response: _Response | None = None
-    error: _ResponseError | None = None
-    message: Text = ""
-    code: JsonValue = None
 
 
-_DELTAS = {
-    "response.output_text.delta": "text",
-    "response.refusal.delta": "text",
-    "response.reasoning_summary_text.delta": "reasoning",
-    "response.reasoning_text.delta": "reasoning",
-}
-
+_ENDS = {"completed": "completed", "done": "completed", "incomplete": "incomplete", "failed": "failed"}
+_FINAL = frozenset(("completed", "incomplete", "failed", "cancelled"))
 _INCOMPLETE: dict[str, FinishReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
+
+_Field = Literal["text", "refusal", "summary", "reasoning", "arguments"]
+
+_FIELDS: dict[str, tuple[_Field, str]] = {
+    "response.output_text": ("text", "message"),
+    "response.content_part": ("text", "message"),
+    "response.refusal": ("refusal", "message"),
+    "response.reasoning_summary_text": ("summary", "reasoning"),
+    "response.reasoning_summary_part": ("summary", "reasoning"),
+    "response.reasoning_text": ("reasoning", "reasoning"),
+    "response.function_call_arguments": ("arguments", "function_call"),
+}
+"""Field that an event of this family builds, and the type of its item. Families have `.added`, `.delta` and `.done`."""
+
+
+_PARTS: dict[str, tuple[_Field, str]] = {
+    "refusal": ("refusal", "message"),
+    "reasoning_text": ("reasoning", "reasoning"),
+    "summary_text": ("summary", "reasoning"),
+}
+"""The same for an event with a part of one of these types."""
+
+
+class _StreamedItem:
+    """One item of the output, assembled from its events: servers omit its start, its pieces or its end."""
+
+    def __init__(self, index: int | None, item: _Item) -> None:
+        self.index = index
+        self.item = item
+        self.texts: dict[tuple[_Field, int], StreamedText] = {}
+        self.json: list[str] = []
+        self.arguments = ""  # the whole arguments, by an event of their own
+        self.has_start = self.is_done = False
+
+    def is_of(self, index: int | None, item_id: str, kind: str) -> bool:
+        """Return whether an event with these marks, of which each may be missing, is about this item."""
+        if kind and self.item.type and self.item.type != kind:
+            return False
+        same_id = not item_id or not self.item.id or self.item.id == item_id
+        return same_id and (index is None or self.index is None or self.index == index)
+
+    def texts_of(self, *fields: _Field) -> list[str]:
+        """Return the streamed texts of these fields that are not empty."""
+        texts = (text.text for (field, _), text in sorted(self.texts.items()) if field in fields)
+        return [text for text in texts if text]
+
+    def whole(self) -> _Item:
+        """Return the item, completed by what was streamed."""
+        changes: dict[str, object] = {}
+        if self.item.type == "function_call" and is_placeholder(arguments_text(self.item.arguments)):
+            changes["arguments"] = self.arguments or join_arguments(self.json)
+        if self.item.type == "message" and not _text_of(self.item.content):
+            changes["content"] = [
+                *(_OutputContent(type="output_text", text=text) for text in self.texts_of("text")),
+                *(_OutputContent(type="refusal", refusal=text) for text in self.texts_of("refusal")),
+            ]
+        if self.item.type == "reasoning" and not _text_of(self.item.summary) and not _text_of(self.item.content):
+            parts = {"summary": self.texts_of("summary"), "content": self.texts_of("reasoning")}
+            changes |= {name: [_OutputContent(text=text) for text in texts] for name, texts in parts.items() if texts}
+        return self.item.model_copy(update=changes)
+
+
+def _text_of(contents: Iterable[_OutputContent] | None) -> str:
+    return whole_characters("".join(content.text or content.refusal for content in contents or ()))
 
 
 class ResponsesDecoder:
-    """Decoder of a reply from the data of its stream's events."""
+    """Decoder of a reply from the data of its stream's events.
+
+    The same text or call comes up to four times: in deltas, as a `done` event, in its item, and in the final response.
+    Servers leave out any of them, so that the reply is assembled from all, once.
+    """
 
     def __init__(self, on_delta: Callable[[Delta], None], vendor: str) -> None:
         """Pass each piece of text to `on_delta`; `vendor` is the key of opaque parts."""
         self._on_delta = on_delta
         self._vendor = vendor
-        self._done_items: list[tuple[int, _Item]] = []
+        self._streamed: list[_StreamedItem] = []
+        self._shown = {"text": "", "reasoning": ""}
+        self._counts: dict[str, int] = {}
         self._response: _Response | None = None
+        self._has_begun = False
+        self._has_mark = False
 
-    def feed(self, data: str) -> bool:
-        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
-        if data.strip() == _END:
-            return True
+    def feed(self, data: str) -> Progress:
+        """Process one event. Raises ProviderError for an error event."""
+        if data.strip() == END_MARK:
+            self._has_mark = True
+            return Progress.LAST
         event = read_event(_ResponseStreamEvent, data, _API)
-        match event.type:
-            case "response.output_item.done":
-                if event.item is not None:
-                    index = len(self._done_items) if event.output_index is None else event.output_index
-                    self._done_items.append((index, event.item))
-            case "response.completed" | "response.incomplete" | "response.failed":
-                self._end(event.response or _Response(status=event.type.removeprefix("response.")))
-            case "error":
-                error = event.error or _ResponseError(message=event.message, code=event.code)
-                raise stream_error(error.message, error.code)
-            case "":
-                # A whole response in one document, from a server that does not stream, or an error without a type.
-                self._take_document(read_event(_Response, data, _API))
-            case _:
-                self._show(event)
-        return self._response is not None
+        # a server that does not stream sends a whole response in one document
+        response = event if event.output is not None or event.status in _FINAL else event.response
+        if response is not None and response.usage is not None:
+            highest(self._counts, response.usage.model_dump())
+        end = _ENDS.get(event.type.removeprefix("response."))
+        if end is not None or (response is not None and (response is event or response.status in _FINAL)):
+            return self._end(response or _Response(), end or "")
+        if event.type == "response.created":
+            has_begun, self._has_begun = self._has_begun, True
+            return Progress.IDLE if has_begun else Progress.MORE
+        return Progress.MORE if self._take(event) else Progress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
-        if self._response is None:
-            raise stream_interrupted("no response.completed came")
-        items = self._items(self._response)
+        response = self._response or _Response()
+        items = self._items(response.output or [])
         reply = ExpertMessage(contents=tuple(part for item in items for part in _parts(item, self._vendor)))
-        usage = _with_uses(_usage(self._response.usage), items)
-        return Generation(reply, usage, _finish_reason(self._response, items))
+        if self._response is None:
+            check_end("", (), reply.contents, has_mark=self._has_mark, wanted="no response.completed came")
+        self._show_rest(reply)
+        return Generation(reply, _with_uses(_usage(self._counts), items), _finish_reason(response, items))
 
-    def _show(self, event: _ResponseStreamEvent) -> None:
-        kind = _DELTAS.get(event.type)
-        if event.type == "response.reasoning_summary_part.added" and event.summary_index:
-            self._on_delta(Delta("reasoning", "\n\n"))
-        elif kind is not None and isinstance(event.delta, str) and event.delta:
-            self._on_delta(Delta("text" if kind == "text" else "reasoning", event.delta))
-
-    def _take_document(self, response: _Response) -> None:
-        if response.error is not None or response.output is not None:
-            self._end(response)
-
-    def _end(self, response: _Response) -> None:
-        if response.error is not None or response.status in ("failed", "cancelled"):
-            error = response.error or _ResponseError()
-            raise stream_error(error.message, error.code)
+    def _end(self, response: _Response, status: str) -> Progress:
+        status = response.status if response.status in _FINAL else status
+        if status in ("failed", "cancelled"):
+            raise stream_error(response.error if isinstance(response.error, dict) else {"message": response.error})
+        response.status = status
         self._response = response
+        return Progress.LAST
 
-    def _items(self, response: _Response) -> list[_Item]:
-        """Return the streamed items or the final response's, whichever are more: some servers omit one of both."""
-        done = [item for _, item in sorted(self._done_items, key=lambda pair: pair[0])]
-        output = response.output or []
-        return output if len(output) > len(done) else done
+    def _take(self, event: _ResponseStreamEvent) -> bool:
+        """Process an event within a response. Return False if it brings nothing."""
+        if event.item is not None:
+            self._take_item(event, event.item)
+            return True
+        family, _, step = event.type.rpartition(".")
+        if family not in _FIELDS:
+            return bool(event.item_id)
+        field, kind = _PARTS.get(event.part.type if event.part else "", _FIELDS[family])
+        streamed = self._streamed_item(event.output_index, event.item_id, kind)
+        piece = arguments_text(event.delta)
+        whole = event.text or event.refusal or arguments_text(event.arguments)
+        if event.part is not None:
+            whole = event.part.text or event.part.refusal
+        if field == "arguments":
+            streamed.item.name = streamed.item.name or event.name
+            streamed.arguments = whole or streamed.arguments
+            streamed.json.append(piece)
+        else:
+            text = self._text(streamed, field, event.summary_index or event.content_index or 0)
+            text.add(piece)
+            if whole:
+                text.complete(whole)
+            if step == "done":
+                text.end()
+        return True
+
+    def _take_item(self, event: _ResponseStreamEvent, item: _Item) -> None:
+        is_done = event.type.endswith(".done")
+        matches = [
+            known
+            for known in self._streamed
+            if known.is_of(event.output_index, item.id, item.type)
+            and (not known.item.call_id or not item.call_id or known.item.call_id == item.call_id)
+        ]
+        known = next((known for known in matches if not (known.is_done if is_done else known.has_start)), None)
+        if known is None:
+            known = next((known for known in matches if item.id and known.item.id == item.id), None)
+        if known is None:
+            known = _StreamedItem(event.output_index, item)
+            self._streamed.append(known)
+        known.item = _filled(item, known.item)
+        known.has_start = True
+        known.is_done = known.is_done or is_done
+
+    def _streamed_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem:
+        known = self._known(index, item_id, kind)
+        if known is None:
+            known = _StreamedItem(index, _Item(type=kind, id=item_id))
+            self._streamed.append(known)
+        return known
+
+    def _known(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
+        """Return the latest item that an event may be about; one with its very id takes precedence."""
+        matches = [known for known in reversed(self._streamed) if known.is_of(index, item_id, kind)]
+        exact = next((known for known in matches if item_id and known.item.id == item_id), None)
+        return exact or next(iter(matches), None)
+
+    def _text(self, streamed: _StreamedItem, field: _Field, index: int) -> StreamedText:
+        key = (field, index)
+        if key not in streamed.texts:
+            kind: Literal["text", "reasoning"] = "text" if field in ("text", "refusal") else "reasoning"
+            if field == "summary" and index:
+                self._show(Delta(kind, "\n\n"))
+            streamed.texts[key] = StreamedText(self._show, kind)
+        return streamed.texts[key]
+
+    def _show(self, delta: Delta) -> None:
+        self._shown[delta.kind] += delta.text
+        self._on_delta(delta)
+
+    def _show_rest(self, reply: ExpertMessage) -> None:
+        """Show what came without deltas."""
+        thinking = "".join(part.thinking for part in reply.contents if isinstance(part, ThinkingPart))
+        for kind, text in (("reasoning", thinking), ("text", reply.text)):
+            if text != self._shown[kind] and text.startswith(self._shown[kind]):
+                self._show(Delta("text" if kind == "text" else "reasoning", text[len(self._shown[kind]) :]))
+
+    def _items(self, output: list[_Item]) -> list[_Item]:
+        """Return the items of the final response and the streamed ones, each once, and each as whole as in either."""
+        indexes = [streamed.index for streamed in self._streamed]
+        if None not in indexes and len(set(indexes)) == len(indexes):
+            self._streamed.sort(key=lambda streamed: streamed.index or 0)
+        streamed = [one.whole() for one in self._streamed]
+        more, fewer = (output, streamed) if len(output) > len(streamed) else (streamed, output)
+        rest = list(fewer)
+        items: list[_Item] = []
+        for item in more:
+            twin = _twin_of(item, rest)
+            if twin is not None:
+                rest.remove(twin)
+                item = _filled(item, twin)
+            items.append(item)
+        return items
+
+
+def _twin_of(item: _Item, others: list[_Item]) -> _Item | None:
+    """Return the item among others that is this one: by its id, or by its type if an id is missing."""
+    same = [other for other in others if other.type == item.type]
+    exact = next((other for other in same if item.id and other.id == item.id), None)
+    return exact or next((other for other in same if not (item.id and other.id)), None)
+
+
+def _filled(item: _Item, other: _Item) -> _Item:
+    """Return an item with what it lacks from another form of it."""
+    changes: dict[str, object] = {
+        name: value
+        for name in ("id", "call_id", "name", "phase", "encrypted_content", "type")
+        if not getattr(item, name) and (value := getattr(other, name))
+    }
+    if not arguments_text(item.arguments).strip() and other.arguments:
+        changes["arguments"] = other.arguments
+    for name in ("content", "summary"):
+        if not _text_of(getattr(item, name)) and _text_of(getattr(other, name)):
+            changes[name] = getattr(other, name)
+    return item.model_copy(update=changes) if changes else item
 
 
 def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
@@ -365,11 +539,11 @@ def _parts(item: _Item, vendor: str) -> list[ReplyPart]:
         case "reasoning":
             return _thinking(item, vendor)
         case "function_call":
-            args, raw_args = read_arguments(item.arguments)
+            args, raw_args = read_arguments(join_arguments([arguments_text(item.arguments)]))
             call_id = item.call_id or item.id
             return [ToolCallPart(tool_call_id=call_id, tool_name=item.name, args=args, raw_args=raw_args)]
         case "message":
-            text = "".join(content.text or content.refusal for content in item.content or ())
+            text = _text_of(item.content)
             if not text:
                 return []
             # the phase must be sent back with its message
@@ -388,7 +562,7 @@ def _hosted_use(item: _Item, vendor: str) -> ProviderToolPart:
         args["queries"] = item.queries
     sources = [_sources_of(value) for value in (action.get("sources"), item.results) if isinstance(value, list)]
     lines = [line for group in sources for line in group] or [item.status or "done"]
-    raw: JsonObject = item.model_dump(mode="json", exclude_unset=True)
+    raw: JsonObject = whole_json(item.model_dump(exclude_unset=True))
     return ProviderToolPart(
         id=item.id,
         tool_name=_HOSTED[item.type],
@@ -418,7 +592,7 @@ def _with_uses(usage: Usage, items: list[_Item]) -> Usage:
 
 def _thinking(item: _Item, vendor: str) -> list[ReplyPart]:
     summary, content = item.summary or [], item.content or []
-    thinking = "\n\n".join(part.text for part in summary) or "".join(part.text for part in content)
+    thinking = "\n\n".join(_text_of([part]) for part in summary) or _text_of(content)
     opaque: JsonObject = {"id": item.id, "summary": [{"type": "summary_text", "text": part.text} for part in summary]}
     if item.encrypted_content:
         opaque["encrypted_content"] = item.encrypted_content
@@ -440,14 +614,12 @@ def _finish_reason(response: _Response, items: list[_Item]) -> FinishReason:
     return "toolCalls" if any(item.type == "function_call" for item in items) else "stop"
 
 
-def _usage(usage: _ResponseUsage | None) -> Usage:
-    if usage is None:
-        return Usage()
-    input_tokens, output_tokens = usage.input_tokens or 0, usage.output_tokens or 0
+def _usage(counts: Mapping[str, int]) -> Usage:
+    input_tokens, output_tokens = counts.get("input_tokens", 0), counts.get("output_tokens", 0)
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        reasoning_tokens=(usage.output_tokens_details or _OutputTokensDetails()).reasoning_tokens or 0,
-        total_tokens=usage.total_tokens or input_tokens + output_tokens,
-        cached_input_tokens=(usage.input_tokens_details or _InputDetails()).cached_tokens or 0,
+        reasoning_tokens=counts.get("reasoning_tokens", 0),
+        total_tokens=counts.get("total_tokens", 0) or input_tokens + output_tokens,
+        cached_input_tokens=counts.get("cached_tokens", 0),
     )

@@ -13,6 +13,7 @@ from perstack.core.definitions.agent_skills import (
     SkillFile,
     digest_of_files,
     divided,
+    legal_skill_name,
     read_head,
     read_table,
     wrong_skill_name,
@@ -60,29 +61,31 @@ def test_names_that_the_format_allows_are_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "words", "legal"),
     [
-        ("PDF-Processing", "lower-case"),
-        ("НАВЫК", "lower-case"),
-        ("-pdf", "hyphens between"),
-        ("pdf-", "hyphens between"),
-        ("pdf--processing", "hyphens between"),
-        ("my_skill", "letters, digits and hyphens"),
-        ("a/b", "letters, digits and hyphens"),
-        ("..", "letters, digits and hyphens"),
-        ("a" * 70, "64"),
+        ("PDF-Processing", "lower-case", "pdf-processing"),
+        ("НАВЫК", "lower-case", "навык"),
+        ("-pdf", "hyphens between", "pdf"),
+        ("pdf-", "hyphens between", "pdf"),
+        ("pdf--processing", "hyphens between", "pdf-processing"),
+        ("my_skill", "letters, digits and hyphens", "my-skill"),
+        ("a/b", "letters, digits and hyphens", "a-b"),
+        ("..", "letters, digits and hyphens", ""),
+        ("a" * 70, "64", "a" * 64),
     ],
 )
-def test_names_that_it_does_not_are_refused(name: str, words: str) -> None:
+def test_names_that_it_does_not_are_refused_and_have_a_legal_one_near(name: str, words: str, legal: str) -> None:
     assert words in (wrong_skill_name(name) or "")
-    (problem,) = head_of(skill(name=f"'{name}'"), name)[1]
-    assert words in problem
+    assert legal_skill_name(name) == legal
+    assert wrong_skill_name(legal) is None or not legal
 
 
 def test_a_name_is_that_of_its_folder_however_either_composes_its_letters() -> None:
-    assert head_of(skill(name="cafe\u0301"), "caf\u00e9")[1] == ()
-    (problem,) = head_of(skill(name="correct-name"), "wrong-name")[1]
-    assert "`wrong-name`" in problem
+    found, problems = head_of(skill(name="cafe\u0301"), "caf\u00e9")
+    assert (found.repairs, problems) == ((), ())
+    found, problems = head_of(skill(name="Correct Name"), "other-name")
+    assert (found.name, problems) == ("other-name", ())
+    assert found.repairs == ("`name` is `Correct Name`: the folder's is used, `other-name`",)
 
 
 @pytest.mark.parametrize(
@@ -92,29 +95,72 @@ def test_a_name_is_that_of_its_folder_however_either_composes_its_letters() -> N
         ("", "must begin with a line `---`"),
         ("---\nname: my-skill\n", "second line `---`"),
         ("---\nname: my-skill\n---\n", "`description` is missing"),
-        ("---\ndescription: x\n---\n", "`name` is missing"),
         ("---\nname: my-skill\ndescription: ''\n---\n", "`description` must not be empty"),
-        ("---\nname: my-skill\ndescription: [a]\n---\n", "`description` must be text"),
-        ("---\nname: my-skill\ndescription: " + "x" * 1100 + "\n---\n", "1,024"),
-        (skill("compatibility: " + "x" * 550), "500"),
-        (skill("metadata: [a]"), "`metadata` must be a table"),
-        (skill("metadata:", "  a: {b: c}"), "`metadata` must be a table"),
-        (skill("allowed-tools: {a: b}"), "`allowed-tools`"),
-        (skill("allowed-tools: [a, [b]]"), "`allowed-tools`"),
+        ("---\nname: my-skill\ndescription: []\n---\n", "`description` must not be empty"),
         ("---\n- a\n---\n", "no table"),
         ("---\n---\n", "no table"),
-        ("---\nname: x\nname: y\n---\n", "`name` twice"),
-        ("---\nname: my-skill\ndescription: use when: always\n---\n", "line 3"),
         ("---\n" + "x: y\n" * 4_000 + "---\n", "16 KiB"),
     ],
     ids=lambda text: repr(text[-24:]),
 )
-def test_what_is_wrong_with_a_head_is_said(text: str, words: str) -> None:
+def test_what_leaves_nothing_to_use_is_said(text: str, words: str) -> None:
     try:
         problems = head_of(text)[1]
     except NotASkill as error:
         problems = (str(error),)
     assert any(words in problem for problem in problems), problems
+
+
+D = "---\nname: my-skill\ndescription: "
+
+
+@pytest.mark.parametrize(
+    ("text", "description", "words"),
+    [
+        (D + "Use when: always. Triggers on: 'a', 'b'\n---\n", "Use when: always. Triggers on: 'a', 'b'", "line 3"),
+        (D + "Run it\n  and more. Pairs with x: first\n---\n", "Run it and more. Pairs with x: first", "line 3"),
+        (D + "`x` does a thing\n---\n", "`x` does a thing", "in quotes"),
+        (D + "@scope/pkg helper\n---\n", "@scope/pkg helper", "in quotes"),
+        (D + "%done tracker\n---\n", "%done tracker", "in quotes"),
+        (D + "*.py files: lint\n---\n", "*.py files: lint", "in quotes"),
+        (D + "&both of them\n---\n", "&both of them", "in quotes"),
+        (D + "!important thing\n---\n", "!important thing", "in quotes"),
+        (D + '"Say "hi" and use it"\n---\n', 'Say "hi" and use it', "in quotes"),
+        (D + "[WIP] Does a thing\n---\n", "[WIP] Does a thing", "in quotes"),
+        (D + "{x} template filler: yes\n---\n", "{x} template filler: yes", "in quotes"),
+        (D + "|\n\tDoes a\n\tthing\n---\n", "Does a thing", "in quotes"),
+        (D + "x\n# a comment: here\nmetadata:\n\tversion: 1\n---\n", "x", "`metadata` at line 5"),
+        (D + "x\nhooks:\n  a:\n    - b:\n        - c: {d: e}\n---\n", "x", "`hooks`"),
+        (D + "x\nbomb: &a [1, 1]\nmore: [*a, *a]\n---\n", "x", "`bomb`"),
+        (D + "first\ndescription: second\n---\n", "second", "`description` twice"),
+        (D + "[a, b]\n---\n", "a, b", "no text"),
+        ("---\ndescription: x\n---\n", "x", "`name` is missing"),
+        (D + "x" * 1100 + "\n---\n", "x" * 1023 + "…", "1,100 characters: the first 1,024"),
+        (skill("compatibility: " + "x" * 550), "A test skill", "550 characters: the first 500"),
+        (skill("metadata: [a]"), "A test skill", "`metadata` is no table"),
+        (skill("metadata:", "  a: {b: c}", "  d: [e, f]"), "A test skill", "`metadata` has values"),
+        (skill("allowed-tools: {a: b}"), "A test skill", "`allowed-tools`"),
+        (skill("allowed-tools: [a, [b]]"), "A test skill", "`allowed-tools`"),
+    ],
+    ids=lambda text: repr(text[-24:]),
+)
+def test_a_head_that_is_not_quite_right_is_read_and_reported(text: str, description: str, words: str) -> None:
+    found, problems = head_of(text)
+    assert (found.name, problems) == ("my-skill", ())
+    assert found.description == description
+    assert any(words in repair for repair in found.repairs), found.repairs
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
+def test_any_line_ends_and_a_byte_order_mark_are_taken(newline: str, start: str) -> None:
+    found, problems = head_of(start + (D + "|\n  Does a\n  thing\n---\n\nbody\n").replace("\n", newline))
+    assert (found.description, found.repairs, problems) == ("Does a\nthing", (), ())
+
+
+def test_values_in_metadata_become_texts() -> None:
+    found, _ = head_of(skill("metadata:", "  version: 1.0", "  tags: [a, b]", "  by: {name: x}"))
+    assert found.metadata == {"version": "1.0", "tags": "a, b", "by": "name: x"}
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Budget, ContextPolicy, Limits, options
 from perstack.core.definitions.skills import DecidedCall, Effect, ToolKind
+from perstack.core.runs.adaptations import Adaptation
 from perstack.core.runs.display_events import DisplayEvent
 from perstack.core.runs.events import NotRecorded, ResumeReason, StoredEvent, TransientEvent
 from perstack.core.runs.facts import (
@@ -49,6 +50,7 @@ SHOWN = {event.model_fields["type"].default: event for event in get_args(Transie
 OBJECTS = {
     "usage": Usage,
     "error": ErrorInfo,
+    "adaptation": Adaptation,
     "limits": Limits,
     "contextPolicy": ContextPolicy,
     "shrunkResult": ShrunkResult,

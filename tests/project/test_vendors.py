@@ -8,7 +8,10 @@ from pathlib import Path
 import perstack
 
 HOST = Path(perstack.__file__).parent
-VENDORS = r"anthropic|openai|gemini|claude|\bgpt|deepseek|mistral|azure|bedrock|vertex|ollama|genai"
+VENDORS = (
+    r"anthropic|openai|gemini|claude|\bgpt|deepseek|mistral|azure|bedrock|vertex|ollama|genai"
+    r"|openrouter|groq|moonshot|kimi|minimax|cerebras|lmstudio|litellm|vllm|sglang"
+)
 NO_ENDPOINTS = {
     "doors/cli/commands.py": "commands as a person types them, for examples in the help",
     "doors/mcp/client_config.py": "the programs that `perstack mcp` is set up in",

@@ -12,8 +12,10 @@ from typing import Any, Literal, Protocol
 import httpx
 
 from perstack.ports.provider import Delta, Generation, Provider, ProviderConfig, ProviderFactory
-from perstack.support.http.client import ReadEvents, receive, server_sent_events
-from perstack.testing.fake_endpoint import PreparedReply
+from perstack.support.http.client import ReadEvents, receive
+from perstack.support.http.event_streams import server_sent_events
+from perstack.support.http.replies import Progress
+from perstack.testing.fake_endpoint import PreparedReply, events
 
 KEY = "sk-very-secret-0123456789"
 READ = "readTextFile"
@@ -31,13 +33,24 @@ class Said:
     calls: tuple[tuple[str, str], ...] = ()
     """Ids, and the paths that the tool must read."""
     tool: str = READ
+    argument: str = "path"
+    """Name of the argument with the path."""
     stop: Literal["stop", "length", "refusal"] = "stop"
+
+
+Document = dict[str, Any] | str
+"""The data of one event: a JSON object, or text that is sent as it is."""
+
+
+def as_data(document: Document) -> str:
+    """Return the data of an event as text."""
+    return document if isinstance(document, str) else json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 class Decoder(Protocol):
     """The decoder of a codec's replies."""
 
-    def feed(self, data: str) -> bool: ...
+    def feed(self, data: str) -> Progress: ...
     def finish(self) -> Generation: ...
 
 
@@ -76,8 +89,16 @@ class Wire(ABC):
         return self.title.replace(",", "").replace(" ", "-")
 
     @abstractmethod
+    def documents(self, said: Said) -> list[Document]:
+        """Return the events of a reply, in their order."""
+
+    def framed(self, documents: Iterable[Document]) -> PreparedReply:
+        """Return events as this endpoint streams them, each in a chunk."""
+        return PreparedReply(events(*map(as_data, documents)))
+
     def reply(self, said: Said) -> PreparedReply:
         """Return the reply as this endpoint streams it, in at least three chunks unless it is empty."""
+        return self.framed(self.documents(said))
 
     @abstractmethod
     def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:
@@ -143,7 +164,7 @@ class _Chunks(httpx.AsyncByteStream):
 def decoded(chunks: Iterable[bytes], decoder: Decoder, read_events: ReadEvents = server_sent_events) -> Generation:
     """Decode a stream of events that arrives in these chunks."""
     response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Chunks(chunks))
-    asyncio.run(receive(response, "https://a.example", decoder.feed, read_events))
+    asyncio.run(receive(response, decoder.feed, read_events, (30, 30)))
     return decoder.finish()
 
 

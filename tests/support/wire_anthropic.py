@@ -9,11 +9,10 @@ from typing import Any
 
 import anthropic.types as sdk
 from pydantic import TypeAdapter
-from wire import KEY, Said, Wire, pieces
+from wire import KEY, Document, Said, Wire, pieces
 
 from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
-from perstack.testing.fake_endpoint import PreparedReply, events
 from perstack_anthropic.messages_api import MessagesDecoder
 from perstack_anthropic.plugin import FACTORY
 
@@ -21,7 +20,7 @@ EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)
 _STOP = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}
 
 
-def data_of(said: Said) -> list[str]:
+def data_of(said: Said) -> list[Document]:
     """Return the events of a reply."""
     usage = {"input_tokens": 6, "output_tokens": 1, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 30}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": "m", "usage": usage}
@@ -35,7 +34,7 @@ def data_of(said: Said) -> list[str]:
     stop = {"stop_reason": "tool_use" if said.calls else _STOP[said.stop], "stop_sequence": None}
     found.append({"type": "message_delta", "delta": stop, "usage": {"output_tokens": 50}})
     found.append({"type": "message_stop"})
-    return [EVENT.validate_python(event).to_json(indent=None) for event in found]
+    return [json.loads(EVENT.validate_python(event).to_json()) for event in found]
 
 
 def _blocks(said: Said) -> list[tuple[JsonObject, list[JsonObject]]]:
@@ -48,7 +47,7 @@ def _blocks(said: Said) -> list[tuple[JsonObject, list[JsonObject]]]:
         texts: list[JsonObject] = [{"type": "text_delta", "text": one} for one in pieces(said.text)]
         found.append(({"type": "text", "text": ""}, texts))
     for call_id, path in said.calls:
-        parts = pieces(json.dumps({"path": path}))
+        parts = pieces(json.dumps({said.argument: path}))
         block: JsonObject = {"type": "tool_use", "id": call_id, "name": said.tool, "input": {}}
         found.append((block, [{"type": "input_json_delta", "partial_json": one} for one in parts]))
     return found
@@ -71,8 +70,8 @@ class MessagesWire(Wire):
 class AnthropicWire(MessagesWire):
     """Messages at Anthropic."""
 
-    def reply(self, said: Said) -> PreparedReply:
-        return PreparedReply(events('{"type": "ping"}', *data_of(said)))
+    def documents(self, said: Said) -> list[Document]:
+        return [{"type": "ping"}, *data_of(said)]
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> MessagesDecoder:
         return MessagesDecoder(on_delta)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from event_stream import event
-from wire import KEY, Decoder, Said, Wire, decoded, pieces, value_at
+from event_stream import event, frame
+from wire import KEY, Decoder, Document, Said, Wire, as_data, decoded, pieces, value_at
 from wire_anthropic import MessagesWire, data_of
 
 from perstack.core.base.records import JsonObject
@@ -61,8 +61,16 @@ def _blocks(said: Said) -> Iterator[tuple[JsonObject | None, list[JsonObject]]]:
     if said.text:
         yield None, [{"text": one} for one in pieces(said.text)]
     for call_id, path in said.calls:
-        parts = pieces(json.dumps({"path": path}))
+        parts = pieces(json.dumps({said.argument: path}))
         yield {"toolUse": {"toolUseId": call_id, "name": said.tool}}, [{"toolUse": {"input": one}} for one in parts]
+
+
+def converse_frame(document: Document) -> bytes:
+    """Return one event of ConverseStream: its kind is the only key; text is a payload that is sent as it is."""
+    if isinstance(document, dict):
+        return event(*next(iter(document.items())))
+    kind, _, payload = document.partition(" ")
+    return frame({":event-type": kind, ":content-type": "application/json", ":message-type": "event"}, payload.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +88,11 @@ class _AtBedrock(Wire):
 class ConverseWire(_AtBedrock):
     """ConverseStream. Only the cache mark on the latest turn may move between requests."""
 
-    def reply(self, said: Said) -> PreparedReply:
-        return PreparedReply(tuple(event(*one) for one in converse_events(said)), headers=STREAM)
+    def documents(self, said: Said) -> list[Document]:
+        return [{kind: content} for kind, content in converse_events(said)]
+
+    def framed(self, documents: Iterable[Document]) -> PreparedReply:
+        return PreparedReply(tuple(map(converse_frame, documents)), headers=STREAM)
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:
         return ConverseDecoder(on_delta)
@@ -109,8 +120,11 @@ class ConverseWire(_AtBedrock):
 class ChunksWire(_AtBedrock, MessagesWire):
     """InvokeModelWithResponseStream, with Anthropic's own events in its chunks."""
 
-    def reply(self, said: Said) -> PreparedReply:
-        chunks = (b64encode(data.encode()).decode() for data in data_of(said))
+    def documents(self, said: Said) -> list[Document]:
+        return data_of(said)
+
+    def framed(self, documents: Iterable[Document]) -> PreparedReply:
+        chunks = (b64encode(as_data(document).encode()).decode() for document in documents)
         return PreparedReply(tuple(event("chunk", {"bytes": chunk, "p": "abcdef"}) for chunk in chunks), headers=STREAM)
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> Decoder:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from google.genai import types as sdk
-from wire import KEY, Said, Wire, pieces
+from wire import KEY, Document, Said, Wire, as_data, pieces
 
 from perstack.ports.provider import Delta
 from perstack.testing.fake_endpoint import PreparedReply
@@ -38,7 +38,7 @@ def data_of(said: Said) -> list[str]:
     parts = [sdk.Part(text=one, thought=True) for one in pieces(said.thinking)]
     parts += [sdk.Part(text=one) for one in pieces(said.text)]
     for number, (call_id, path) in enumerate(said.calls):
-        call = sdk.FunctionCall(id=call_id, name=said.tool, args={"path": path})
+        call = sdk.FunctionCall(id=call_id, name=said.tool, args={said.argument: path})
         parts.append(sdk.Part(function_call=call, thought_signature=b"sig" if number == 0 else None))
     if not said.calls and said.thinking:
         parts.append(sdk.Part(text="", thought_signature=b"sig"))
@@ -49,8 +49,11 @@ def data_of(said: Said) -> list[str]:
 class GoogleWire(Wire):
     """The format generateContent."""
 
-    def reply(self, said: Said) -> PreparedReply:
-        return PreparedReply(tuple(f"data: {data}\r\n\r\n".encode() for data in data_of(said)))
+    def documents(self, said: Said) -> list[Document]:
+        return [json.loads(data) for data in data_of(said)]
+
+    def framed(self, documents: Iterable[Document]) -> PreparedReply:
+        return PreparedReply(tuple(f"data: {as_data(document)}\r\n\r\n".encode() for document in documents))
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> GeminiDecoder:
         return GeminiDecoder(on_delta)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 from responses_stream import call, events_of, message, reasoning, refusal
-from wire import KEY, Said, Wire, pieces
+from wire import KEY, Document, Said, Wire, pieces
 
 from perstack.core.base.records import JsonObject
 from perstack.ports.provider import Delta
-from perstack.testing.fake_endpoint import PreparedReply, events
 from perstack_openai.chat_completions import ChatDecoder
 from perstack_openai.plugin import FACTORIES
 from perstack_openai.responses_api import ResponsesDecoder
@@ -26,15 +25,15 @@ _STOP = {"stop": "stop", "length": "length", "refusal": "content_filter"}
 class ResponsesWire(Wire):
     """The Responses format."""
 
-    def reply(self, said: Said) -> PreparedReply:
+    def documents(self, said: Said) -> list[Document]:
         items = [reasoning("rs_1", said.thinking)] if said.thinking else []
         if said.text:
             items.append(refusal("msg_1", said.text) if said.stop == "refusal" else message("msg_1", said.text))
-        items += [call(f"f{id_}", id_, said.tool, json.dumps({"path": path})) for id_, path in said.calls]
+        items += [call(f"f{id_}", id_, said.tool, json.dumps({said.argument: path})) for id_, path in said.calls]
         end: dict[str, Any] = {}
         if said.stop == "length":
             end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-        return PreparedReply(events(*(json.dumps(event) for event in events_of(*items, **end))))
+        return [*events_of(*items, **end)]
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> ResponsesDecoder:
         return ResponsesDecoder(on_delta, self.factory.name)
@@ -43,7 +42,7 @@ class ResponsesWire(Wire):
         return [item for item in body["input"] if item["type"] == "function_call_output"]
 
 
-def chat_data(said: Said, thinking: str = "reasoning_content") -> list[str]:
+def chat_data(said: Said, thinking: str = "reasoning_content") -> list[Document]:
     """Return the chunks of a Chat Completion; `thinking` is the server's field for thoughts."""
     deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
     deltas += [{thinking: one} for one in pieces(said.thinking)]
@@ -51,7 +50,7 @@ def chat_data(said: Said, thinking: str = "reasoning_content") -> list[str]:
     for index, (call_id, path) in enumerate(said.calls):
         start: JsonObject = {"index": index, "id": call_id, "type": "function", "function": {"name": said.tool}}
         deltas.append({"tool_calls": [start]})
-        arguments = pieces(json.dumps({"path": path}))
+        arguments = pieces(json.dumps({said.argument: path}))
         deltas += [{"tool_calls": [{"index": index, "function": {"arguments": one}}]} for one in arguments]
     whole: JsonObject = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     chunks: list[JsonObject] = [
@@ -62,7 +61,7 @@ def chat_data(said: Said, thinking: str = "reasoning_content") -> list[str]:
     details = {"prompt_tokens_details": {"cached_tokens": 64}}
     usage = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150, **details}
     chunks.append({**whole, "choices": [], "usage": usage})
-    return [*(ChatCompletionChunk.model_validate(one).to_json(indent=None) for one in chunks), "[DONE]"]
+    return [*(json.loads(ChatCompletionChunk.model_validate(one).to_json()) for one in chunks), "[DONE]"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +69,10 @@ class ChatWire(Wire):
     """The Chat Completions format."""
 
     thinking: str = "reasoning_content"
+    kept: Mapping[str, str] = field(default_factory=lambda: {"as it came": '"reasoning_content":"Hm, yes."'})
 
-    def reply(self, said: Said) -> PreparedReply:
-        return PreparedReply(events(*chat_data(said, self.thinking)))
+    def documents(self, said: Said) -> list[Document]:
+        return chat_data(said, self.thinking)
 
     def decoder(self, on_delta: Callable[[Delta], None]) -> ChatDecoder:
         return ChatDecoder(on_delta)
@@ -139,7 +139,6 @@ DEEPSEEK = ChatWire(
     factory=_FACTORY["deepseek"],
     model="deepseek-flash",
     path="/chat/completions",
-    kept={"plain text": '"reasoning_content":"Hm, yes."'},
     **_bearer("DEEPSEEK_API_KEY"),
     **_CHAT,
 )
@@ -149,6 +148,7 @@ OLLAMA = ChatWire(
     model="qwen3",
     path="/v1/chat/completions",
     thinking="reasoning",
+    kept={"as it came": '"reasoning":"Hm, yes."'},
     **_bearer("OLLAMA_API_KEY") | {"missing": None},
     **_CHAT,
 )

@@ -11,7 +11,7 @@ from typing import assert_never
 from pydantic import JsonValue
 
 from perstack.config.source import Reporter
-from perstack.core.definitions.agent_skills import SKILL_FILE, wrong_skill_name
+from perstack.core.definitions.agent_skills import SKILL_FILE, legal_skill_name, wrong_skill_name
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.secrets import without_secrets
@@ -41,6 +41,8 @@ def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
 
 def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
     """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match."""
+    from glob import has_magic
+
     folder = report.source.path.parent.absolute()
     skills: dict[str, AnySkill] = {}
     for skill in expert.skills:
@@ -57,17 +59,26 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
     for index, pattern in enumerate(expert.agent_skills):
         key_path = (*at, "agentSkills", index)
         for path in _matching_folders(pattern, folder, key_path, report):
-            _take(AgentSkill(name=path.name, path=str(path)), skills, key_path, report)
+            _take(path, skills, key_path, report, is_found=has_magic(pattern))
     return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()})
 
 
-def _take(skill: AgentSkill, skills: dict[str, AnySkill], at: KeyPath, report: Reporter) -> None:
-    existing = skills.setdefault(skill.name, skill)
-    problem = wrong_skill_name(skill.name)
+def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter, *, is_found: bool) -> None:
+    """Add the skill in a folder. What only a pattern has found is skipped with a warning if it cannot be."""
+    say, skipped = (report.warn, "; skipped") if is_found else (report.error, "")
+    problem, name = wrong_skill_name(path.name), path.name
     if problem is not None:
-        report.error(at, f"means the folder {skill.path}, whose name {problem}")
-    elif existing != skill:
-        report.error(at, f"means the folder {skill.path}, and there is a skill `{skill.name}` already: rename one")
+        name = legal_skill_name(path.name)
+        if not name:
+            say(at, f"means the folder {path}, whose name {problem}{skipped}")
+            return
+        report.warn(at, f"means the folder {path}, whose name {problem}: its skill is `{name}`")
+    existing = skills.get(name)
+    if existing is None or (isinstance(existing, AgentSkill) and existing.path == str(path)):
+        is_named = not is_found or (isinstance(existing, AgentSkill) and not existing.is_found)
+        skills[name] = AgentSkill(name=name, path=str(path), is_found=not is_named)
+    else:
+        say(at, f"means the folder {path}, and there is a skill `{name}` already: rename one{skipped}")
 
 
 def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:

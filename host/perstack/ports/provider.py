@@ -16,8 +16,11 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
+from perstack.core.runs.adaptations import Adaptation, Adaptations
+from perstack.core.runs.media_limits import MediaLimits
 from perstack.core.runs.messages import ExpertMessage, FinishReason, Message
 from perstack.dataclass import dataclass
+from perstack.errors import ProviderError
 
 if TYPE_CHECKING:
     from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
@@ -86,6 +89,10 @@ class GenerationRequest:
     step: int = 0
     place: RunPlace | None = None  # the Run's place in the tree of its Job; only for a provider that plays a recording
     purpose: Purpose = "reply"
+    adaptations: Adaptations = ()
+    """What this endpoint needs changed: it has refused it before, or would refuse it. They only grow within one Run.
+
+    A codec sends the named fields and tools accordingly; `message_encoder` applies what concerns messages."""
     memo: dict[Hashable, object] = field(default_factory=dict[Hashable, object], compare=False, repr=False)
     """The provider's own cache for one Run, kept from one request to the next to avoid repeated work.
 
@@ -150,6 +157,21 @@ class Provider(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close connections."""
+
+    def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
+        """Return the parts of `request` that the endpoint's refusal names, each in a form that it may accept.
+
+        Called once for each refusal, with the request as it was sent. The host repeats the request with the new ones
+        among them, and fails the generation without one.
+        """
+        return ()
+
+    def media_limits(self, model: str) -> MediaLimits | None:
+        """Return the endpoint's limits for images and documents, which the host meets before it sends them.
+
+        None if there are none, or nobody knows them: media are sent as they are.
+        """
+        return None
 
     def takes(self, model: str, mime_type: str) -> bool:
         """Return whether the model receives such an image or document as it is, not as a line of text."""

@@ -10,6 +10,8 @@ from typing import Self
 
 from perstack.dataclass import dataclass
 
+_BEAT_S = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedReply:
@@ -18,7 +20,9 @@ class PreparedReply:
     chunks: tuple[bytes, ...] = ()  # sent one by one with chunked transfer encoding
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
-    ending: str = "whole"  # `whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent
+    ending: str = "whole"
+    """`whole`; `cut`: the connection is closed before the end; `hang`: nothing more is sent; `beat`: the last chunk is
+    sent again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,10 @@ class FakeEndpoint:
         for chunk in reply.chunks:
             writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
             await writer.drain()
+        while reply.ending == "beat":
+            writer.write(b"%x\r\n%s\r\n" % (len(reply.chunks[-1]), reply.chunks[-1]))
+            await writer.drain()
+            await asyncio.sleep(_BEAT_S)
         if reply.ending == "hang":
             await reader.read()
             self.left.set()

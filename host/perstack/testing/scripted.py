@@ -97,6 +97,7 @@ class Failure(_ScriptModel):
     retry_after: float | None = None  # seconds
     retryable: bool | None = None  # overrides the status. None: 408, 409, 429 and 5xx are retryable
     context_window: int | None = None  # only for `ContextOverflow`: context size in tokens, if the endpoint reports it
+    may_not_fit: bool = False  # True: the endpoint gives no reason, so the request may be too large
 
     def as_error(self) -> ProviderError:
         """Return the error that a provider raises for this failure."""
@@ -108,6 +109,7 @@ class Failure(_ScriptModel):
             is_retryable=by_status if self.retryable is None else self.retryable,
             retry_after=self.retry_after,
             context_window=self.context_window,
+            may_not_fit=self.may_not_fit,
         )
 
 
@@ -187,6 +189,7 @@ def fail(
     retry_after: float | None = None,
     retryable: bool | None = None,
     context_window: int | None = None,
+    may_not_fit: bool = False,
     repeat: bool | int = 1,
 ) -> Turn:
     """Return a failing generation: with an HTTP status or, without one, with a broken connection."""
@@ -197,6 +200,7 @@ def fail(
         retry_after=retry_after,
         retryable=retryable,
         context_window=context_window,
+        may_not_fit=may_not_fit,
     )
     return Turn(error=failure, repeat=repeat)
 

@@ -24,11 +24,12 @@ from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import read_settings
-from perstack.support.http.messages import PDF, is_common_media, missing_blobs
+from perstack.support.http.messages import PDF, is_common_media, missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
+from perstack.support.http.replies import OnData
 from perstack_anthropic import messages_api as anthropic
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
-from perstack_bedrock.request import encode, turns_of
+from perstack_bedrock.request import encode, tools_of, turns_of
 from perstack_bedrock.settings import Access, BedrockSettings, access_of
 
 ANTHROPIC_VERSION = "bedrock-2023-05-31"
@@ -42,6 +43,8 @@ _WRONG_CREDENTIALS = re.compile(
 class BedrockProvider(HttpProvider):
     """Provider of Amazon Bedrock in one region."""
 
+    required_fields = anthropic.REQUIRED
+
     def __init__(self, access: Access, settings: BedrockSettings) -> None:
         """Connect to nothing yet."""
         super().__init__(access.endpoint, settings.reply_settings(), aws_events)
@@ -53,15 +56,17 @@ class BedrockProvider(HttpProvider):
         decoder: ChunkDecoder | ConverseDecoder
         if self._settings.api == "anthropic":
             method, decoder = "invoke-with-response-stream", ChunkDecoder(on_delta)
+            tools = anthropic.tools_of(request)
             blobs = await missing_blobs(request, anthropic.turns_of(request))
             opening: JsonObject = {"anthropic_version": ANTHROPIC_VERSION}
             body = anthropic.encode(request, self._settings, blobs, opening=opening)
         else:
             method, decoder = "converse-stream", ConverseDecoder(on_delta)
+            tools = tools_of(request)
             blobs = await missing_blobs(request, turns_of(request, self._settings))
             body = encode(request, self._settings, blobs)
         await self._post(f"/model/{quote(request.model, safe='')}/{method}", body, decoder.feed)
-        return decoder.finish()
+        return tools.restored(signed_by(decoder.finish(), request.model))
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:
@@ -69,7 +74,7 @@ class BedrockProvider(HttpProvider):
         is_taken = settings.documents if mime_type == PDF else settings.images
         return is_common_media(mime_type) and (settings.api == "anthropic" or is_taken)
 
-    async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
+    async def _post(self, path: str, body: bytes, on_data: OnData) -> None:
         headers: dict[str, str] = {}
         if self._account is not None:
             url = self.endpoint.url(path)

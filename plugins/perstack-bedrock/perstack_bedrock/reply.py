@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import field
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from operator import and_
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import Field, JsonValue
@@ -18,16 +19,30 @@ from pydantic import Field, JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
 from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
-from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
 from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
-from perstack.support.http.messages import Text, Wire, finish_reason, read_arguments, read_event
+from perstack.support.http.event_streams import server_sent_events
+from perstack.support.http.replies import (
+    Count,
+    Index,
+    OrNone,
+    Progress,
+    StreamedText,
+    Text,
+    Wire,
+    arguments_text,
+    check_end,
+    finish_reason,
+    highest,
+    join_arguments,
+    read_arguments,
+    read_event,
+)
 from perstack_anthropic.messages_api import MessagesDecoder
 from perstack_bedrock.request import VENDOR
 
 if TYPE_CHECKING:
-    import httpx
     from botocore.eventstream import EventStreamMessage
 
 
@@ -43,7 +58,6 @@ class _Failures(Wire):
     service_unavailable: _AwsFailure | None = Field(default=None, alias="serviceUnavailableException")
     throttling: _AwsFailure | None = Field(default=None, alias="throttlingException")
     validation: _AwsFailure | None = Field(default=None, alias="validationException")
-    error: _AwsFailure | None = None
 
     def to_error(self) -> ProviderError | None:
         """Return the error of the event, with the status that an HTTP response would have; None without one."""
@@ -60,7 +74,6 @@ _STATUS_OF = {
     "model_stream": 424,
     "throttling": 429,
     "internal": 500,
-    "error": 500,
     "service_unavailable": 503,
 }
 """HTTP status of each error. Source: service model of bedrock-runtime, `error.httpStatusCode` of each exception."""
@@ -70,25 +83,31 @@ class _ToolUse(Wire):
     id: Text = Field(default="", alias="toolUseId")
     name: Text = ""
     type: Text = ""  # set for tools that Bedrock itself runs; their calls are ignored
-    input: Text = ""
+    input: JsonValue = None
+
+
+class _ReasoningText(Wire):
+    text: Text = ""
+    signature: Text = ""
 
 
 class _Reasoning(Wire):
     text: Text = ""
     signature: Text = ""
     redacted: Text = Field(default="", alias="redactedContent")
+    whole: OrNone[_ReasoningText] = Field(default=None, alias="reasoningText")  # in a reply that is not streamed
 
 
 class _Change(Wire):
-    """Start or piece of a block; fields that a type lacks are empty or None."""
+    """Start or piece of a block, or all of it; fields that a type lacks are empty or None."""
 
     text: Text = ""
-    tool_use: _ToolUse | None = Field(default=None, alias="toolUse")
-    reasoning: _Reasoning | None = Field(default=None, alias="reasoningContent")
+    tool_use: OrNone[_ToolUse] = Field(default=None, alias="toolUse")
+    reasoning: OrNone[_Reasoning] = Field(default=None, alias="reasoningContent")
 
 
 class _BlockEvent(Wire):
-    index: int = Field(default=0, alias="contentBlockIndex")
+    index: Index = Field(default=None, alias="contentBlockIndex")
     start: _Change | None = None
     delta: _Change | None = None
 
@@ -98,21 +117,36 @@ class _Stop(Wire):
 
 
 class _ConverseUsage(Wire):
-    sent: int = Field(default=0, alias="inputTokens")
-    generated: int = Field(default=0, alias="outputTokens")
-    cached: int | None = Field(default=None, alias="cacheReadInputTokens")
-    written: int | None = Field(default=None, alias="cacheWriteInputTokens")
+    sent: Count = Field(default=None, alias="inputTokens")
+    generated: Count = Field(default=None, alias="outputTokens")
+    cached: Count = Field(default=None, alias="cacheReadInputTokens")
+    written: Count = Field(default=None, alias="cacheWriteInputTokens")
 
 
 class _Metadata(Wire):
-    usage: _ConverseUsage | None = None
+    usage: OrNone[_ConverseUsage] = None
+
+
+class _Message(Wire):
+    content: list[_Change] | None = None
+
+
+class _Output(Wire):
+    message: OrNone[_Message] = None
 
 
 class _ConverseEvent(_Failures):
+    """An event of the stream, or a whole reply in one document."""
+
+    message_start: JsonValue = Field(default=None, alias="messageStart")
     start: _BlockEvent | None = Field(default=None, alias="contentBlockStart")
     delta: _BlockEvent | None = Field(default=None, alias="contentBlockDelta")
+    block_stop: JsonValue = Field(default=None, alias="contentBlockStop")
     stop: _Stop | None = Field(default=None, alias="messageStop")
-    metadata: _Metadata | None = None
+    metadata: OrNone[_Metadata] = None
+    output: OrNone[_Output] = None
+    stop_reason: Text = Field(default="", alias="stopReason")
+    usage: OrNone[_ConverseUsage] = None
 
 
 _FINISH: dict[str, FinishReason] = {
@@ -127,14 +161,27 @@ _FINISH: dict[str, FinishReason] = {
 }
 
 
-@dataclass(slots=True)
 class _ConverseBlock:
-    call: _ToolUse | None = None
-    text: list[str] = field(default_factory=list[str])
-    thinking: list[str] = field(default_factory=list[str])
-    signature: list[str] = field(default_factory=list[str])
-    redacted: list[str] = field(default_factory=list[str])
-    json: list[str] = field(default_factory=list[str])
+    def __init__(self, index: int, on_delta: Callable[[Delta], None]) -> None:
+        self.index = index
+        self.call: _ToolUse | None = None
+        self.text = StreamedText(on_delta, "text")
+        self.thinking = StreamedText(on_delta, "reasoning")
+        self.signature: list[str] = []
+        self.redacted: list[str] = []
+        self.json: list[str] = []
+
+    def takes(self, piece: _Change) -> bool:
+        """Return whether a piece is of this block's kind."""
+        has_reasoning = bool(self.thinking.text or any(self.signature) or any(self.redacted))
+        kinds = (self.call is not None, bool(self.text.text), has_reasoning)
+        piece_kinds = (piece.tool_use is not None, bool(piece.text), piece.reasoning is not None)
+        return not any(kinds) or not any(piece_kinds) or any(map(and_, kinds, piece_kinds))
+
+    def end(self) -> None:
+        """Show halves of characters that stay alone."""
+        self.text.end()
+        self.thinking.end()
 
 
 class ConverseDecoder:
@@ -143,23 +190,30 @@ class ConverseDecoder:
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
         """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
-        self._blocks: dict[int, _ConverseBlock] = {}
+        self._blocks: list[_ConverseBlock] = []
         self._stop_reason: str | None = None
-        self._usage = _ConverseUsage()
+        self._counts: dict[str, int] = {}
 
-    def feed(self, data: str) -> bool:
-        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
+    def feed(self, data: str) -> Progress:
+        """Process one event. Raises ProviderError for an error event."""
         event = _read(_ConverseEvent, data)
+        if event.usage is not None:
+            highest(self._counts, event.usage.model_dump())
         if event.delta is not None and event.delta.delta is not None:
-            self._grow(self._block(event.delta.index), event.delta.delta)
+            self._grow(self._block(event.delta.index, event.delta.delta), event.delta.delta)
         elif event.start is not None and event.start.start is not None:
-            self._block(event.start.index).call = event.start.start.tool_use
+            self._start(event.start.index, event.start.start)
         elif event.stop is not None:
             self._stop_reason = event.stop.reason
         elif event.metadata is not None:
-            self._usage = event.metadata.usage or self._usage
-            return self._stop_reason is not None
-        return False
+            if event.metadata.usage is not None:
+                highest(self._counts, event.metadata.usage.model_dump())
+            return Progress.IDLE if self._stop_reason is None else Progress.LAST
+        elif event.output is not None and event.output.message is not None:
+            return self._take_whole(event, event.output.message)
+        elif not event.model_fields_set:
+            return Progress.IDLE
+        return Progress.MORE if self._stop_reason is None else Progress.FINISHED
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
@@ -167,26 +221,47 @@ class ConverseDecoder:
             raise stream_interrupted("no messageStop came")
         if self._stop_reason.startswith("malformed_"):
             raise bad_response(f"the model's reply was unreadable to Bedrock: {self._stop_reason}", retryable=True)
-        parts = [part for index in sorted(self._blocks) if (part := _part(self._blocks[index])) is not None]
-        reply = ExpertMessage(contents=tuple(parts))
-        reason = _FINISH.get(self._stop_reason, "other")
-        return Generation(reply, _usage(self._usage), finish_reason(reason, reply))
+        for block in self._blocks:
+            block.end()
+        indexes = [block.index for block in self._blocks]
+        if len(set(indexes)) == len(indexes):
+            self._blocks.sort(key=lambda block: block.index)
+        reply = ExpertMessage(contents=tuple(part for block in self._blocks if (part := _part(block)) is not None))
+        check_end(self._stop_reason, _FINISH, reply.contents, has_mark=True, wanted="no messageStop came")
+        return Generation(reply, _usage(self._counts), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
-    def _block(self, index: int) -> _ConverseBlock:
-        return self._blocks.setdefault(index, _ConverseBlock())
+    def _take_whole(self, event: _ConverseEvent, message: _Message) -> Progress:
+        for index, change in enumerate(message.content or ()):
+            self._grow(self._start(index, change), change.model_copy(update={"tool_use": None}))
+        self._stop_reason = event.stop_reason
+        return Progress.LAST
+
+    def _start(self, index: int | None, start: _Change) -> _ConverseBlock:
+        if self._blocks:
+            self._blocks[-1].end()
+        block = _ConverseBlock(len(self._blocks) if index is None else index, self._on_delta)
+        block.call = start.tool_use
+        self._blocks.append(block)
+        return block
+
+    def _block(self, index: int | None, piece: _Change) -> _ConverseBlock:
+        """Return the block of a piece. Only calls have a start."""
+        for block in reversed(self._blocks):
+            if (index is None or block.index == index) and block.takes(piece):
+                return block
+        if piece.tool_use is not None:
+            raise bad_response(f"there is a piece of block {index}, which never began", retryable=True)
+        return self._start(index, _Change())
 
     def _grow(self, block: _ConverseBlock, piece: _Change) -> None:
-        if piece.text:
-            block.text.append(piece.text)
-            self._on_delta(Delta("text", piece.text))
+        block.text.add(piece.text)
         if piece.tool_use is not None:
-            block.json.append(piece.tool_use.input)
+            block.json.append(arguments_text(piece.tool_use.input))
         if piece.reasoning is not None:
-            block.signature.append(piece.reasoning.signature)
+            whole = piece.reasoning.whole or _ReasoningText()
+            block.signature.append(piece.reasoning.signature or whole.signature)
             block.redacted.append(piece.reasoning.redacted)
-            if piece.reasoning.text:
-                block.thinking.append(piece.reasoning.text)
-                self._on_delta(Delta("reasoning", piece.reasoning.text))
+            block.thinking.add(piece.reasoning.text or whole.text)
 
 
 _EventT = TypeVar("_EventT", bound=_Failures)
@@ -207,10 +282,12 @@ class ChunkDecoder:
         """Pass each piece of text to `on_delta`."""
         self._messages = MessagesDecoder(on_delta)
 
-    def feed(self, data: str) -> bool:
-        """Process one event. Return True after the last one. Raises ProviderError for an error event."""
-        chunk = _read(_ChunkEvent, data).chunk
-        return chunk is not None and self._messages.feed(_bytes(chunk.bytes).decode("utf-8", "replace"))
+    def feed(self, data: str) -> Progress:
+        """Process one event. Raises ProviderError for an error event."""
+        event = _read(_ChunkEvent, data)
+        if event.chunk is not None:
+            return self._messages.feed(_bytes(event.chunk.bytes).decode("utf-8", "replace"))
+        return Progress.IDLE if event.model_fields_set else self._messages.feed(data)
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
@@ -225,26 +302,27 @@ def _read(kind: type[_EventT], data: str) -> _EventT:
     return event
 
 
-def _usage(usage: _ConverseUsage) -> Usage:
+def _usage(counts: Mapping[str, int]) -> Usage:
     """Convert the token counts. Bedrock's `inputTokens` exclude cached tokens; ours include them."""
-    cached, written = usage.cached or 0, usage.written or 0
-    return Usage.of(usage.sent + cached + written, usage.generated, cached=cached, cache_writes=written)
+    cached, written = counts.get("cached", 0), counts.get("written", 0)
+    sent = counts.get("sent", 0) + cached + written
+    return Usage.of(sent, counts.get("generated", 0), cached=cached, cache_writes=written)
 
 
 def _part(block: _ConverseBlock) -> ReplyPart | None:
     if block.call is not None:
-        return _call(block.call, "".join(block.json)) if not block.call.type else None
+        return _call(block.call, block.json) if not block.call.type else None
     if any(block.redacted):
         return ThinkingPart(thinking="", opaque={VENDOR: {"redacted": _join_base64(block.redacted)}})
-    signature = "".join(block.signature)
-    if block.thinking or signature:
+    signature, thinking, text = "".join(block.signature), block.thinking.text, block.text.text
+    if thinking or signature:
         opaque: JsonObject | None = {VENDOR: {"signature": signature}} if signature else None
-        return ThinkingPart(thinking="".join(block.thinking), opaque=opaque)
-    return TextPart(text="".join(block.text)) if block.text else None
+        return ThinkingPart(thinking=thinking, opaque=opaque)
+    return TextPart(text=text) if text else None
 
 
-def _call(call: _ToolUse, text: str) -> ToolCallPart:
-    args, raw_args = read_arguments(text)
+def _call(call: _ToolUse, pieces: list[str]) -> ToolCallPart:
+    args, raw_args = read_arguments(join_arguments([arguments_text(call.input), *pieces]))
     return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args)
 
 
@@ -264,15 +342,28 @@ def _bytes(text: str) -> bytes:
 #
 # Source: Smithy specification, «Amazon Event Stream»; botocore.eventstream.
 
+_LENGTHS_BYTES = 8  # a frame begins with two lengths, of which at least one byte is 0
 MEDIA_TYPE = "application/vnd.amazon.eventstream"
 
 
-async def aws_events(response: httpx.Response) -> AsyncGenerator[str]:
-    """Yield each event as a JSON object of its type and payload. Raises ProviderError for a damaged frame."""
+async def aws_events(body: AsyncIterable[bytes]) -> AsyncGenerator[str]:
+    """Yield each event as a JSON object of its type and payload. Raises ProviderError for a damaged frame.
+
+    A body that is not in this framing is read as a document, page or text.
+    """
     from botocore.eventstream import EventStreamBuffer, ParserError
 
     buffer = EventStreamBuffer()
-    async for chunk in response.aiter_bytes():
+    chunks = aiter(body)
+    first = b""
+    while len(first) < _LENGTHS_BYTES and (chunk := await anext(chunks, b"")):
+        first += chunk
+    if first and 0 not in first[:_LENGTHS_BYTES]:
+        async with aclosing(server_sent_events(_again(first, chunks))) as events:
+            async for text in events:
+                yield text
+        return
+    async for chunk in _again(first, chunks):
         buffer.add_data(chunk)
         try:
             texts = [_data_of(message) for message in buffer]
@@ -280,6 +371,12 @@ async def aws_events(response: httpx.Response) -> AsyncGenerator[str]:
             raise stream_interrupted(f"a frame is damaged: {error}") from error
         for text in texts:
             yield text
+
+
+async def _again(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    yield first
+    async for chunk in chunks:
+        yield chunk
 
 
 def _data_of(message: EventStreamMessage) -> str:

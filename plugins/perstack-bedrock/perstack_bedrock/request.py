@@ -11,7 +11,7 @@ from typing import assert_never
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.skills import ToolSpec, legal_tool_name
+from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -30,22 +30,25 @@ from perstack.ports.provider import GenerationRequest
 from perstack.support.http.messages import (
     CONTINUE,
     IMAGE_TYPES,
+    NO_OUTPUT,
+    NO_TEXT,
     PDF,
     TurnEncoder,
-    arguments_of,
     as_base64,
     blob_placeholder,
     ends_unfinished,
+    is_blank,
     is_text,
     legal_id,
     message_encoder,
     request_body,
     request_prefix,
     to_bytes,
-    tool_label,
-    tool_schema,
+    with_failed_result,
 )
 from perstack.support.http.structured_output import schema_for
+from perstack.support.http.tool_schemas import CONVERSE
+from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
 from perstack_bedrock.settings import BedrockSettings, caches, limits_and_thinking, understands_status
 
@@ -54,7 +57,7 @@ VENDOR = "bedrock"  # key of this vendor's opaque parts, which are sent to no ot
 NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
 """Text sent when tools must not be called: `toolChoice` cannot express that, and results require their tools."""
 
-_NOTHING: JsonObject = {"text": "(no text)"}
+_NOTHING: JsonObject = {"text": NO_TEXT}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
 _DOCUMENT = b'{"document":'
 _CONTINUE = b',{"role":"user","content":[{"text":"%s"}]}' % CONTINUE.encode()
@@ -64,7 +67,7 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     """Encode the body of `POST /model/MODEL/converse-stream`. `blobs` need only contain what `turns_of` lacks."""
     turns = turns_of(request, settings)
     turns.extend(request.messages, blobs)
-    has_cache = caches(request.model, settings)
+    has_cache = caches(request.model, settings) and "cachePoint" not in names_in(request.adaptations, "field")
     may_not_call = bool(request.tools) and not request.allow_tools
 
     def end(blocks: list[bytes]) -> list[bytes]:
@@ -77,9 +80,14 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
 
 def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncoder:
     """Return the Run's turns encoded so far for this model."""
-    says_status = understands_status(request.model)
-    key = (VENDOR, says_status, settings.images, settings.documents)
-    return message_encoder(request, key, TurnEncoder, lambda: _Writer(settings, says_status).blocks)
+    says_status, tools = understands_status(request.model), tools_of(request)
+    key = (VENDOR, says_status, settings.images, settings.documents, tools.key)
+    return message_encoder(request, key, TurnEncoder, lambda: _Writer(settings, tools, says_status).blocks)
+
+
+def tools_of(request: GenerationRequest) -> WireTools:
+    """Return the request's tools in this format."""
+    return wire_tools(request, CONVERSE)
 
 
 def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
@@ -100,16 +108,17 @@ def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
         schema_text = to_bytes(schema).decode()
         structure: JsonObject = {"jsonSchema": {"name": "result", "schema": schema_text}}
         head["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
-    if request.tools:
-        head["toolConfig"] = {"tools": [{"toolSpec": _tool(spec)} for spec in request.tools]}
+    tools: list[JsonValue] = [{"toolSpec": _tool(tool)} for tool in tools_of(request).listed]
+    if tools:
+        head["toolConfig"] = {"tools": tools}
     if request.instruction.strip():
         has_cache = caches(request.model, settings)
         head["system"] = [{"text": request.instruction}, *([_CACHE_POINT] if has_cache else [])]
     return {**head, "messages": []}
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    return {**tool_label(spec), "inputSchema": {"json": tool_schema(spec)}}
+def _tool(tool: WireTool) -> JsonObject:
+    return {**tool.label, "inputSchema": {"json": tool.schema}}
 
 
 def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
@@ -121,8 +130,9 @@ def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
 
 
 class _Writer:
-    def __init__(self, settings: BedrockSettings, says_status: bool) -> None:
+    def __init__(self, settings: BedrockSettings, tools: WireTools, says_status: bool) -> None:
         self._settings = settings
+        self._tools = tools
         self._says_status = says_status
         self._documents = 0
 
@@ -133,9 +143,12 @@ class _Writer:
                 # the API rejects a document without a text
                 return blocks if any("text" in block for block in blocks) else [_NOTHING, *blocks]
             case ToolMessage():
-                return [self._result(result, blobs) for result in message.contents]
+                return self._results(message.contents, blobs)
             case ExpertMessage():
-                return [block for part in message.contents if (block := _reply_block(part)) is not None]
+                tools = self._tools
+                blocks = [block for part in message.contents if (block := _reply_block(part, tools)) is not None]
+                text = blocks[-1].get("text") if blocks else None  # Claude refuses blanks at the end of a last reply
+                return [*blocks[:-1], {"text": text.rstrip()}] if isinstance(text, str) else blocks
             case _:
                 assert_never(message)
 
@@ -160,19 +173,35 @@ class _Writer:
         name = f"Document {self._documents}"
         return {"document": {"format": "pdf", "name": name, "source": {"bytes": as_base64(content)}}}
 
-    def _result(self, result: ToolResultPart, blobs: Mapping[str, bytes]) -> JsonObject:
-        contents: list[JsonValue] = [*self._contents(result.contents, blobs)]
-        block: JsonObject = {"toolUseId": legal_id(result.tool_call_id), "content": contents or [_NOTHING]}
+    def _results(self, results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> list[JsonObject]:
+        """Encode results. Models with a status refuse a failed one with media: those follow after all results."""
+        blocks: list[JsonObject] = []
+        media: list[JsonObject] = []
+        for result in results:
+            contents = self._contents(result.contents, blobs)
+            if result.is_error and self._says_status:
+                moved = [block for block in contents if "text" not in block]
+                contents = [block for block in contents if "text" in block]
+                if moved:
+                    media += [{"text": with_failed_result(result)}, *moved]
+            blocks.append(self._result(result, contents))
+        return blocks + media
+
+    def _result(self, result: ToolResultPart, contents: list[JsonObject]) -> JsonObject:
+        block: JsonObject = {
+            "toolUseId": legal_id(result.tool_call_id),
+            "content": [*contents] or [{"text": NO_OUTPUT}],
+        }
         if result.is_error and self._says_status:
             block["status"] = "error"
         return {"toolResult": block}
 
 
 def _text(text: str) -> JsonObject | None:
-    return {"text": text} if text.strip() else None
+    return None if is_blank(text) else {"text": text}
 
 
-def _reply_block(part: ReplyPart) -> JsonObject | None:
+def _reply_block(part: ReplyPart, tools: WireTools) -> JsonObject | None:
     match part:
         case TextPart():
             return _text(part.text)
@@ -180,8 +209,8 @@ def _reply_block(part: ReplyPart) -> JsonObject | None:
             return {
                 "toolUse": {
                     "toolUseId": legal_id(part.tool_call_id),
-                    "name": legal_tool_name(part.tool_name),
-                    "input": arguments_of(part),
+                    "name": tools.name(part.tool_name),
+                    "input": tools.arguments(part),
                 }
             }
         case ThinkingPart():

@@ -23,7 +23,6 @@ class PostgresStorages(StorageFactory):
     The address is one of libpq, with an optional `schema=` in its query.
     """
 
-
     def __init__(self, scheme: str) -> None:
         """Accept addresses that begin with `scheme`."""
         self.scheme = scheme

@@ -24,9 +24,10 @@ from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError, UsageError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
-from perstack.support.http.messages import is_common_media, missing_blobs
+from perstack.support.http.messages import is_common_media, missing_blobs, signed_by
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode, turns_of
+from perstack.support.http.replies import OnData, Progress
+from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, tools_of, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
 from perstack_google.request import GoogleSettings, is_sendable
@@ -123,6 +124,8 @@ ANTHROPIC_VERSION = "vertex-2023-10-16"
 class VertexProvider(HttpProvider):
     """Provider of Google's and Anthropic's models in one location of Vertex AI."""
 
+    required_fields = REQUIRED
+
     def __init__(
         self, endpoint: Endpoint, settings: VertexSettings, location: ProjectLocation, identity: Identity | None
     ) -> None:
@@ -138,7 +141,7 @@ class VertexProvider(HttpProvider):
             return await self._by_claude(request, on_delta)
         path = self._place.path_of("google", request.model, "streamGenerateContent?alt=sse")
 
-        async def post(body: bytes, on_data: Callable[[str], bool]) -> None:
+        async def post(body: bytes, on_data: OnData) -> None:
             await self._post(path, body, on_data)
 
         # Vertex AI rejects call ids as unknown fields
@@ -155,16 +158,16 @@ class VertexProvider(HttpProvider):
         decoder = MessagesDecoder(on_delta)
         path = self._place.path_of("anthropic", request.model, "streamRawPredict")
         await self._post(path, body, decoder.feed)
-        return decoder.finish()
+        return tools_of(request).restored(signed_by(decoder.finish(), request.model))
 
-    async def _post(self, path: str, body: bytes, on_data: Callable[[str], bool]) -> None:
+    async def _post(self, path: str, body: bytes, on_data: OnData) -> None:
         """Send a request with a token. A refused token is replaced once, unless it is new or the reply has begun."""
         if self._identity is None:
             return await self.post(path, body, on_data)
         token = await self._identity.token()
         has_begun = False
 
-        def take(data: str) -> bool:
+        def take(data: str) -> Progress:
             nonlocal has_begun
             has_begun = True
             return on_data(data)

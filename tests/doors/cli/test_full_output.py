@@ -28,3 +28,25 @@ def test_output_that_cannot_be_written_is_an_error_in_a_line(terminal: Terminal,
     with process:
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, "error: the output cannot be written: no space left on device\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_result_that_cannot_be_written_is_an_error_and_is_kept(terminal: Terminal) -> None:
+    terminal.project(TEAM, lead=[reply("Done.")])
+    with Path("/dev/full").open("wb") as full:
+        process = warm.perstack(
+            *("run", "lead", "q", "--provider", "scripted", "--output", "text", "--job-id", "job"),
+            cwd=terminal.workspace,
+            env=terminal.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    with process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err == (
+        "error: stdout cannot be written (no space left on device), so the result is not there; it is kept:"
+        " perstack log --job job\n"
+    )
+    assert "Done." in terminal.call("log", "--job", "job").out

@@ -244,8 +244,38 @@ def test_validate_reads_each_skill_and_shows_what_it_would_allow_itself(terminal
     assert result.code == 2
     assert "`allowed-tools: Bash` allows nothing here" in result.out
     assert "has no effect: `version`" in result.out
-    assert "`name` must be that of its folder, `bad`, not `good`" in result.out
+    assert "warning: experts.a.skills.bad" in result.out
+    assert "`name` is `good`: the folder's is used, `bad`" in result.out
     assert "`description` is missing" in result.out
+
+
+def test_what_only_a_pattern_has_found_is_skipped_with_a_warning_if_it_is_unusable(terminal: Terminal) -> None:
+    make(terminal.workspace / "skills" / "pdf")
+    for name, content in {"bad": b"# no head\n", "latin": "Gr\u00fc\u00dfe".encode("latin-1")}.items():
+        (make(terminal.workspace / "skills" / name) / "SKILL.md").write_bytes(content)
+    (make(terminal.workspace / "skills" / "odd") / "SKILL.md").write_text(
+        "---\nname: other\ndescription: Use it: when asked\n---\n"
+    )
+    terminal.project('[experts.a]\ninstruction = "x"\nagentSkills = ["skills/*"]\n', a=[reply("done")])
+    result = terminal.call("run", "a", "q", "--provider", "scripted", "--output", "text")
+    assert (result.code, result.out) == (0, "done\n")
+    for words in ("skill bad: ", "skill latin: ", "skipped, because only a pattern names it", "skill odd: "):
+        assert words in result.err
+    checked = terminal.call("validate")
+    assert checked.code == 0
+    assert "skipped, because only a pattern names it" in checked.out
+    assert "`description` at line 3 is no plain YAML and is read as text" in checked.out
+    assert terminal.call("install").code == 0
+
+
+def test_a_named_skill_that_is_unusable_is_an_error_for_its_expert_alone(terminal: Terminal) -> None:
+    (make(terminal.workspace / "bad") / "SKILL.md").write_text("# no head\n")
+    toml = '[experts.a]\ninstruction = "x"\nagentSkills = ["bad"]\n[experts.b]\ninstruction = "y"\n'
+    terminal.project(toml, a=[reply("done")], b=[reply("done")])
+    refused = terminal.call("run", "a", "q", "--provider", "scripted", "--output", "text")
+    assert refused.code == 2
+    assert "bad/SKILL.md: must begin with a line `---`" in refused.err
+    assert terminal.call("run", "b", "q", "--provider", "scripted", "--output", "text").out == "done\n"
 
 
 def test_a_folder_that_comes_to_match_a_pattern_makes_the_definition_another(tmp_path: Path) -> None:

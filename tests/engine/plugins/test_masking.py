@@ -167,7 +167,7 @@ def test_a_long_result_is_masked_in_what_is_shown_and_in_what_is_kept(bench: Ben
     kept = json.loads(results(seen)[0])
     assert "token: [secret:" in kept["output"]
     again = ScriptedProvider(
-        [text(""), text(""), tool("readTextFile", {"path": kept["outputFile"], "from": 500, "to": 502}), text("ok")]
+        [text("."), text("."), tool("readTextFile", {"path": kept["outputFile"], "from": 500, "to": 502}), text("ok")]
     )
     wait_for(hosted(bench, again).continue_job("a", "q", job_id="job", on_event=seen))
     assert "API_KEY=[secret:" in results(seen)[-1]
@@ -385,7 +385,7 @@ def test_a_continued_run_of_the_same_process_uses_placeholders_and_another_conti
     wait_for(host.run("a", "q", job_id="job"))
     wait_for(host.continue_job("a", "q", job_id="job"))
     assert (bench.workspace / "same").read_text() == VALUE
-    seen, more = Seen(), [text(""), text("")]
+    seen, more = Seen(), [text("."), text(".")]
     another = hosted(bench, [*first, *more, read("two"), write("other", "[secret:1]"), text("ok")])
     wait_for(another.continue_job("a", "q", job_id="job", on_event=seen))
     assert "password: [secret:2]" in results(seen)[0]

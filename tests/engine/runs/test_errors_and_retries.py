@@ -81,12 +81,17 @@ def test_retry_after_is_waited_in_full_and_backoff_grows_with_jitter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "name", "words"),
-    [("length", "OutputLimit", "maxTokens"), ("refusal", "Refusal", "the model declined to answer: I will not.")],
+    ("said", "reason", "name", "words"),
+    [
+        ("", "length", "OutputLimit", "maxTokens"),
+        ("I will not.", "refusal", "Refusal", "the model declined to answer: I will not."),
+    ],
 )
-def test_a_reply_that_was_cut_or_refused_is_no_completion(bench: Bench, reason: str, name: str, words: str) -> None:
+def test_a_reply_that_was_cut_or_refused_is_no_completion(
+    bench: Bench, said: str, reason: str, name: str, words: str
+) -> None:
     seen = Seen()
-    script = [tool("think", {"thought": "x"}), turn(text="I will not.", finish_reason=reason, usage=(5, 2))]
+    script = [tool("think", {"thought": "x"}), turn(text=said, finish_reason=reason, usage=(5, 2))]
     job = wait_for(bench.host(script, expert("a")).run("a", "q", on_event=seen))
     assert (job.status, job.text, job.total_steps) == ("stoppedByError", None, 2)
     error = seen.of("errorRun")[0].error

@@ -236,3 +236,13 @@ def test_programs_may_read_what_they_could_read_where_it_was() -> None:
     assert relocate_policy(there, (beside, inside, other)) == there
     assert relocate_policy(None, (beside,)) is None
     assert relocate_policy(policy, ()) == policy
+
+
+def test_a_skill_that_was_skipped_is_no_part_of_a_queued_job(tmp_path: Path) -> None:
+    here = Machine(tmp_path, "here", '[experts.lead]\ninstruction = "[[lead]]"\nagentSkills = ["skills/*"]\n')
+    there = Machine(tmp_path, "there")
+    make(here.folder / "skills" / "csv")
+    (make(here.folder / "skills" / "bad") / "SKILL.md").write_text("# no head\n")
+    wait_for(here.host([]).submit("lead", "go", job_id="job"))
+    job = wait_for(there.host({"[[lead]]": [load("csv"), text("led")]}).jobs.server.serve("job", worker="w"))
+    assert (job.status, job.text) == ("completed", "led")

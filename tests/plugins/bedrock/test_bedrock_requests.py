@@ -191,4 +191,4 @@ def test_ids_of_another_vendor_are_the_same_in_call_and_result(call_id: str) -> 
     use, back = body["messages"][1]["content"][0]["toolUse"], body["messages"][2]["content"][0]["toolResult"]
     assert use["toolUseId"] == back["toolUseId"]
     assert len(use["toolUseId"]) <= 64
-    assert back["content"] == [{"text": "(no text)"}]
+    assert back["content"] == [{"text": "(no output)"}]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from provider_suite import error_of, request_of, using
-from wire import KEY, Said
+from provider_suite import climb, error_of, request_of
+from wire import KEY
 from wire_google import GOOGLE
 
 from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart, UserMessage
-from perstack.ports.provider import Provider
 from perstack.testing.fake_endpoint import PreparedReply
 from perstack_google.plugin import perstack_providers
 from perstack_google.provider import endpoint_of, path_of
@@ -27,12 +27,11 @@ def test_signatures_that_are_refused_are_left_out() -> None:
     message = UserMessage(contents=(TextPart(text="hi"),))
     request = request_of(GOOGLE, message, ExpertMessage(contents=(call,)), message)
 
-    async def act(provider: Provider) -> None:
-        assert (await provider.generate(request, lambda delta: None)).reply.text == "Hello"
+    def rule(body: Any) -> str | None:
+        return "Corrupted thought signature." if "c2ln" in json.dumps(body) else None
 
-    refused = GOOGLE.error_reply(400, "Corrupted thought signature.")
-    asked = using(GOOGLE, refused, GOOGLE.reply(Said("Hello")), act=act).asked
-    sent = [json.loads(one.body)["contents"][1]["parts"][0]["thoughtSignature"] for one in asked]
+    bodies = climb(GOOGLE, rule, request)[2]
+    sent = [body["contents"][1]["parts"][0]["thoughtSignature"] for body in bodies]
     assert sent == ["c2ln", UNSIGNED]
 
 

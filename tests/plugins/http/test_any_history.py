@@ -45,6 +45,7 @@ from perstack_google.request import GoogleSettings
 from perstack_google.request import encode as encode_google
 from perstack_openai.chat_completions import encode_chat
 from perstack_openai.dialect import Dialect
+from perstack_openai.profiles import PLAIN
 from perstack_openai.responses_api import encode_responses
 
 KINDS = ("image/png", "image/gif", "application/pdf", "text/plain", "audio/mpeg")
@@ -59,6 +60,7 @@ SIGNED: tuple[dict[str, Any] | None, ...] = (
     {"bedrock": {"signature": "sig=="}},
     {"bedrock": {"redacted": "AAEC"}},
 )
+_ROLE, _USER = b'{"role":"assistant"', b'{"role":"user"'
 MARKS = (b',{"cachePoint":{"type":"default"}}', b',"cache_control":{"type":"ephemeral"}')
 
 
@@ -71,6 +73,8 @@ class Codec:
     encode: Callable[[GenerationRequest, Mapping[str, bytes]], bytes]
     check: Callable[[Any], None]
     """Fails if the vendor's own types do not take a body as it is."""
+    joins_users: bool = False
+    """Whether the latest message of the user may be continued by the next."""
 
     def __str__(self) -> str:
         return self.name
@@ -111,7 +115,7 @@ def _as_bytes(value: Any) -> Any:
     return [_as_bytes(one) for one in value] if isinstance(value, list) else value
 
 
-COMPATIBLE = Dialect(is_openai=False, takes_documents=False, takes_images=False)
+COMPATIBLE = Dialect(profile=PLAIN, takes_documents=False, takes_images=False)
 CODECS = (
     Codec(
         "Messages",
@@ -136,6 +140,7 @@ CODECS = (
         "any",
         lambda request, blobs: encode_chat(request, COMPATIBLE, blobs),
         _checker_of(CompletionCreateParamsStreaming),
+        joins_users=True,
     ),
     Codec(
         "generateContent",
@@ -214,6 +219,8 @@ def test_any_history_makes_requests_that_the_vendors_types_take_and_that_only_gr
         codec.check(json.loads(body))
         assert _unmarked(body).startswith(before)
         before = _unmarked(body).rstrip(b"]}")
+        if codec.joins_users and before.rfind(_USER) > before.rfind(_ROLE):
+            before = before[: before.rfind(_USER)]
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from hosts import wait_for
-from provider_suite import CAPABILITIES, WIRES, host_in
+from provider_capabilities import pdf
+from provider_suite import WIRES, host_in
 from wire import Said, Wire
 
 from perstack.errors import UsageError
@@ -87,13 +88,13 @@ def test_what_is_not_sent_as_it_is_is_refused_and_names_the_model(wire: Wire, ki
     if wire.provider("http://localhost:1").takes(wire.model, kind):
         (asked,) = sent(wire, tmp_path, given)
         assert given.data in set(bytes_in(asked))
-        assert kind != "application/pdf" or CAPABILITIES["PDFs in a query"](wire) == "yes"
+        assert kind != "application/pdf" or pdf(wire) == "yes"
         return
     words = f"given cannot be attached: the model {wire.model} of provider {wire.factory.name} takes no {kind}"
     with pytest.raises(UsageError, match=re.escape(words)):
         sent(wire, tmp_path, given)
     assert kind in ("image/gif", "application/pdf")
-    assert kind != "application/pdf" or CAPABILITIES["PDFs in a query"](wire) == "as a line of text"
+    assert kind != "application/pdf" or pdf(wire) == "as a line of text"
 
 
 @every_wire

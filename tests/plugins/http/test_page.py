@@ -9,7 +9,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import media_limits_page
 import pytest
+from profiles_page import printed, table
 
 import perstack_anthropic.provider
 import perstack_bedrock
@@ -40,6 +42,7 @@ from perstack_openai.chat_completions import encode_chat
 from perstack_openai.dialect import Dialect
 from perstack_openai.endpoints import AzureSettings, CompatibleSettings, OpenAISettings
 from perstack_openai.plugin import FACTORIES as OPENAI
+from perstack_openai.profiles import PLAIN, PROFILES, profile_named
 from perstack_openai.responses_api import encode_responses
 from perstack_vertex.plugin import FACTORY as VERTEX
 from perstack_vertex.provider import VertexSettings
@@ -78,7 +81,7 @@ def test_the_settings_are_those_of_the_models() -> None:
     assert _keys("`amazon-bedrock` besides:") == _aliases(BedrockSettings) - common
     assert _keys("`google-vertex` besides:") == _aliases(VertexSettings) - common
     compatible = _aliases(CompatibleSettings)
-    assert _keys("`deepseek` and `ollama` besides:") == compatible - common
+    assert _keys("[compatible endpoint](#compatible-endpoints) besides:") == compatible - common
     assert _keys("\n`openai` besides:") == _aliases(OpenAISettings) - compatible
     assert _keys("\n`azure-openai` besides:") == _aliases(AzureSettings) - compatible
 
@@ -100,8 +103,19 @@ def test_the_variables_are_those_that_are_read() -> None:
         perstack_vertex,
     )
     source = "".join(map(inspect.getsource, readers))
-    vendors = "ANTHROPIC|AWS|AZURE|CLOUD|CLOUDSDK|DEEPSEEK|GCLOUD|GEMINI|GOOGLE|NO_GCE|OLLAMA|OPENAI"
-    assert _keys("## Environment") == set(re.findall(rf'"((?:{vendors})_[A-Z0-9_]+)"', source))
+    vendors = "ANTHROPIC|AWS|AZURE|CLOUD|CLOUDSDK|GCLOUD|GEMINI|GOOGLE|NO_GCE|OPENAI"
+    read = set(re.findall(rf'"((?:{vendors})_[A-Z0-9_]+)"', source))
+    of_profiles = {name for profile in PROFILES for name in (*profile.keys, *profile.address_variables)}
+    assert _keys("## Environment") - of_profiles == read - of_profiles
+    assert of_profiles == {name for row in _rows("<!-- profiles -->") for name in re.findall("`(.+?)`", row[2])}
+
+
+def test_the_table_of_compatible_endpoints_is_the_one_that_the_rows_make() -> None:
+    assert printed() == table(), "write it again: make matrix"
+
+
+def test_the_table_of_limits_for_images_and_documents_is_the_one_that_the_rows_make() -> None:
+    assert media_limits_page.printed() == media_limits_page.table(), "write it again: make matrix"
 
 
 PERSTACK = {
@@ -140,9 +154,11 @@ def test_the_settings_and_variables_of_the_original_are_taken(name: str) -> None
 
 
 def test_the_models_and_keys_are_those_of_the_factories() -> None:
-    in_order = sorted(FACTORIES, key=lambda factory: factory.priority)
-    assert [row[0].strip("`") for row in _rows("# Providers over HTTP")] == [factory.name for factory in in_order]
-    for factory in FACTORIES:
+    named = [row[0].strip("`") for row in _rows("# Providers over HTTP")]
+    in_order = [factory for factory in sorted(FACTORIES, key=lambda factory: factory.priority) if factory.name in named]
+    assert named == [factory.name for factory in in_order]
+    assert {factory.name for factory in FACTORIES} - {*named} <= {profile.name for profile in PROFILES}
+    for factory in in_order:
         (row,) = [row for row in _rows("# Providers over HTTP") if row[0] == f"`{factory.name}`"]
         assert row[3].startswith("none" if factory.default_model is None else f"`{factory.default_model}`")
         assert row[2] == "none" or all(key in factory.how_to_configure for key in re.findall("`(.+?)`", row[2]))
@@ -173,10 +189,10 @@ def test_each_budget_is_sent_as_the_table_says(row: list[str]) -> None:
     budget, tokens, effort, openai_effort, deepseek_effort, ollama_effort = (cell.strip("`") for cell in row)
     older = json.loads(encode(_request("claude-opus-4-6", budget), AnthropicSettings(), {}))
     newer = json.loads(encode(_request("claude-sonnet-5", budget), AnthropicSettings(), {}))
-    compatible = json.loads(encode_chat(_request("any", budget), Dialect(is_openai=False), {}))
+    compatible = json.loads(encode_chat(_request("any", budget), Dialect(profile=PLAIN), {}))
     responses = json.loads(encode_responses(_request("any", budget), Dialect(), {}))
-    deepseek = json.loads(encode_chat(_request("any", budget), Dialect(is_openai=False, vendor="deepseek"), {}))
-    ollama = json.loads(encode_chat(_request("any", budget), Dialect(is_openai=False, vendor="ollama"), {}))
+    deepseek = json.loads(encode_chat(_request("any", budget), Dialect(profile=profile_named("deepseek")), {}))
+    ollama = json.loads(encode_chat(_request("any", budget), Dialect(profile=profile_named("ollama")), {}))
     assert compatible["reasoning_effort"] == responses["reasoning"]["effort"] == openai_effort
     assert deepseek["thinking"]["type"] == ("disabled" if deepseek_effort == "thinking disabled" else "enabled")
     assert deepseek.get("reasoning_effort", "thinking disabled") == deepseek_effort

@@ -8,6 +8,7 @@ from perstack.ports.provider import GenerationRequest
 from perstack.support.http.structured_output import portable_schema, requires_all
 from perstack_anthropic.messages_api import takes_schemas
 from perstack_openai.dialect import Dialect
+from perstack_openai.profiles import PLAIN
 
 
 def of(**properties):
@@ -99,8 +100,8 @@ def test_claude_takes_a_schema_from_4_5_on(model, takes):
 def test_openais_own_models_are_sent_a_schema_by_their_names_and_others_by_the_setting_alone(model, takes):
     request = GenerationRequest(model, "", (), (), blobs=nothing, output=of(a={"type": "string"}))
     assert (Dialect().schema_format(request) is not None) is takes
-    assert Dialect(is_openai=False).schema_format(request) is None
-    assert Dialect(is_openai=False, structured_output=True).schema_format(request)["strict"] is True
+    assert Dialect(profile=PLAIN).schema_format(request) is None
+    assert Dialect(profile=PLAIN, structured_output=True).schema_format(request)["strict"] is True
     assert Dialect(structured_output=False).schema_format(request) is None
 
 

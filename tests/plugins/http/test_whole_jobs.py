@@ -13,7 +13,9 @@ import pytest
 import tomli_w
 from hosts import Seen
 from pages import rows
-from provider_suite import PAGE, WIRES, host_in
+from pictures import picture
+from provider_matrix import PAGE
+from provider_suite import WIRES, host_in
 from terminal import Terminal
 from wire import KEY, Said, Wire
 from wire_anthropic import ANTHROPIC
@@ -26,7 +28,8 @@ from perstack.core.jobs.job import Job
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
 SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "misbehaving.py"
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
+PNG = picture()
+PNG_OF_SERVER = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PDF = b"%PDF-1.7\n" + bytes(64)
 DONE = Said("Done.")
 
@@ -142,7 +145,8 @@ def test_files_that_an_mcp_server_returns_reach_the_model(wire: Wire, terminal: 
 
     sent = asyncio.run(scenario())
     files = ("Images that a tool returns", "PDFs that a tool returns")
-    assert sent.count(b64encode(b"bytes").decode()) == sum(_is_shown(wire, row) for row in files)
+    media = (PNG_OF_SERVER, b64encode(b"%PDF-bytes").decode())
+    assert [data in sent for data in media] == [_is_shown(wire, row) for row in files]
     assert "audio/wav, 5 bytes" in sent, "which no vendor is sent"
 
 

@@ -156,12 +156,13 @@ def test_what_is_no_answer_to_anything_is_passed_over(bed: Bed) -> None:
         async with bed.session(bed.misbehaving(timeout=CONNECT)) as session:
             await session.tools()
             here = words(await bed.call(session, "babble"))
-            told = await _error(bed, session, "garbled")
-            return here, told, words(await bed.call(session, "echo"))
+            garbled = await bed.call(session, "garbled")
+            assert garbled.is_error, "a word that is no plain no says that it failed"
+            return here, words(garbled), words(await bed.call(session, "echo"))
 
     here, told, after = wait_for(run())
     assert (here, after) == ("here", "here")
-    assert told.startswith("garbled: the server's answer is not as it should be")
+    assert told == '{"type": "hologram"}'
     assert "(stdout, not a message) not a message" in bed.shown
 
 
@@ -243,16 +244,17 @@ def test_cancelling_a_call_reaches_the_server(bed: Bed) -> None:
     assert any(line.startswith("cancelled") for line in bed.shown)
 
 
-def test_a_result_that_breaks_the_tools_own_output_schema_is_an_error(bed: Bed) -> None:
+def test_a_result_that_breaks_the_tools_own_output_schema_counts_and_is_shown(bed: Bed) -> None:
     async def run() -> str:
         async with bed.session(bed.misbehaving(timeout=CONNECT)) as session:
             await session.tools()
-            return await _error(bed, session, "structured")
+            return words(await bed.call(session, "structured"))
 
-    assert wait_for(run()) == (
-        "structured: the server's structured output breaks the tool's own output schema at n: 'not a number' is not of"
-        " type 'integer'"
-    )
+    assert wait_for(run()) == '{}{"n": "not a number"}'
+    assert (
+        "(structured: the structured output breaks the tool's own output schema at n: 'not a number' is not of type"
+        " 'integer')"
+    ) in bed.shown
 
 
 @pytest.mark.parametrize("fault", ["deaf", "has-children"])

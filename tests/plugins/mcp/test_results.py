@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from base64 import b64decode
 
 import pytest
 from hosts import wait_for
@@ -11,6 +12,8 @@ from mcp_bed import Bed, blob_parts, words
 
 from perstack.core.runs.messages import BlobPart, TextPart
 from perstack.ports.skill import ToolResult
+
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
 
 async def _answer(bed: Bed, name: str) -> ToolResult:
@@ -33,7 +36,7 @@ def test_every_kind_of_content_becomes_text_or_a_blob(bed: Bed) -> None:
         '{"n": 1}',
     ]
     blobs = [part for part in parts if isinstance(part, BlobPart)]
-    assert [bed.blobs.kept[blob.sha256] for blob in blobs] == [b"bytes"] * 3
+    assert [bed.blobs.kept[blob.sha256] for blob in blobs] == [PNG, b"bytes", b"%PDF-bytes"]
     assert blobs[-1].name == "file:///b"
 
 

@@ -119,6 +119,7 @@ def test_a_servers_session_knows_its_connection_and_that_has_an_exit_stack() -> 
     [
         ("mcp.client._transport", "ReadStream"),
         ("mcp.client._transport", "TransportStreams"),
+        ("mcp.client._transport", "WriteStream"),
         ("httpx2._client", "UseClientDefault"),
         ("httpx2._types", "AuthTypes"),
     ],

@@ -14,6 +14,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 from wire import decoded
 
+from perstack.core.runs.adaptations import Adaptation
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -28,9 +29,10 @@ from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.chat_completions import ChatDecoder, encode_chat
 from perstack_openai.dialect import Dialect
+from perstack_openai.profiles import PLAIN
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
-COMPATIBLE = Dialect(is_openai=False, takes_documents=False)
+COMPATIBLE = Dialect(profile=PLAIN, takes_documents=False)
 
 
 def _request(*messages: Message, model: str = "gpt-5-mini", **rest: Any) -> GenerationRequest:
@@ -131,7 +133,7 @@ def test_what_a_tool_message_cannot_hold_follows_all_results_of_the_turn() -> No
 
 
 def test_a_server_that_takes_no_images_or_documents_gets_text_in_their_place() -> None:
-    dialect = Dialect(is_openai=False, takes_images=False, takes_documents=False)
+    dialect = Dialect(profile=PLAIN, takes_images=False, takes_documents=False)
     content = _body(_request(UserMessage(contents=(IMAGE, DOCUMENT))), dialect, BLOBS)["messages"][1]["content"]
     assert "[image/png, 3 bytes: this model cannot" in content
     assert "[a.pdf, application/pdf, 3 bytes" in content
@@ -330,7 +332,8 @@ def test_arguments_may_come_as_an_object() -> None:
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_by_either_name_becomes_thinking(field: str) -> None:
     generation = _fed(_chunk({field: "Hm"}), _chunk({field: "m."}), _chunk({"content": "Yes."}, "stop"))
-    assert generation.reply.contents == (ThinkingPart(thinking="Hmm."), TextPart(text="Yes."))
+    kept = {"openai": {"model": "", "_text": [field]}}
+    assert generation.reply.contents == (ThinkingPart(thinking="Hmm.", opaque=kept), TextPart(text="Yes."))
 
 
 def test_missing_usage_is_no_usage() -> None:
@@ -405,3 +408,35 @@ def test_other_choices_and_unknown_chunks_are_passed_over() -> None:
         {"choices": [other]}, {"object": "ping"}, _chunk({"content": [{"type": "text", "text": "yes"}]}, "stop")
     )
     assert generation.reply.text == "yes"
+
+
+# --- forms that servers refuse ---------------------------------------------------------------------------------------
+
+
+def test_the_content_of_calls_is_plainer_with_each_refusal_until_it_is_a_text() -> None:
+    history = (user("hi"), ExpertMessage(contents=(call("a"),)), ToolMessage(contents=(result("a"),)))
+    refused: list[Adaptation] = []
+    found: list[object] = []
+    for form in ("empty content", "absent content", "null content", ""):
+        request = _request(*history, adaptations=tuple(refused))
+        found.append(json.loads(encode_chat(request, COMPATIBLE, {}))["messages"][2].get("content", "absent"))
+        refused.append(Adaptation(part="field", form="plain", name=form))
+    assert found == ["", "absent", None, "(no text)"]
+
+
+def test_messages_of_the_user_in_a_row_are_one_where_roles_must_alternate() -> None:
+    history = (user("one"), ExpertMessage(), user("two"), UserMessage(contents=(TextPart(text="see"), IMAGE)))
+    joined = _body(_request(*history), COMPATIBLE, BLOBS)["messages"][1:]
+    assert [part.get("text", part["type"]) for part in joined[0]["content"]] == ["one\n\ntwo", "see", "image_url"]
+    assert len(joined) == 1
+    assert len(_body(_request(*history), blobs=BLOBS)["messages"]) == 4
+
+
+def test_a_limit_is_sent_by_its_other_name_after_a_refusal_and_not_at_all_after_two() -> None:
+    first = Adaptation(part="field", form="plain", name="max_completion_tokens")
+    second = Adaptation(part="field", form="omitted", name="max_tokens")
+    sent = [
+        {"max_tokens", "max_completion_tokens"} & _body(_request(max_tokens=9, adaptations=known)).keys()
+        for known in ((), (first,), (first, second))
+    ]
+    assert sent == [{"max_completion_tokens"}, {"max_tokens"}, set()]

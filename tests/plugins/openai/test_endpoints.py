@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from provider_suite import body_of, request_of, using
-from wire import KEY, Said
+from provider_suite import body_of, climb, request_of
+from wire import KEY
 from wire_openai import COMPATIBLE, DEEPSEEK, OPENAI
 
 from perstack.core.runs.messages import (
@@ -21,10 +21,10 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.errors import DefinitionError, MissingCredential, UsageError
-from perstack.ports.provider import Provider, ProviderConfig
-from perstack.testing.fake_endpoint import PreparedReply
+from perstack.ports.provider import Generation, ProviderConfig
 from perstack_openai.endpoints import OpenAIConnection, is_openai
 from perstack_openai.plugin import FACTORIES
+from perstack_openai.profiles import PROFILES
 
 ENV = dict.fromkeys(("OPENAI_API_KEY", "DEEPSEEK_API_KEY", "AZURE_API_KEY", "OLLAMA_API_KEY"), KEY)
 QUERY = UserMessage(contents=(TextPart(text="hi"),))
@@ -100,18 +100,11 @@ def test_encrypted_reasoning_that_is_refused_is_left_out(words: str, asks_for_re
     ours = {"openai": {"id": "rs_1", "summary": [], "encrypted_content": "gAAA="}}
     reply = ExpertMessage(contents=(ThinkingPart(thinking="", opaque=ours), TextPart(text="Done.")))
     request = request_of(OPENAI, QUERY, reply, QUERY, reasoning_budget="low")
-    refused = PreparedReply((json.dumps({"error": {"message": words}}).encode(),), status=400)
-
-    async def act(provider: Provider) -> None:
-        again = await provider.generate(request, lambda delta: None)
-        assert isinstance(again.reply.contents[0], ThinkingPart)
-        assert "openai" in (again.reply.contents[0].opaque or {})
-
-    endpoint = using(OPENAI, refused, OPENAI.reply(Said("Yes.", thinking="Hm.")), act=act)
-    first, second = (json.loads(asked.body) for asked in endpoint.asked)
+    again, _, (first, second) = climb(OPENAI, lambda body: words if "gAAA=" in json.dumps(body) else None, request)
+    assert isinstance(again, Generation)
     assert [item["type"] for item in first["input"]] == ["message", "reasoning", "message", "message"]
     assert [item["type"] for item in second["input"]] == ["message", "message", "message"]
-    assert (("include" in second), ("reasoning" in second)) == (asks_for_reasoning, asks_for_reasoning)
+    assert (("include" in second), ("reasoning" in second)) == (asks_for_reasoning, True)
 
 
 def test_deepseek_gets_the_reasoning_of_every_reply_back_for_it_refuses_calls_without() -> None:
@@ -256,9 +249,7 @@ def test_an_endpoint_is_chosen_only_if_the_environment_says_all_it_needs(env: di
 
 def test_the_endpoints_are_tried_in_the_order_of_their_priorities() -> None:
     assert FACTORIES[0].default_model == "gpt-5-mini"
-    assert [(factory.name, factory.priority) for factory in FACTORIES] == [
-        ("openai", 20),
-        ("deepseek", 40),
-        ("azure-openai", 50),
-        ("ollama", 90),
-    ]
+    order = [factory.name for factory in sorted(FACTORIES, key=lambda factory: factory.priority)]
+    assert order == [profile.name for profile in PROFILES]
+    assert order[:4] == ["openai", "deepseek", "azure-openai", "openrouter"]
+    assert len({factory.priority for factory in FACTORIES}) == len(FACTORIES)

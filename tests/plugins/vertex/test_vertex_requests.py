@@ -15,7 +15,7 @@ from google.genai import types
 from google.oauth2.credentials import Credentials
 from provider_suite import body_of, request_of, using
 from pydantic import TypeAdapter
-from wire import Said, Wire
+from wire import Said, Wire, as_data
 from wire_anthropic import data_of
 from wire_vertex import PLACE, VERTEX, VERTEX_CLAUDE
 
@@ -80,7 +80,7 @@ def test_claude_is_sent_what_anthropics_own_client_sends() -> None:
     assert plain(TypeAdapter[Any](MessageCreateParamsStreaming).validate_python(asked)) == asked
 
     async def by_sdk() -> ReceivedRequest:
-        data = data_of(SAID)
+        data = [as_data(document) for document in data_of(SAID)]
         reply = PreparedReply(events(*data, names=[json.loads(one)["type"] for one in data]))
         async with asyncio.timeout(30), FakeEndpoint(reply) as endpoint:
             client = anthropic.AsyncAnthropicVertex(

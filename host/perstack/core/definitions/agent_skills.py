@@ -1,11 +1,14 @@
 """Agent Skills in their public format: folders with a SKILL.md, whose front matter is YAML and whose body is Markdown.
 
-The rules follow the format's specification and its validator. Unknown keys are ignored and reported, because other
-programs have keys of their own. Any other problem makes the skill unusable.
+Public skills are written for programs that are tolerant, so only what leaves nothing to use makes a skill unusable: no
+front matter, no description, other bytes than UTF-8. Everything else is read as well as it can be and reported: a key
+that the YAML parser refuses is read by itself, as text; what is too long is shortened; what has the wrong type is made
+text or ignored. The name is always that of the folder.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -119,6 +122,66 @@ class _Reading:
         return entries
 
 
+# A front matter that is no plain YAML is read key by key, so that one of them does not cost the others.
+
+_KEY_LINE = re.compile(r"([A-Za-z_][\w.-]*)[ \t]*:(?:[ \t]+(.*))?$")
+_BLOCK_SIGN = re.compile(r"[|>][+-]?\d?[+-]?(?: +#.*)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyLines:
+    """A key at the top of a front matter, with the lines of its value."""
+
+    key: str
+    line: int
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The value as a text, without quotes and signs of a block."""
+        first = _KEY_LINE.match(self.lines[0])
+        start = (first[2] or "").strip() if first is not None else ""
+        rest = [line.strip() for line in self.lines[1:]]
+        words = " ".join(part for part in ("" if _BLOCK_SIGN.match(start) else start, *rest) if part)
+        is_quoted = len(words) > 1 and words[0] == words[-1] and words[0] in "'\""
+        return words[1:-1] if is_quoted else words
+
+
+def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tuple[str, ...]]:
+    """Return the table in a text that is no plain YAML, key by key, and what was read other than YAML would read it.
+
+    A value that cannot be read by itself becomes text. Of a key that is there twice, the last counts.
+    """
+    table: dict[str, Value] = {}
+    repairs: list[str] = []
+    for block in _blocks(text, first_line):
+        name = block.key[:_MAX_NAME_CHARS]
+        if block.key in table:
+            repairs.append(f"has `{name}` twice: the one at line {block.line} counts")
+        try:
+            table[block.key] = read_table("\n".join(block.lines), block.line)[block.key]
+        except (NotPlain, KeyError):
+            table[block.key] = block.text
+            repairs.append(f"`{name}` at line {block.line} is no plain YAML and is read as text: put it in quotes")
+    return table, tuple(repairs)
+
+
+def _blocks(text: str, first_line: int) -> Iterator[_KeyLines]:
+    key, start = "", 0
+    lines: list[str] = []
+    for number, line in enumerate(text.split("\n")[:_MAX_YAML_VALUES], start=first_line):
+        match = _KEY_LINE.match(line.rstrip())
+        if match is None:
+            if key and not line.startswith("#"):
+                lines.append(line.rstrip())
+            continue
+        if key:
+            yield _KeyLines(key, start, tuple(lines))
+        key, start, lines = match[1], number, [line.rstrip()]
+    if key:
+        yield _KeyLines(key, start, tuple(lines))
+
+
 SKILL_FILE = "SKILL.md"
 
 MAX_HEAD_BYTES = 16 << 10  # maximum bytes of the front matter
@@ -144,6 +207,7 @@ class SkillHead:
     metadata: Mapping[str, str] | None = None
     allowed_tools: tuple[str, ...] = ()  # text for display only: it grants nothing
     ignored: tuple[str, ...] = ()  # keys that the format does not define
+    repairs: tuple[str, ...] = ()  # what was read other than it is written, as phrases that follow the file's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +232,7 @@ def is_part_of_skill(name: str) -> bool:
 
 def divided(text: str) -> tuple[str, str]:
     """Split a SKILL.md into its YAML front matter and its body. Raises NotASkill."""
-    lines = text.removeprefix("\ufeff").split("\n")
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").lstrip("\n").split("\n")
     if lines[0].rstrip() != _FENCE:
         raise NotASkill(f"must begin with a line `{_FENCE}` and YAML below it")
     for number, line in enumerate(lines[1:], start=1):
@@ -183,22 +247,29 @@ def divided(text: str) -> tuple[str, str]:
 
 
 def read_head(head: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
-    """Return the front matter's entries and all problems found in them, for a skill in a folder of this name."""
+    """Return the entries of a front matter, and the problems that make it unusable; `folder`: the folder's name."""
+    repairs: list[str] = []
     try:
         table = read_table(head, first_line=2)
     except NotPlain as error:
-        return SkillHead(), (str(error),)
-    problems: list[str] = []
+        table, found = read_keys(head, first_line=2)
+        if not table:
+            return SkillHead(), (str(error),)
+        repairs += found
+    description = _text(table, "description", _MAX_DESCRIPTION_CHARS, repairs)
     skill_head = SkillHead(
-        name=_name(table, folder, problems),
-        description=_text(table, "description", _MAX_DESCRIPTION_CHARS, problems, is_required=True),
-        license=_text(table, "license", MAX_HEAD_BYTES, problems),
-        compatibility=_text(table, "compatibility", _MAX_COMPATIBILITY_CHARS, problems),
-        metadata=_metadata(table, problems),
-        allowed_tools=_allowed_tools(table, problems),
+        name=_name(table, folder, repairs),
+        description=description,
+        license=_text(table, "license", MAX_HEAD_BYTES, repairs),
+        compatibility=_text(table, "compatibility", _MAX_COMPATIBILITY_CHARS, repairs),
+        metadata=_metadata(table, repairs),
+        allowed_tools=_allowed_tools(table, repairs),
         ignored=tuple(key for key in table if key not in _KEYS),
+        repairs=tuple(dict.fromkeys(repairs)),
     )
-    return skill_head, tuple(problems)
+    if description:
+        return skill_head, ()
+    return skill_head, ("`description` must not be empty" if "description" in table else "`description` is missing",)
 
 
 def wrong_skill_name(name: str) -> str | None:
@@ -217,58 +288,65 @@ def wrong_skill_name(name: str) -> str | None:
     return None
 
 
-def _name(table: Mapping[str, Value], folder: str, problems: list[str]) -> str:
-    name = unicodedata.normalize("NFKC", _text(table, "name", MAX_HEAD_BYTES, problems, is_required=True))
-    problem = wrong_skill_name(name) if name else None
-    if problem is None and name and name != unicodedata.normalize("NFKC", folder):
-        problem = f"must be that of its folder, `{folder}`, not `{name}`"
-    if problem is not None:
-        problems.append(f"`name` {problem}")
-    return name
+def legal_skill_name(folder: str) -> str:
+    """Return the nearest legal name for a folder, such as `my-skill` for `My_Skill`; empty if there is none."""
+    plain = unicodedata.normalize("NFKC", folder).lower()
+    words = "".join(char if char.isalnum() else "-" for char in plain)
+    return re.sub(r"-+", "-", words).strip("-")[:_MAX_NAME_CHARS].strip("-")
 
 
-def _text(
-    table: Mapping[str, Value], key: str, max_chars: int, problems: list[str], *, is_required: bool = False
-) -> str:
-    value = table.get(key)
-    if value is None:
-        if is_required:
-            problems.append(f"`{key}` is missing")
-        return ""
+def _name(table: Mapping[str, Value], folder: str, repairs: list[str]) -> str:
+    """Return the folder's name, under which the skill is known; the one in the file may only differ."""
+    of_folder = unicodedata.normalize("NFKC", folder)
+    if "name" not in table:
+        repairs.append(f"`name` is missing: the folder's is used, `{of_folder}`")
+        return of_folder
+    name = unicodedata.normalize("NFKC", _text(table, "name", MAX_HEAD_BYTES, repairs))
+    if name != of_folder:
+        repairs.append(f"`name` is `{name[:_MAX_NAME_CHARS]}`: the folder's is used, `{of_folder}`")
+    return of_folder
+
+
+def _text(table: Mapping[str, Value], key: str, max_chars: int, repairs: list[str]) -> str:
+    value = table.get(key, "")
     if not isinstance(value, str):
-        problems.append(f"`{key}` must be text")
-        return ""
-    text = value.strip()
-    if not text and is_required:
-        problems.append(f"`{key}` must not be empty")
-    if len(text) > max_chars:
-        problems.append(f"`{key}` has {len(text):,} characters: shorten it to {max_chars:,}")
-        return ""
-    return text
+        repairs.append(f"`{key}` is no text: its values are used")
+    text = _flat(value).strip()
+    if len(text) <= max_chars:
+        return text
+    repairs.append(f"`{key}` has {len(text):,} characters: the first {max_chars:,} are used")
+    return f"{text[: max_chars - 1].rstrip()}…"
 
 
-def _metadata(table: Mapping[str, Value], problems: list[str]) -> Mapping[str, str] | None:
+def _flat(value: Value) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_flat(item)}" for key, item in value.items())
+    return ", ".join(map(_flat, value))
+
+
+def _metadata(table: Mapping[str, Value], repairs: list[str]) -> Mapping[str, str] | None:
     value = table.get("metadata")
     if value is None or value == "":
         return None
     if not isinstance(value, Mapping):
-        problems.append("`metadata` must be a table of texts")
+        repairs.append("`metadata` is no table, and is ignored")
         return None
-    texts = {key: text for key, text in value.items() if isinstance(text, str)}
-    if len(texts) != len(value):
-        problems.append("`metadata` must be a table of texts")
-    return texts
+    if not all(isinstance(item, str) for item in value.values()):
+        repairs.append("`metadata` has values that are no texts: they are used as texts")
+    return {key: _flat(item) for key, item in value.items()}
 
 
-def _allowed_tools(table: Mapping[str, Value], problems: list[str]) -> tuple[str, ...]:
+def _allowed_tools(table: Mapping[str, Value], repairs: list[str]) -> tuple[str, ...]:
     value = table.get("allowed-tools")
     if value is None:
         return ()
     if isinstance(value, str):
         return tuple(_words(value))
     names = () if isinstance(value, Mapping) else tuple(item for item in value if isinstance(item, str))
-    if isinstance(value, Mapping) or len(names) != len(value):
-        problems.append("`allowed-tools` must be text, or a list of texts")
+    if len(names) != len(value):
+        repairs.append("`allowed-tools` has values that are no texts, which are ignored")
     return names
 
 

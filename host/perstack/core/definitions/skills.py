@@ -343,6 +343,7 @@ class AgentSkill(Fact):
     ]  # absolute after reading
     description: str = Field(default="", exclude_if=falsy)  # purpose, as the SKILL.md said when the Run started
     digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `core.definitions.agent_skills`
+    is_found: bool = Field(default=False, exclude=True)  # True if only a pattern names it: it is skipped if unusable
 
 
 Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]

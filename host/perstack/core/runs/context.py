@@ -47,6 +47,8 @@ _SUMMARY_SHARE = 1 / 8
 _MIN_SUMMARY_TOKENS = 256
 _MAX_SUMMARY_TOKENS = 4_000
 _MIN_ACTUAL_SHARE = 3 / 4  # lower bound of the actual tokens, as a share of their estimate
+_NEAR_WINDOW_SHARE = 3 / 4  # share of the window from which on an unexplained refusal may be an overflow
+_MIN_REFUSED_TOKENS = 1_500  # the smallest windows hold 2,048 tokens: a shorter request is refused for another reason
 
 
 def policy_of(run: Run) -> ContextPolicy | None:
@@ -77,13 +79,36 @@ def _overhead(run: Run) -> int:
 
 
 def window_after_overflow(run: Run, reported: int | None) -> int:
-    """Return the window that an overflow reveals: the size `reported` by the endpoint, or less than was sent."""
+    """Return the window that an overflow reveals: the size `reported` by the endpoint, or less than was sent.
+
+    It is never far less than what was answered before: counts of tokens, and reported sizes, may be of something else.
+    """
     sent_tokens = load(run)
     window = window_of(run)
     if reported is not None and reported > 0:
-        return reported
-    lower_bound = max(run.context.tokens, sent_tokens * 9 // 10)
+        return max(reported, run.context.fitted // 2)
+    lower_bound = max(run.context.tokens, sent_tokens * 9 // 10, run.context.fitted // 2)
     return lower_bound if window is None else min(window, lower_bound)
+
+
+def window_after_refusal(run: Run, refusal: ErrorInfo) -> int | None:
+    """Return the window that an unexplained refusal may reveal; None if it is no overflow, or no room can be made.
+
+    It may be one if the request was larger than every answered one, or near the known window. Room is made once.
+    """
+    size, window = run.messages.tokens(len(run.messages)), window_of(run)
+    is_near = window is not None and load(run) >= _NEAR_WINDOW_SHARE * window
+    is_large = size >= _MIN_REFUSED_TOKENS and (size > run.context.fitted or is_near)
+    if policy_of(run) is None or run.context.is_relieved or not is_large:
+        return None
+    revealed = window_after_overflow(run, None)
+    supposed = replace(run, context=replace(run.context, learned=revealed, overflow=refusal))
+    return revealed if isinstance(command_for_full_context(supposed), Compact) else None
+
+
+def is_supposed(overflow: ErrorInfo | None) -> bool:
+    """Return True if an overflow is only a possible reason for the error that an endpoint has given."""
+    return overflow is not None and overflow.name != OVERFLOW
 
 
 def command_for_full_context(run: Run) -> Shrink | Compact | Fail | None:
@@ -247,7 +272,12 @@ def always_kept(run: Run) -> set[int]:
 
 
 def too_large(run: Run, overflow: ErrorInfo | None) -> ErrorInfo:
-    """Return the error of a context from which nothing more can be left out, naming the parts that fill it."""
+    """Return the error of a context from which nothing more can be left out, naming the parts that fill it.
+
+    If the overflow is only supposed, that is the endpoint's own error.
+    """
+    if overflow is not None and is_supposed(overflow):
+        return overflow
     window, now = window_of(run) or 0, load(run)
     parts = sorted(_parts(run), key=lambda item: -item[1])[:3]
     largest = "; ".join(f"{name}, about {tokens:,} tokens" for name, tokens in parts)
@@ -310,6 +340,9 @@ def after_generation(run: Run, usage: Usage, window: int | None, *, is_one_pass:
     counted = context.counted if sent is None else replace(sent, tokens=usage.input_tokens)
     tokens = usage.total_tokens if is_one_pass else min(usage.total_tokens, load(run) + usage.output_tokens)
     context = replace(context, window=window or context.window, tokens=tokens, counted=counted)
+    if context.sending is not None:
+        fitted = run.messages.tokens(context.sending.messages)
+        context = replace(context, fitted=max(context.fitted, fitted))
     if run.limits.context is None:
         return context
     freed, overhead = context.freed, context.overhead

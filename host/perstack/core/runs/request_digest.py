@@ -123,6 +123,8 @@ def _settings(run: Run, event: StartGeneration) -> JsonObject:
         settings["maxTokens"] = event.max_tokens
     if provider:
         settings["provider"] = {name: provider[name] for name in sorted(provider)}
+    if run.adaptations:
+        settings["adaptations"] = [item.model_dump(mode="json", by_alias=True) for item in run.adaptations]
     return settings
 
 

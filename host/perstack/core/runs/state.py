@@ -31,6 +31,7 @@ from perstack.core.definitions.permissions import RuleSet, StandingApproval, Wid
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import Definitions
+from perstack.core.runs.adaptations import Adaptations
 from perstack.core.runs.commands import Call
 from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo, remaining_todos
 from perstack.core.runs.messages import (
@@ -83,6 +84,7 @@ class ContextState:
     learned: int | None = None  # tokens that the context can hold, by an endpoint's refusal; None without one
     overhead: int = 0  # estimated tokens of a request apart from its messages; 0 if unknown
     freed: int = 0  # estimated tokens left out since the endpoint last counted
+    fitted: int = 0  # estimated tokens of the messages in the largest request that was answered
     overflow: ErrorInfo | None = None
     is_relieved: bool = False  # True if content was left out because the generation did not fit: once only
     summarising: str = ""  # id of a `startCompaction` without its summary; empty if there is none
@@ -169,6 +171,7 @@ class Run:
     final: bool = False  # True if the current generation only writes the result
     result: str | None = None
     asked: str | None = None  # id of the call that a person is being asked about
+    unfinished: str = ""  # text of the latest replies, if they were cut and the model is asked to continue them
     unusable: ErrorInfo | None = None  # why the latest complete reply is unusable: neither a result nor calls
     error: ErrorInfo | None = None
     resume_at: int | None = None  # time at which a paused Run may continue, in milliseconds since 1970
@@ -206,6 +209,8 @@ class Run:
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
     definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
+    adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
+    """What the endpoint of each model, as `provider/model`, needs changed in requests."""
 
     @property
     def on(self) -> str:
@@ -226,6 +231,11 @@ class Run:
     def model(self) -> str:
         """The active model, as its provider spells it."""
         return parts_of(self.stand_in)[1] if self.stand_in else self.start.model
+
+    @property
+    def adaptations(self) -> Adaptations:
+        """What the endpoint of the active model needs changed in requests."""
+        return self.adaptations_by_model.get(self.on, ())
 
     @property
     def asks_exec(self) -> bool:
@@ -315,7 +325,7 @@ def latest_reply(run: Run) -> ExpertMessage:
 
 def forget_measurements(context: ContextState, window: int | None, learned: int | None = None) -> ContextState:
     """Return the context without the values that hold only for requests of one Run and model."""
-    context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0)
+    context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0, fitted=0)
     return replace(context, overflow=None, is_relieved=False, summarising="")
 
 
@@ -365,6 +375,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
+        adaptations_by_model={} if base is None else base.adaptations_by_model,
     )
 
 
@@ -379,6 +390,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         schema=schema_of_run(start),
         phase=Phase.READY if is_begun else base.phase,
         accepted=base.accepted and not is_begun,
+        unfinished=base.unfinished,
         calls=base.calls,
         todos=base.todos,
         context=replace(base.context, sending=None, counted=None, overflow=None, is_relieved=False),
@@ -388,6 +400,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
         is_tightened=start.permissions != base.permissions or (start.exec_grant == "asks" and not base.asks_exec),
+        adaptations_by_model=base.adaptations_by_model,
     )
 
 

@@ -135,6 +135,8 @@ class Updates:
                 yield helpers.update_agent_thought_text(
                     f"({shorten(event.error.message, _TITLE_CELLS)}; trying again)\n"
                 )
+            case events.AdaptRequest():
+                yield helpers.update_agent_thought_text(f"(requests are sent {shorten(event.words, _TITLE_CELLS)})\n")
             case events.SwitchModel():
                 yield helpers.update_agent_thought_text(f"(the model is switched {event.words})\n")
             case events.CallTools():

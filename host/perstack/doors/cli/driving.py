@@ -202,11 +202,16 @@ def run_interruptible(
                     lines.pause()
 
     result = asyncio.run(main())
+    _report_lost(lines, "so this was interrupted")
+    return result
+
+
+def _report_lost(lines: JobOutput, consequence: str) -> None:
+    """Say why stdout cannot be written, if it cannot; a reader that stopped early needs no message."""
     if lines.lost is not None and not isinstance(lines.lost, BrokenPipeError):
         reason = (lines.lost.strerror or str(lines.lost)).lower()
         with suppress(OSError):
-            print_err(f"error: stdout cannot be written ({reason}), so this was interrupted")
-    return result
+            print_err(f"error: stdout cannot be written ({reason}), {consequence}")
 
 
 def _stop(task: asyncio.Future[_T], lines: JobOutput, *, drives: bool) -> None:
@@ -223,7 +228,11 @@ def _leave(lines: JobOutput) -> None:
 
 
 def report_outcome(job: JobSummary, lines: JobOutput, next_step: str | None = None) -> int:
-    """Show the outcome and next step and return the exit status; a failure is reported on every stderr."""
+    """Show the outcome and next step and return the exit status; a failure is reported on every stderr.
+
+    The status is 1 too if the result of a completed Job could not be written.
+    """
+    was_lost = lines.lost is not None
     if job.status == "completed":
         lines.result(job.text or "")
     text = outcome_line(job, next_step)
@@ -233,7 +242,15 @@ def report_outcome(job: JobSummary, lines: JobOutput, next_step: str | None = No
         print_err(text)
     else:
         lines.remark(text)
-    return EXIT_STATUS[job.status]
+    return status_of_output(lines, EXIT_STATUS[job.status], f"perstack log --job {job.id}", was_lost=was_lost)
+
+
+def status_of_output(lines: JobOutput, status: int, command: str, *, was_lost: bool) -> int:
+    """Return the exit status: 1 in place of 0 if what was shown last was lost, and say which command shows it."""
+    if lines.lost is None or was_lost or status != 0:
+        return status
+    _report_lost(lines, f"so the result is not there; it is kept: {command}")
+    return 1
 
 
 def outcome_line(job: JobSummary, next_step: str | None = None) -> str:

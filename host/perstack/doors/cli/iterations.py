@@ -13,7 +13,13 @@ import click
 from perstack.core.base.usage import cost
 from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
-from perstack.doors.cli.driving import EXIT_STATUS, drive_series_and_ask, open_driver, run_interruptible
+from perstack.doors.cli.driving import (
+    EXIT_STATUS,
+    drive_series_and_ask,
+    open_driver,
+    run_interruptible,
+    status_of_output,
+)
 from perstack.doors.cli.options import (
     GroupedCommand,
     HostOptions,
@@ -122,6 +128,7 @@ class SeriesOutput:
 
 def report_series(series: SeriesState, lines: JobOutput) -> int:
     """Show the best result and a line with the outcome and next step, and return the exit status."""
+    was_lost = lines.lost is not None
     did = count(len(series.done), "iteration")
     best = series.best
     if best is not None:
@@ -141,7 +148,7 @@ def report_series(series: SeriesState, lines: JobOutput) -> int:
         print_err(f"{series.expert_key} {text}")
     else:
         lines.remark(f"{series.expert_key} {text}")
-    return _exit_status(series)
+    return status_of_output(lines, _exit_status(series), f"perstack report {series.id}", was_lost=was_lost)
 
 
 def _exit_status(series: SeriesState) -> int:

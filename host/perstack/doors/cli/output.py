@@ -11,7 +11,7 @@ import click
 
 from perstack.core.base.text import one_line
 from perstack.core.runs.display_events import SkillDisconnected
-from perstack.core.runs.events import Event
+from perstack.core.runs.events import AdaptRequest, Event
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import (
     discard_stdout,
@@ -133,6 +133,8 @@ class JobOutput:
             self._watched(event)
         if isinstance(event, SkillDisconnected) and event.reason:
             self._warn(event.skill_name, event.text_for(cli_phrase))
+        elif isinstance(event, AdaptRequest) and self.view is None:
+            print_err(f"warning: {event.expert_key}: requests are sent {event.words}")
 
     def write(self, line: bytes) -> None:
         """Write a line of JSON, if that is the form of stdout."""

@@ -258,6 +258,8 @@ class ProgressText:
             case events.Retry():
                 error = shorten(event.error.message, _TEXT_CELLS)
                 return (f"{self._step(event)}: tries again in {duration(event.delay_ms)}: {error}",)
+            case events.AdaptRequest():
+                return (f"{self._step(event)}: requests are sent {shorten(event.words, _TEXT_CELLS)}",)
             case events.SwitchModel():
                 return (f"{self._step(event)}: the model is switched {event.words}",)
             case display_events.ToolProgress():

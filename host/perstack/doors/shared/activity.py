@@ -255,6 +255,8 @@ class JobActivity:
             case events.Retry():
                 self._add_usage(event.usage)
                 run.set_activity("waits to try again", now)
+            case events.AdaptRequest() if event.error is not None:
+                run.set_activity("sends an adapted request", now)
             case events.SwitchModel():
                 run.context_window, run.model = event.context_window, event.to
                 run.set_activity("waits for the next model", now)

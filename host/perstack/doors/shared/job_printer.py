@@ -33,6 +33,7 @@ Put = Callable[..., None]  # a function that writes the parts of a line
 _ABANDONS_REPLY = (
     events.StartGeneration
     | events.Retry
+    | events.AdaptRequest
     | events.SwitchModel
     | events.ResumeRun
     | events.ErrorRun

@@ -77,6 +77,7 @@ async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDe
     fields = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
     bundled: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
+        fields["experts"] = tuple(map(job.knowledge.without_skipped, definition.experts))
         bundled = await bundle_skills(job.host.storage, job.job.id, job.knowledge, definition.experts)
     return QueuedDefinition(**fields, lock=job.lock.of_team(definition.experts), agent_skills=bundled)
 

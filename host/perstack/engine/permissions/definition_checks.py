@@ -263,17 +263,26 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
     try:
         folder = read_skill(Path(skill.path))
     except NotASkill as error:
-        report.error(at, f"{skill.path} {error}")
+        _report_unusable(skill, at, f"{skill.path} {error}", report)
         return
     file = f"{skill.path}/{skill_file_of(folder)}"
     for problem in folder.problems:
-        report.error(at, f"{file}: {problem}")
+        _report_unusable(skill, at, f"{file}: {problem}", report)
+    for repair in folder.head.repairs:
+        report.warn(at, f"{file}: {repair}")
     if folder.head.ignored:
         names = ", ".join(f"`{name}`" for name in folder.head.ignored)
         report.warn(at, f"{file}: has no effect: {names}")
     if folder.head.allowed_tools:
         tools = " ".join(folder.head.allowed_tools)
         report.warn(at, f"{file}: `allowed-tools: {tools}` allows nothing here: say it in [permissions]")
+
+
+def _report_unusable(skill: AgentSkill, at: KeyPath, problem: str, report: Reporter) -> None:
+    if skill.is_found:
+        report.warn(at, f"{problem}; skipped, because only a pattern names it")
+    else:
+        report.error(at, problem)
 
 
 def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[str]) -> None:

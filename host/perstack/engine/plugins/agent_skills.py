@@ -18,6 +18,7 @@ from perstack.core.definitions.skills import AgentSkill, agent_skills
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.next_steps import Install
+from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.config.context_files import SkillFolder
@@ -72,14 +73,23 @@ class SkillLibrary:
     def with_skill_digests(self, expert: Expert) -> Expert:
         """Return the Expert with its skills' descriptions and digests, which a Run records.
 
-        Raises UsageError for a folder that is not a skill, and for a skill that differs from perstack.lock.
+        An unusable skill that only a pattern has found is left out. Raises UsageError for another one, and for a skill
+        that differs from perstack.lock.
         """
         if not agent_skills(expert.skills):
             return expert
         skills = tuple(
-            self._with_description(skill, expert) if isinstance(skill, AgentSkill) else skill for skill in expert.skills
+            self._with_description(skill, expert) if isinstance(skill, AgentSkill) else skill
+            for skill in self.without_skipped(expert).skills
         )
         return expert.model_copy(update={"skills": skills})
+
+    def without_skipped(self, expert: Expert) -> Expert:
+        """Return the Expert without the unusable skills that only a pattern has found."""
+        if not any(self._is_skipped(skill) for skill in agent_skills(expert.skills)):
+            return expert
+        kept = (skill for skill in expert.skills if not (isinstance(skill, AgentSkill) and self._is_skipped(skill)))
+        return expert.model_copy(update={"skills": tuple(kept)})
 
     def folder(self, skill: AgentSkill) -> SkillFolder | None:
         """Return the skill's folder if it is unchanged since the Run began; otherwise None. May read from disk."""
@@ -96,10 +106,18 @@ class SkillLibrary:
         folders_by_path = {skill.path: self._find(skill) for expert in experts for skill in agent_skills(expert.skills)}
         return {path: folder for path, folder in folders_by_path.items() if not isinstance(folder, UsageError)}
 
+    def _is_skipped(self, skill: AgentSkill) -> bool:
+        return skill.is_found and isinstance(self._find(skill), UsageError)
+
     def _find(self, skill: AgentSkill) -> SkillFolder | UsageError:
         folder = self._folders.get(skill.path)
         if folder is None:
             folder = self._folders[skill.path] = self._look_at(skill)
+            if not isinstance(folder, UsageError):
+                for repair in folder.head.repairs:
+                    notice(f"skill {skill.name}: {skill.path}: {repair}")
+            elif skill.is_found:
+                notice(f"{folder}; skipped, because only a pattern names it")
         return folder
 
     def _look_at(self, skill: AgentSkill) -> SkillFolder | UsageError:
@@ -124,7 +142,8 @@ class SkillLibrary:
                 f" look at what has changed in {skill.path}",
                 next_steps=(Install(),),
             )
-        return skill.model_copy(update={"description": folder.head.description, "digest": folder.digest})
+        fields = {"description": folder.head.description, "digest": folder.digest, "is_found": False}
+        return skill.model_copy(update=fields)
 
 
 def path_in_lock(config: str, skill: AgentSkill) -> str:
@@ -135,7 +154,11 @@ def path_in_lock(config: str, skill: AgentSkill) -> str:
 def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:
     """Return the lock entries of the Experts' skills, or the error for a skill that cannot be locked."""
     skills_by_path = {path_in_lock(config, skill): skill for expert in experts for skill in agent_skills(expert.skills)}
-    folders = ((place, _read(skill)) for place, skill in skills_by_path.items())
+    folders = (
+        (place, folder)
+        for place, skill in skills_by_path.items()
+        if not (isinstance(folder := _read(skill), UsageError) and skill.is_found)
+    )
     return tuple(
         folder if isinstance(folder, UsageError) else LockedFolder(path=place, digest=folder.digest)
         for place, folder in folders

@@ -24,6 +24,7 @@ from perstack.core.jobs.budget import (
     WaitForRoom,
 )
 from perstack.core.jobs.job import Job
+from perstack.core.runs.adaptations import adapted_message
 from perstack.core.runs.context import window_of
 from perstack.core.runs.media import PDF, most_tokens
 from perstack.core.runs.messages import BlobPart, Message, blobs_of
@@ -202,7 +203,8 @@ class JobBudget:
     async def _with_media(self, run: Run, sent: int, messages: Iterable[Message]) -> int:
         """Add the tokens of images beyond their bytes; media without a bound count as the model's whole window."""
         self._unbounded.discard(run.id)
-        for part in (blob for message in messages for blob in blobs_of(message)):
+        sent_messages = (adapted_message(message, run.adaptations) for message in messages)
+        for part in (blob for message in sent_messages for blob in blobs_of(message)):
             if not _is_read_as_text(part.mime_type):
                 tokens = await self._max_media_tokens(part)
                 if tokens is None:

@@ -7,7 +7,6 @@ summary never stops a Run: an outline made without a model takes its place.
 from __future__ import annotations
 
 import time
-from itertools import count
 
 from perstack.config.settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported_charge
@@ -15,7 +14,7 @@ from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Compact, Shrink
 from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, transcript
-from perstack.core.runs.context import blob_of, summary_tokens, window_of
+from perstack.core.runs.context import blob_of, is_supposed, summary_tokens, window_of
 from perstack.core.runs.decide import (
     SummaryCost,
     compact_history_event,
@@ -32,6 +31,7 @@ from perstack.engine.plugins.providers import OpenProvider
 from perstack.engine.runs.budget import JobBudget
 from perstack.engine.runs.generation import (
     Attempts,
+    Ladder,
     error_info,
     fail,
     releases_reservation,
@@ -119,7 +119,11 @@ async def _compact(context: RunContext, command: Compact) -> None:
         summary = await _summarize(context, command, summarizer, window)
     if summary is None:
         return
-    run = session.run
+    run, overflow = session.run, session.run.context.overflow
+    if overflow is not None and is_supposed(overflow) and summary.error is not None:
+        # the endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole
+        await fail(session, overflow, uncharged=summary.spent.assumed is None)
+        return
     model = name if summary.text else ""
     text = summary_text(run, command, summary.text or outline(run, command, window), model, window)
     session.record(
@@ -145,19 +149,27 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
         place=session.place if summarizer.endpoint.provider.player is not None else None,
         purpose="summary",
         step=start_compaction_event(session.run, command, "", None, session.stamp).step_number,
+        adaptations=session.run.adaptations_by_model.get(summarizer.name, ()),
     )
     input_tokens = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
     attempts = Attempts(session, summarizer.endpoint)
+    ladder = Ladder(session, attempts.provider, summarizer.name)
+    attempt = 1
     with attempts.ticket:
-        for attempt in count(1):
+        while True:
             if not await _begin(session, command, summarizer, request, context.budget):
                 return None
             try:
                 generation = await attempts.once(request, lambda delta: None, input_tokens)
             except ProviderError as error:
+                adapted = await ladder.climb(request, error)
+                if adapted is not None:
+                    request = adapted
+                    continue
                 decision = await retry_or_give_up(session, error, attempt, attempts)
                 if decision is True:
+                    attempt += 1
                     continue
                 if decision is False:
                     return None
@@ -175,7 +187,6 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
             duration = round((time.monotonic() - attempts.try_began) * 1000)
             spent = SummaryCost(usage, _assumed_charge(session.run, usage, generation), duration)
             return _Summary(generation.reply.text.strip(), spent)
-    raise AssertionError("count never ends")
 
 
 async def _begin(

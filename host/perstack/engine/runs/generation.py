@@ -1,7 +1,9 @@
 """Ask a model for one reply, with retries, a time limit and fallback models.
 
 Each try flushes `startGeneration`, with the most that it may cost, before the model is called. `after_failure`
-(core/runs/retries_and_fallbacks.py) decides what follows a failed try. compaction.py uses the same tries for summaries.
+(core/runs/retries_and_fallbacks.py) decides what follows a failed try. A try that the endpoint refuses because of one
+part of the request is repeated with that part adapted (core/runs/adaptations.py), which is no retry of the policy.
+compaction.py uses the same tries for summaries.
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from itertools import count
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
-from perstack.core.base.usage import Exceeded
+from perstack.core.base.usage import Exceeded, Usage
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
+from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, Adaptations, new_adaptations, offered
 from perstack.core.runs.commands import Fail, Generate
-from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow
+from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
 from perstack.core.runs.decide import (
     budget_stop_event,
     events_of_command,
@@ -30,7 +32,8 @@ from perstack.core.runs.decide import (
     switch_event,
 )
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
-from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
+from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
+from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, usable_reply
 from perstack.core.runs.request_digest import KeptTools, request_digest
@@ -54,6 +57,7 @@ from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
 from perstack.engine.runs.job_context import JobContext, RunContext
+from perstack.engine.runs.media import fit_media
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
@@ -78,7 +82,7 @@ class Attempts:
         self.try_began = now  # start of the latest try, by `time.monotonic`
         self._began = now
         self._session = session
-        self._provider = endpoint.provider
+        self.provider = endpoint.provider
         self.ticket = endpoint.place(on_wait)  # for the endpoint's queue, which the caller enters
 
     @property
@@ -95,7 +99,7 @@ class Attempts:
             self._began += self.try_began - asked_at
             if self._session.first_try is not None:
                 self._session.first_try += self.try_began - asked_at
-            return await _try_once(self._provider, request, show, *time_for_try(self.limits, self.spent))
+            return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
 
         return await run_in_turn(self.ticket, tokens, work)
 
@@ -115,9 +119,9 @@ async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exce
 
 
 async def retry_or_give_up(
-    session: RunSession, error: ProviderError, attempt: int, attempts: Attempts
+    session: RunSession, error: ProviderError, attempt: int, attempts: Attempts, usage: Usage | None = None
 ) -> GiveUp | bool:
-    """Record a failed try, wait, and return True if there may be another.
+    """Record a failed try, wait, and return True if there may be another. `usage`: what it has used, if known.
 
     Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
     """
@@ -134,13 +138,15 @@ async def retry_or_give_up(
     if isinstance(decision, GiveUp):
         return decision
     info, delay = error_info(error), round(decision.delay * 1000)
+    is_reserved = session.run.spending.reserved is not None
     session.record(
         Retry(
             **session.stamp(),
             error=info,
             attempt=attempt,
             delay_ms=delay,
-            uncharged=releases_reservation(session.run, info),
+            usage=usage,
+            uncharged=releases_reservation(session.run, info) or (usage is not None and is_reserved),
             most_tries=attempts.limits.max_retries + 1,
         )
     )
@@ -241,6 +247,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     async def begin() -> bool:
         return await _begin(context, command, tools, offer)
 
+    await _adapt_as_before(context)
+    await fit_media(context)
     if not await begin():
         return
     await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running
@@ -249,7 +257,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         model=run.model,
         instruction=run.instruction,
         messages=run.messages,
-        tools=tools.specs,
+        tools=offered(tools.specs, run.adaptations),
         blobs=job.blobs.get,
         allow_tools=not command.final,
         reasoning_budget=run.start.reasoning_budget,
@@ -260,16 +268,18 @@ async def generate(context: RunContext, command: Generate) -> None:
         provider_tools=offer.tools,
         output=run.schema,
         place=session.place if context.plays_recording else None,
+        adaptations=run.adaptations,
         memo=session.memo,
     )
     show = _show_deltas(session, command.step, job.emit)
     job.prices.prepare(run.provider)
     attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
     with attempts.ticket:
-        before_retry = begin if context.budget is not None else None  # each try may be charged for
-        generation = await _reply(session, request, show, attempts, job.prices, before_retry)
-    if generation is None:
+        is_reserved = context.budget is not None
+        reply = await _reply(session, request, show, attempts, job.prices, begin, is_reserved=is_reserved)
+    if reply is None:
         return
+    generation, problem = reply
     session.first_try = None
     if not context.plays_recording:
         generation = _without_unoffered(generation, offer, run)
@@ -291,6 +301,8 @@ async def generate(context: RunContext, command: Generate) -> None:
             unreported=reserved is not None
             and not is_reported(usage, reserved, has_reply=bool(generation.reply.contents)),
             over_reserved=excess,
+            problem=problem,
+            continuation=CONTINUATION if may_continue(run, generation.reply, generation.finish_reason) else "",
         )
     )
 
@@ -301,20 +313,126 @@ async def _reply(
     show: Callable[[Delta], None],
     attempts: Attempts,
     prices: Prices,
-    begin: Callable[[], Awaitable[bool]] | None,
-) -> Generation | None:
-    """Return the model's reply after as many tries as needed; None without one, and record why."""
-    for attempt in count(1):
+    begin: Callable[[], Awaitable[bool]],
+    *,
+    is_reserved: bool,
+) -> tuple[Generation, ErrorInfo | None] | None:
+    """Return the model's reply after as many tries as needed, with its problem if it is no answer.
+
+    Returns None without a reply, and records why. A try begins anew if it may be charged for, or if its request is
+    another one.
+    """
+    attempt = 1
+    ladder = Ladder(session, attempts.provider, session.run.on)
+    while True:
+        adapted: GenerationRequest | None = None
         try:
-            return await attempts.once(request, show, load(session.run))
+            generation = await attempts.once(request, show, load(session.run))
         except ProviderError as error:
-            if not await _continue_after(session, error, attempt, attempts, prices):
+            adapted = await ladder.climb(request, error)
+            if adapted is not None:
+                request = adapted
+            elif await _continue_after(session, error, attempt, attempts, prices):
+                attempt += 1
+            else:
                 return None
-            if begin is not None:
-                if not await begin():
-                    return None
-                request = replace(request, max_tokens=session.run.max_tokens)
-    raise AssertionError("count never ends")
+        else:
+            problem = await _problem_after_retries(session, request, generation, attempt, attempts, prices)
+            if problem is not _TRY_AGAIN:
+                return generation, problem
+            attempt += 1
+        if (is_reserved or adapted is not None) and not await begin():
+            return None
+        request = replace(request, max_tokens=session.run.max_tokens)
+
+
+_TRY_AGAIN = ErrorInfo(name="", message="")
+
+
+async def _problem_after_retries(
+    session: RunSession,
+    request: GenerationRequest,
+    generation: Generation,
+    attempt: int,
+    attempts: Attempts,
+    prices: Prices,
+) -> ErrorInfo | None:
+    """Return why a reply is no answer after the last try, `_TRY_AGAIN` before it; None if it is an answer.
+
+    A recorded reply is played as it was taken.
+    """
+    is_played = request.place is not None
+    problem = empty_reply(generation.reply, generation.finish_reason, final=not request.allow_tools)
+    if problem is None or is_played:
+        return None
+    usage, _ = await prices.cost_and_window(session.run.provider, request.model, generation)
+    reserved = session.run.spending.reserved
+    is_known = reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents))
+    error = ProviderError(problem.message, name=problem.name, is_retryable=True)
+    decision = await retry_or_give_up(session, error, attempt, attempts, usage if is_known else None)
+    if not isinstance(decision, GiveUp):
+        return _TRY_AGAIN
+    words = f"{problem.message} ({decision.reason})" if decision.reason else problem.message
+    return problem.model_copy(update={"message": words})
+
+
+# Adaptations: parts of a request that the endpoint does not take as they are.
+
+
+class Ladder:
+    """The repetitions of one generation's request with parts adapted that its endpoint has refused."""
+
+    def __init__(self, session: RunSession, provider: Provider, model: str) -> None:
+        """Start on the ground; `model` is the one that is asked, as `provider/model`."""
+        self._session, self._provider, self._model = session, provider, model
+        self._rungs = 0
+
+    async def climb(self, request: GenerationRequest, error: ProviderError) -> GenerationRequest | None:
+        """Record how the parts that a refusal names are sent from now on, and return the request to repeat.
+
+        Returns None if it names none that could be sent in another form, or after `MAX_RUNGS` refusals.
+        """
+        adaptations = () if self._rungs >= MAX_RUNGS else adaptations_after(self._provider, request, error)
+        if not adaptations:
+            return None
+        self._rungs += 1
+        session, info = self._session, error_info(error)
+        session.record(
+            AdaptRequest(
+                **session.stamp(),
+                model=self._model,
+                adaptations=adaptations,
+                error=info,
+                uncharged=releases_reservation(session.run, info),
+            )
+        )
+        await session.flush()
+        return adapted_request(request, adaptations)
+
+
+def adaptations_after(provider: Provider, request: GenerationRequest, error: ProviderError) -> Adaptations:
+    """Return what a provider finds in a refusal that could be sent in another form; empty for other errors."""
+    if error.status_code not in REFUSAL_STATUSES:
+        return ()
+    try:
+        return new_adaptations(request.adaptations, provider.adapt(request, error))
+    except Exception as fault:  # noqa: BLE001 - a fault in a provider's code must not replace the endpoint's own error
+        notice(one_line(f"what was refused could not be found: {type(fault).__name__}: {fault}"))
+        return ()
+
+
+def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
+    """Return the request with further adaptations."""
+    known = (*request.adaptations, *adaptations)
+    return replace(request, adaptations=known, tools=offered(tuple(request.tools), known))
+
+
+async def _adapt_as_before(context: RunContext) -> None:
+    """Record what other Runs of the Job have learned about the endpoint, so that it need not refuse it again."""
+    adaptations = context.job.missing_adaptations(context.session.run)
+    if adaptations:
+        session = context.session
+        session.record(AdaptRequest(**session.stamp(), model=session.run.on, adaptations=adaptations))
 
 
 _MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were not offered, in a notice
@@ -385,7 +503,7 @@ async def _continue_after(
 ) -> bool:
     if error.name == OVERFLOW and policy_of(session.run) is not None:
         session.first_try = None
-        await _record_overflow(session, error, attempt)
+        await _record_overflow(session, error, attempt, window_after_overflow(session.run, error.context_window))
         return False
     decision = await retry_or_give_up(session, error, attempt, attempts)
     if isinstance(decision, bool):
@@ -394,18 +512,22 @@ async def _continue_after(
     if await switch_model(session, info, prices, uncharged=releases_reservation(session.run, info)):
         return False
     session.first_try = None
-    reason = f"{info.message} ({decision.reason})" if decision.reason else info.message
+    supposed_window = window_after_refusal(session.run, info) if error.may_not_fit else None
+    if supposed_window is not None:
+        await _record_overflow(session, error, attempt, supposed_window)
+        return False
+    why = decision.reason or ("`compaction` is off, so no room is made" if error.name == OVERFLOW else "")
+    reason = f"{info.message} ({why})" if why else info.message
     await fail(session, info.model_copy(update={"message": reason}), uncharged=releases_reservation(session.run, info))
     return False
 
 
-async def _record_overflow(session: RunSession, error: ProviderError, attempt: int) -> None:
+async def _record_overflow(session: RunSession, error: ProviderError, attempt: int, window: int) -> None:
     run, info = session.run, error_info(error)
     uncharged = releases_reservation(run, info)
     if run.context.is_relieved:
         await fail(session, too_large(run, info), uncharged=uncharged)
         return
-    window = window_after_overflow(run, error.context_window)
     session.record(
         Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
     )

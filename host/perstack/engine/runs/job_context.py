@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -12,7 +13,10 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import Skill, with_tools
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
+from perstack.core.runs.adaptations import Adaptations, new_adaptations
 from perstack.core.runs.events import QueueFields
+from perstack.core.runs.media import MediaFacts
+from perstack.core.runs.messages import History
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
@@ -159,6 +163,16 @@ class JobContext:
             found = merged_definitions(earlier, found)
         return found
 
+    def missing_adaptations(self, run: Run) -> Adaptations:
+        """Return what other Runs of the Job have learned about the endpoint of this Run's model, and this one has not.
+
+        Fields hold for every request; tools, media and thinking are of one Run.
+        """
+        sessions = [session.run for session in self.sessions.values() if session.has_begun]
+        others = (*self.runs.values(), *sessions)
+        learned = (item for other in others for item in other.adaptations_by_model.get(run.on, ()))
+        return new_adaptations(run.adaptations, (item for item in learned if item.part == "field"))
+
     def vault(self, run: Run) -> SecretVault | None:
         """Return the secrets that tools of the Job have shown in this process; None for a Run that masks none."""
         if not run.start.mask_secrets:
@@ -212,6 +226,19 @@ class Allowance:
         return cls(job.job, run.id, limits, outside_steps, budget)
 
 
+@dataclass(slots=True)
+class KnownMedia:
+    """What is known of the images and documents that one model was sent, so that no step examines them again."""
+
+    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
+    fitted: History = field(default_factory=History)  # the latest messages whose media fit
+
+    def are_fitted(self, messages: History) -> bool:
+        """Return True if `messages` have no media that `fitted` has not."""
+        count = messages.blobs(len(messages))
+        return not count or (messages.continues(self.fitted) and count == self.fitted.blobs(len(self.fitted)))
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Services for one Run while one model is in force."""
@@ -223,6 +250,7 @@ class RunContext:
     stand_in: str  # the fallback model in force, as `provider/model`; empty if it is the first one
     budget: JobBudget | None
     vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
+    media: KnownMedia = field(default_factory=KnownMedia)
 
     @property
     def catalogue(self) -> Catalogue:

@@ -13,6 +13,7 @@ from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
+from perstack.core.runs.adaptations import MAX_RUNGS, in_words
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
 from perstack.core.runs.decide import text_result_event
 from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
@@ -25,11 +26,13 @@ from perstack.engine.plugins.pacing import run_in_turn
 from perstack.engine.plugins.skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
-from perstack.engine.runs.generation import error_info
+from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.job_context import JobContext, RunContext
+from perstack.engine.runs.media import substitutes_for, with_readable_media
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult, Toolset
+from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
@@ -119,6 +122,7 @@ class Sampling:
         granted = await self._reserve(request, input_bytes)
         if granted is not None:
             await self._record_start(granted.amount.as_charge())
+        known = context.session.run.adaptations
         generation = GenerationRequest(
             model=self._run.model,
             instruction=request.instruction,
@@ -128,6 +132,7 @@ class Sampling:
             allow_tools=False,
             max_tokens=request.max_tokens if granted is None else granted.max_tokens,
             temperature=request.temperature,
+            adaptations=(*known, *await substitutes_for(context, messages, known)),
             expert_key=start.expert_key,
             place=context.session.place if context.plays_recording else None,
             purpose="sample",
@@ -135,7 +140,7 @@ class Sampling:
         )
         try:
             with context.endpoint.place() as ticket:
-                reply = await run_in_turn(ticket, estimated_tokens(input_bytes), lambda: self._try_once(generation))
+                reply = await run_in_turn(ticket, estimated_tokens(input_bytes), lambda: self._climb(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
                 self._settle(key, NO_USAGE, granted)
@@ -150,6 +155,20 @@ class Sampling:
         else:
             self._settle(key, usage, granted)
         return Sample(reply.reply, self._run.model, reply.finish_reason)
+
+    async def _climb(self, request: GenerationRequest) -> Generation:
+        """Generate; what a refusal names is left out for this generation alone, since no request repeats it."""
+        for rungs_left in range(MAX_RUNGS, -1, -1):
+            try:
+                return await self._try_once(request)
+            except ProviderError as error:
+                provider = self._context.endpoint.provider
+                adaptations = adaptations_after(provider, request, error) if rungs_left else ()
+                if not adaptations:
+                    raise
+                notice(f"{self._run.on}: a request of {self._call.decided.tool_name} is sent {in_words(adaptations)}")
+                request = adapted_request(request, adaptations)
+        raise AssertionError("the last rung returns or raises")
 
     async def _try_once(self, request: GenerationRequest) -> Generation:
         limit = self._run.limits.timeout
@@ -356,6 +375,8 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
         result = await _call_masked(tool, session, request, context.vault)
     if is_confined and isinstance(result, ToolResult):
         result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
+    if isinstance(result, ToolResult):
+        result = await with_readable_media(result, job.blobs.get, call.decided.tool_name)
     spent = sampling.usage if sampling is not None else None
     highest = 0 if context.vault is None else context.vault.highest
     return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)

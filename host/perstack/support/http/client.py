@@ -6,52 +6,27 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import cast
 
 import httpx
-from httpx_sse import EventSource
 
 from perstack.errors import ProviderError
 from perstack.support.http.endpoint import Endpoint
 from perstack.support.http.errors import bad_response, status_error, stream_interrupted, with_message
-
-# Repair of servers' JSON before parsing.
-
-_ESCAPE = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
-)
-_MAY_BE_HALF = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def replace_lone_surrogates(text: str) -> str:
-    """Replace each escape that is half of a surrogate pair by U+FFFD, since JSON parsers refuse it."""
-    return _ESCAPE.sub(_whole_escape, text) if _MAY_BE_HALF.search(text) else text
-
-
-def _whole_escape(match: re.Match[str]) -> str:
-    return match.group() if match[1] is None else "\\ufffd"
-
+from perstack.support.http.event_streams import server_sent_events
+from perstack.support.http.replies import OnData, Progress
 
 _CONNECT_TIMEOUT_S = 15.0
 _DRAIN_TIMEOUT_S = 1.0
+_END_GRACE_S = 2.0  # for token counts and an end mark after the end of a reply
 _KEEP_ALIVE_S = 60.0  # of an idle connection: tools often take longer than httpx's default of 5 s
 _MAX_ERROR_BYTES = 65_536
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 
-OnData = Callable[[str], bool]  # receives the data of one event; returns whether it was the last
-
-ReadEvents = Callable[[httpx.Response], AsyncGenerator[str]]  # splits a response's body into the data of its events
-
-
-async def server_sent_events(response: httpx.Response) -> AsyncGenerator[str]:
-    """Yield the data of server-sent events, the format of nearly every endpoint."""
-    # some servers send another content type; and events are always UTF-8
-    response.headers["content-type"] = "text/event-stream"
-    async with aclosing(EventSource(response).aiter_sse()) as events:
-        async for event in events:
-            yield event.data
+ReadEvents = Callable[[AsyncIterable[bytes]], AsyncGenerator[str]]
+"""Function that splits a response's body into the data of its events; the empty string says that one is coming."""
 
 
 class StreamClient:
@@ -64,10 +39,10 @@ class StreamClient:
         self._client: httpx.AsyncClient | None = None
 
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
-        """Send `body`, and call `on_data` with each event's data until it returns True or the stream ends.
+        """Send `body`, and call `on_data` with each event's data until it returns LAST or the stream ends.
 
-        `headers` apply to this request only; the endpoint's own take precedence. A reply that is one JSON document is
-        passed on whole. Raises ProviderError; cancellation closes the connection.
+        `headers` apply to this request only; the endpoint's own take precedence. Raises ProviderError; cancellation
+        closes the connection.
         """
         endpoint = self._endpoint.with_headers(headers or {})
         url = endpoint.url(path)
@@ -75,7 +50,8 @@ class StreamClient:
             async with self._post(url, body, _lower_names(endpoint.headers)) as response:
                 if response.status_code != 200:
                     raise await _refusal_error(response, url)
-                await receive(response, url, on_data, self._read_events, endpoint.stall_seconds)
+                silences = (endpoint.read_seconds, endpoint.stall_seconds)
+                await receive(response, on_data, self._read_events, silences)
         except httpx.HTTPError as error:
             raise _without_secrets(_transport_error(error, url), endpoint) from None
         except ProviderError as error:
@@ -122,51 +98,60 @@ def _without_secrets(error: ProviderError, endpoint: Endpoint) -> ProviderError:
 
 
 async def receive(
-    response: httpx.Response,
-    url: str,
-    on_data: OnData,
-    read_events: ReadEvents = server_sent_events,
-    stall_seconds: float | None = None,
+    response: httpx.Response, on_data: OnData, read_events: ReadEvents, silences: tuple[float, float]
 ) -> None:
-    """Pass on a response's events until `on_data` returns True. Raises ProviderError if too large or too silent."""
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/json":
-        document = b"".join([part async for part in _limited_body(response, stall_seconds)])
-        on_data(replace_lone_surrogates(document.decode("utf-8", "replace")))
-    elif kind in ("text/html", "application/xhtml+xml"):
-        raise bad_response(f"{url} answered with a web page, not with a reply: check the base URL", retryable=False)
-    else:
-        async with aclosing(_limited_body(response, stall_seconds)) as body:
-            await _receive_events(read_events(httpx.Response(200, content=body)), on_data)
+    """Pass on a response's events until `on_data` returns LAST, or nothing more is to be expected.
+
+    `silences`: the maximum seconds before the reply begins, and within it. Raises ProviderError if it is too large or
+    too silent. Only what `on_data` calls progress breaks a silence: pings and comments could go on for ever. After a
+    reply has FINISHED, silence, a broken connection and what is not in the format are its end.
+    """
+    before, within = silences
+    seconds, progress = before, Progress.IDLE
+    has_begun = is_finished = False
+    async with aclosing(_limited_body(response)) as body, aclosing(read_events(body)) as events:
+        began = asyncio.get_running_loop().time()
+        while progress is not Progress.LAST:
+            try:
+                async with asyncio.timeout_at(began + seconds):
+                    data = await anext(events, None)
+                if data is None:
+                    return
+                progress = on_data(data) if data else Progress.MORE
+            except (TimeoutError, httpx.HTTPError, ProviderError) as error:
+                if is_finished and _is_end(error):
+                    return
+                if isinstance(error, TimeoutError):
+                    raise _too_silent(seconds, has_begun=has_begun) from error
+                raise
+            if progress is Progress.IDLE:
+                continue
+            began, has_begun = asyncio.get_running_loop().time(), True
+            is_finished = is_finished or progress is Progress.FINISHED
+            seconds = min(_END_GRACE_S, within) if is_finished else within
+        await _drain(events)
 
 
-async def _limited_body(response: httpx.Response, stall_seconds: float | None) -> AsyncGenerator[bytes]:
-    """Yield the body up to its maximum size. The limits also hold for an endless line and a stalled body."""
+def _is_end(error: Exception) -> bool:
+    return not isinstance(error, ProviderError) or error.name in ("BadResponse", "CutStream")
+
+
+def _too_silent(seconds: float, *, has_begun: bool) -> ProviderError:
+    if not has_begun:
+        message = f"no reply began within {seconds:g} s; allow more with `readTimeout`"
+        return ProviderError(message, name="Timeout", is_retryable=True)
+    message = f"the reply stalled: nothing came for {seconds:g} s; allow more with `stallTimeout`"
+    return ProviderError(message, name="Stall", is_retryable=True)
+
+
+async def _limited_body(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """Yield the body up to its maximum size. The limit also holds for an endless line."""
     size = 0
-    parts = response.aiter_bytes()
-    while (part := await _next_part(parts, stall_seconds if size else None)) is not None:
+    async for part in response.aiter_bytes():
         size += len(part)
         if size > _MAX_REPLY_BYTES:
             raise bad_response(f"the reply is longer than {_MAX_REPLY_BYTES >> 20} MiB", retryable=False)
         yield part
-
-
-async def _next_part(parts: AsyncIterator[bytes], seconds: float | None) -> bytes | None:
-    """Return the next part of a body; None at its end. Raises ProviderError after `seconds` of silence."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await anext(parts, None)
-    except TimeoutError as error:
-        message = f"the reply stalled: nothing came for {seconds:g} s; allow more with `stallTimeout`"
-        raise ProviderError(message, name="Stall", is_retryable=True) from error
-
-
-async def _receive_events(source: AsyncGenerator[str], on_data: OnData) -> None:
-    async with aclosing(source) as events:
-        async for data in events:
-            if data and on_data(replace_lone_surrogates(data)):
-                await _drain(events)
-                return
 
 
 async def _drain(events: AsyncIterator[object]) -> None:

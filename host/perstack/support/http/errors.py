@@ -8,10 +8,14 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from html import unescape
+from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
+from perstack.core.base.text import one_line
 from perstack.errors import ProviderError
+from perstack.support.http.overflow import Refusal, Verdict, verdict, window_in
 
 _NAME_BY_STATUS = {
     400: "BadRequest",
@@ -28,13 +32,6 @@ _NAME_BY_STATUS = {
     529: "Overloaded",
 }
 
-_OVERFLOW = re.compile(
-    r"prompt is too long|exceed\w* (the )?(available )?context|maximum context length|context_length_exceeded"
-    r"|tokens exceed the configured limit|exceeds the maximum number of tokens|input is too long|input tokens exceeded"
-    r"|maximum prompt length|exceeded model token limit|range of input length should be"
-    r"|must have less than \d+ tokens|max_new_tokens`? must be <=",
-    re.IGNORECASE,
-)
 _QUOTA = re.compile(
     r'"(?:code|type)"\s*:\s*"(?:insufficient_quota|billing_hard_limit_reached|billing_error)"'
     r"|credit balance is too low",
@@ -46,16 +43,6 @@ Source: OpenAI documentation, «Error codes», section «API errors»; Anthropic
 """
 _INVALID_KEY = re.compile(r'"reason"\s*:\s*"API_KEY_(?:INVALID|EXPIRED)"')
 """Reasons of google.rpc `ErrorInfo`, whose status is 400."""
-_NUMBER = r"(\d[\d,_]{2,11})"
-_WINDOW = re.compile(  # the model's context size in tokens, in the wording of documented errors
-    rf"(?:context|prompt) (?:length|window|size)(?: of this model| allowed)?(?: is| of|:)+ ?{_NUMBER}"
-    rf"|with {_NUMBER} maximum context|> {_NUMBER}|allowed \({_NUMBER}\)|configured limit of {_NUMBER}"
-    rf"|token limit:? {_NUMBER}|less than {_NUMBER} tokens|must be <= {_NUMBER}|should be \[\d+, ?{_NUMBER}\]"
-    rf'|"n_ctx" ?: ?{_NUMBER}',
-    re.IGNORECASE,
-)
-_OVERFLOW_CODE = re.compile(r'"(?:code|type)"\s*:\s*"(?:context_length_exceeded|exceed_context_size_error)"')
-"""Error codes of OpenAI's format and of llama.cpp's server: some servers report an overflow only by code."""
 _MAX_MESSAGE_CHARS = 2000
 _MAX_SEARCHED_CHARS = 20_000
 _RETRY_INFO = "google.rpc.RetryInfo"
@@ -80,14 +67,16 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         message = f"{message} (asked {url}: are the model's name and the base URL right?)"
     if 300 <= status < 400:
         message = f"{url} redirects to {headers.get('location', 'nowhere')}: set the base URL to where the endpoint is"
-    return error_from_status(
+    error = error_from_status(
         message,
         status,
         retryable=_read_should_retry(headers),
         retry_after=_first_known(retry_after(headers, datetime.now(UTC)), delay_in(text)),
-        is_overflow=_OVERFLOW_CODE.search(text) is not None,
         body=text,
     )
+    if status >= 500 and explanation and error.name != "ContextOverflow":  # the words may be those of a proxy
+        return with_message(error, f"{error.message} (HTTP {status} from {urlsplit(url).netloc or url})")
+    return error
 
 
 def error_from_status(
@@ -101,15 +90,23 @@ def error_from_status(
     body: str = "",
 ) -> ProviderError:
     """Return an error for a status, also one inside a stream; `body`: the whole answer, if longer."""
-    name, window = error_name(status), None
+    name, window, may_not_fit = error_name(status), None, False
     if status == 400 and _INVALID_KEY.search(body):
         name = "Authentication"
-    if status in (400, 402, 403, 429) and (is_quota or _QUOTA.search(body) or _QUOTA.search(message)):
+    elif status in (400, 402, 403, 429) and (is_quota or _QUOTA.search(body) or _QUOTA.search(message)):
         name, retryable = "QuotaExceeded", bool(retryable)
-    if name == "BadRequest" and (is_overflow or _OVERFLOW.search(message)):
-        name = "ContextOverflow"
-        window = window_in(message) or window_in(body)
-        message = f"{message} — use a model with a longer context, or delegate parts of the work"
+    else:
+        match verdict(Refusal(status, message, body), has_code=is_overflow):
+            case Verdict.OVERFLOW:
+                name, retryable = "ContextOverflow", False
+                window = window_in(message) or window_in(body)
+                message = f"{message} — use a model with a longer context, or delegate parts of the work"
+            case Verdict.RATE_LIMIT:
+                name, retryable = "RateLimit", True if retryable is None else retryable
+            case Verdict.UNEXPLAINED:
+                may_not_fit = True
+            case Verdict.OTHER:
+                pass
     return ProviderError(
         message,
         name=name,
@@ -117,6 +114,8 @@ def error_from_status(
         is_retryable=is_retryable(status) if retryable is None else retryable,
         retry_after=retry_after,
         context_window=window,
+        may_not_fit=may_not_fit,
+        answer=body[:_MAX_SEARCHED_CHARS],
     )
 
 
@@ -129,6 +128,8 @@ def with_message(error: ProviderError, message: str) -> ProviderError:
         is_retryable=error.is_retryable,
         retry_after=error.retry_after,
         context_window=error.context_window,
+        may_not_fit=error.may_not_fit,
+        answer=error.answer,
     )
 
 
@@ -145,14 +146,6 @@ def refused_credential(error: ProviderError, provider: str, credential: str) -> 
         remedy = "; allow it in your account, or set another one there" if credential else ""
         return with_message(error, f"provider {provider} does not allow this to {subject}: {error.message}{remedy}")
     return error
-
-
-def window_in(text: str) -> int | None:
-    """Return a model's context size in tokens as stated in an error's text; None if it is not."""
-    match = _WINDOW.search(text[:_MAX_SEARCHED_CHARS])
-    if match is None:
-        return None
-    return int(re.sub(r"[,_]", "", next(group for group in match.groups() if group is not None)))
 
 
 def stream_interrupted(detail: str) -> ProviderError:
@@ -206,13 +199,32 @@ def _read_should_retry(headers: Mapping[str, str]) -> bool | None:
 
 
 def error_message_in(body: bytes) -> str:
-    """Return the endpoint's own message in an error's body; empty if there is none."""
+    """Return the endpoint's own message in an error's body; of a web page its title. Empty if there is none."""
     text = body.decode("utf-8", "replace").strip()
+    if text.startswith("<"):
+        return _words_of_page(text)
     try:
         document: JsonValue = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _shorten(text)
     return _shorten(_words_in(document) or text)
+
+
+_MESSAGE_KEYS = ("error", "message", "Message", "msg", "detail", "errors", "error_msg", "base_resp", "status_msg")
+_PAGE_TITLE = re.compile(r"<(title|h1|message)\b[^>]*>(.*?)</\1", re.IGNORECASE | re.DOTALL)
+_HIDDEN_OR_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>?", re.IGNORECASE | re.DOTALL)
+_MAX_PAGE_CHARS = 200
+
+
+def _words_of_page(page: str) -> str:
+    """Return one line without tags: the title of a page, the message of an XML document, or the first words."""
+    titles = (_without_tags(match[2]) for match in _PAGE_TITLE.finditer(page))
+    words = next((title for title in titles if title), "") or _without_tags(page)
+    return words if len(words) <= _MAX_PAGE_CHARS else f"{words[:_MAX_PAGE_CHARS]}…"
+
+
+def _without_tags(markup: str) -> str:
+    return one_line(unescape(_HIDDEN_OR_TAG.sub(" ", markup)))
 
 
 def _words_in(document: JsonValue) -> str:
@@ -221,10 +233,7 @@ def _words_in(document: JsonValue) -> str:
     if isinstance(document, list):
         return next((message for message in map(_words_in, document) if message), "")
     if isinstance(document, dict):
-        return next(
-            (message for key in ("error", "message", "Message", "detail") if (message := _words_in(document.get(key)))),
-            "",
-        )
+        return next((message for key in _MESSAGE_KEYS if (message := _words_in(document.get(key)))), "")
     return ""
 
 

@@ -22,33 +22,30 @@ import json
 import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
-from typing import Annotated, TypeVar, assert_never
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import field, replace
+from typing import TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
+from pydantic import JsonValue
 
-from perstack.core.base.json_schema import MAX_VALUE_DEPTH
-from perstack.core.base.records import JsonObject, layers
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.adaptations import Adaptations, adapted_message, names_in, of_messages
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
-    FinishReason,
     History,
     Message,
     ProviderToolPart,
     ReplyPart,
+    ThinkingPart,
     ToolCallPart,
-    ToolMessage,
-    UserMessage,
+    ToolResultPart,
+    blobs_of,
     readable_result,
 )
 from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
-from perstack.ports.provider import BlobReader, GenerationRequest
-from perstack.support.http.errors import bad_response
+from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 # Parts of messages: encoding and decoding that the vendors' formats share.
 
@@ -56,35 +53,7 @@ IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}) 
 
 PDF = "application/pdf"
 
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]  # servers may send null
-
-
-class Wire(BaseModel):
-    """Base of models for endpoints' replies. Unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", defer_build=True)
-
-
-_WireT = TypeVar("_WireT", bound=Wire)
-
-
-def read_event(kind: type[_WireT], data: str, api: str) -> _WireT:
-    """Parse the data of one event. Raises ProviderError if it does not fit the format of `api`."""
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        raise unexpected_event(data, api) from error
-
-
-def unexpected_event(data: str, api: str) -> ProviderError:
-    """Return the error for an event that does not fit the format of `api`; another attempt may get a valid one."""
-    return bad_response(f"an event is not in the format of {api}: {data[:200]}", retryable=True)
-
-
-def finish_reason(reason: FinishReason, reply: ExpertMessage) -> FinishReason:
-    """Return the reply's finish reason. Some models report a normal end though the reply has calls."""
-    return "toolCalls" if reason == "stop" and reply.tool_calls else reason
-
+NO_TEXT, NO_OUTPUT = "(no text)", "(no output)"  # in place of a query or result without a printing character
 
 BUDGET_TOKENS = {"none": 0, "minimal": 1_024, "low": 4_096, "medium": 10_240, "high": 24_576}  # thinking tokens
 
@@ -98,17 +67,6 @@ def budget_word(budget: ReasoningBudget, *, medium: int = BUDGET_TOKENS["medium"
     if budget <= BUDGET_TOKENS["low"]:
         return "low"
     return "medium" if budget <= medium else "high"
-
-
-def tool_label(spec: ToolSpec) -> JsonObject:
-    """Return a tool's name, and its description if it has one."""
-    description: JsonObject = {"description": spec.description} if spec.description else {}
-    return {"name": spec.name, **description}
-
-
-def tool_schema(spec: ToolSpec) -> JsonObject:
-    """Return the schema of a tool's arguments. Every vendor requires a type, which MCP servers may omit."""
-    return {"type": "object", **spec.input_schema}
 
 
 class ProviderToolBlocks:
@@ -217,7 +175,6 @@ def is_common_media(mime_type: str) -> bool:
 
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/toml"})
-TOO_DEEP = f"(they have more than {MAX_VALUE_DEPTH} levels)"  # replacement for arguments that are nested too deep
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _MAX_ID_CHARS = 64  # source: OpenAI API reference, «Responses», `call_id`; Amazon Bedrock API reference, `ToolUseBlock`
 
@@ -226,6 +183,11 @@ def to_bytes(body: JsonObject) -> bytes:
     """Return compact UTF-8 JSON with keys in the given order: equal requests give equal bytes."""
     # lone surrogates in a model's or a tool's broken text cannot be encoded in UTF-8
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has no printing character: several endpoints refuse such a text, or one that is empty."""
+    return not any(char.isprintable() and not char.isspace() for char in text)
 
 
 def is_text(mime_type: str) -> bool:
@@ -245,6 +207,11 @@ def blob_placeholder(part: BlobPart, why: str = "this model cannot be shown this
     return f"[{name}{part.mime_type}, {part.size} bytes: {why}]"
 
 
+def with_failed_result(result: ToolResultPart) -> str:
+    """Return the text before media of a failed result that a format cannot hold in the result itself."""
+    return f"Returned with the failed result of {result.tool_name}:"
+
+
 def legal_id(call_id: str) -> str:
     """Return a tool call id that every vendor accepts: other vendors' ids may have dots and colons, or be longer."""
     if call_id and len(call_id) <= _MAX_ID_CHARS and not _ILLEGAL_IN_ID.search(call_id):
@@ -258,51 +225,18 @@ def arguments_of(call: ToolCallPart) -> JsonObject:
     return call.args if call.raw_args is None else {"unparsed": call.raw_args}
 
 
-def read_arguments(text: str) -> tuple[JsonObject, str | None]:
-    """Parse a model's arguments into `args` and `raw_args`; only one of them has content."""
-    if not text.strip():
-        return {}, None
-    try:
-        value: JsonValue = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}, text
-    if is_too_deep(value):
-        return {}, TOO_DEEP
-    if isinstance(value, dict):
-        return value, None
-    return {}, None if value is None else text
-
-
-def is_too_deep(value: JsonValue) -> bool:
-    """Return whether a value is nested deeper than a reply may be, so that no message part can hold it."""
-    return any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value)))
-
-
 async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str, bytes]:
     """Return the bytes of every sendable blob in `messages`, reading each once, so that encoding stays pure."""
     blobs: dict[str, bytes] = {}
     for message in messages:
-        for part in _blobs_of(message):
+        for part in blobs_of(message):
             if part.sha256 not in blobs and _is_sendable(part.mime_type):
                 blobs[part.sha256] = await read(part.sha256)
     return blobs
 
 
 def _is_sendable(mime_type: str) -> bool:
-    return mime_type in IMAGE_TYPES or mime_type == PDF or is_text(mime_type)
-
-
-def _blobs_of(message: Message) -> Iterator[BlobPart]:
-    match message:
-        case UserMessage():
-            yield from (part for part in message.contents if isinstance(part, BlobPart))
-        case ToolMessage():
-            for result in message.contents:
-                yield from (part for part in result.contents if isinstance(part, BlobPart))
-        case ExpertMessage():
-            return
-        case _:
-            assert_never(message)
+    return mime_type.startswith("image/") or mime_type == PDF or is_text(mime_type)
 
 
 Write = Callable[[Message, Mapping[str, bytes]], Iterable[JsonObject]]  # encode one message; the mapping has its blobs
@@ -316,12 +250,28 @@ class MessageEncoder(ABC):
         self._write = write
         self._seen: Sequence[Message] = ()
         self._count = 0
+        self._adaptations: Adaptations = ()
+        self._media: set[str] = set()  # originals of the images and documents in encoded messages, by their sha256
 
     def is_continued_by(self, messages: Sequence[Message]) -> bool:
         """Return whether `messages` begin with those already encoded. Takes constant time."""
         if not self._count:
             return True
         return isinstance(messages, History) and isinstance(self._seen, History) and messages.continues(self._seen)
+
+    def accepts(self, adaptations: Adaptations) -> bool:
+        """Encode later messages with these adaptations. Return False if they would change an encoded message.
+
+        Most are for media that have just come. An encoder of its own for each set of adaptations would encode, and
+        keep, the whole history again with every image that is made smaller.
+        """
+        if adaptations == self._adaptations:
+            return True
+        changed = {*adaptations} ^ {*self._adaptations}
+        if self._count and any(item.part != "media" or item.name in self._media for item in changed):
+            return False
+        self._adaptations = adaptations
+        return True
 
     def missing(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that are not encoded yet."""
@@ -330,7 +280,9 @@ class MessageEncoder(ABC):
     def extend(self, messages: Sequence[Message], blobs: Mapping[str, bytes]) -> None:
         """Encode the missing messages. `blobs` must have all blobs that they refer to."""
         for message in self.missing(messages):
-            self._add(message, [to_bytes(item) for item in self._write(message, blobs)])
+            self._media.update(blob.sha256 for blob in blobs_of(message))
+            adapted = adapted_message(message, self._adaptations) if self._adaptations else message
+            self._add(message, [to_bytes(item) for item in self._write(adapted, blobs)])
             self._count += 1
             self._seen = messages
 
@@ -395,17 +347,64 @@ def message_encoder(request: GenerationRequest, key: Hashable, kind: type[_T], m
     `key` must contain all that the encoding of a message depends on, except blobs. `make` returns the encoding
     function.
     """
+    adaptations = of_messages(request.adaptations)
+    key = (key, request.model)
     existing = request.memo.get(key)
-    if isinstance(existing, kind) and existing.is_continued_by(request.messages):
+    if isinstance(existing, kind) and existing.is_continued_by(request.messages) and existing.accepts(adaptations):
         return existing
-    encoder = kind(make())
+    encoder = kind(_write_own(make(), request.model))
+    encoder.accepts(adaptations)
     request.memo[key] = encoder
     return encoder
 
 
+def _write_own(write: Write, model: str) -> Write:
+    def write_own(message: Message, blobs: Mapping[str, bytes]) -> Iterable[JsonObject]:
+        return write(_without_other_models(message, model) if isinstance(message, ExpertMessage) else message, blobs)
+
+    return write_own
+
+
+def signed_by(generation: Generation, model: str) -> Generation:
+    """Return a reply whose signatures name the model that made them: others refuse them, also of the same vendor."""
+    contents = tuple(_signed_part(part, model) for part in generation.reply.contents)
+    if contents == generation.reply.contents:
+        return generation
+    return replace(generation, reply=ExpertMessage(contents=contents))
+
+
+def _signed_part(part: ReplyPart, model: str) -> ReplyPart:
+    if not isinstance(part, ThinkingPart | ToolCallPart) or part.opaque is None:
+        return part
+    opaque = {name: {**data, "model": model} if isinstance(data, dict) else data for name, data in part.opaque.items()}
+    return part.model_copy(update={"opaque": opaque})
+
+
+def _without_other_models(reply: ExpertMessage, model: str) -> ExpertMessage:
+    """Return a reply without the thinking, and the signatures of calls, that another model made."""
+    if not any(_is_of_other_model(part, model) for part in reply.contents):
+        return reply
+    parts = (
+        part.model_copy(update={"opaque": None}) if _is_of_other_model(part, model) else part
+        for part in reply.contents
+        if not (isinstance(part, ThinkingPart) and _is_of_other_model(part, model))
+    )
+    return ExpertMessage(contents=tuple(parts))
+
+
+def _is_of_other_model(part: ReplyPart, model: str) -> bool:
+    if not isinstance(part, ThinkingPart | ToolCallPart) or part.opaque is None:
+        return False
+    makers = (data.get("model") for data in part.opaque.values() if isinstance(data, dict))
+    return any(maker not in (None, model) for maker in makers)
+
+
 async def missing_blobs(request: GenerationRequest, encoder: MessageEncoder) -> dict[str, bytes]:
     """Return the bytes of the blobs that `encoder` lacks for this request."""
-    return await load_blobs(encoder.missing(request.messages), request.blobs)
+    adaptations = of_messages(request.adaptations)
+    missing = encoder.missing(request.messages)
+    messages = [adapted_message(message, adaptations) for message in missing] if adaptations else missing
+    return await load_blobs(messages, request.blobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,11 +413,60 @@ class _Prefix:
     json: bytes
 
 
-def request_prefix(request: GenerationRequest, key: str, settings: object, make: Callable[[], JsonObject]) -> bytes:
+REQUIRED_FIELDS = frozenset(
+    {
+        *("model", "anthropic_version", "stream", "messages", "input", "contents"),
+        *("system", "instructions", "systemInstruction", "tools", "toolConfig"),
+    }
+)
+"""Fields without which there is no request, in all formats: an endpoint that refuses one cannot be used."""
+
+FIELD_GROUPS = frozenset(
+    {"generationConfig", "inferenceConfig", "additionalModelRequestFields", "output_config", "outputConfig"}
+)
+"""Fields that hold others; a refusal is of one of these."""
+
+MARKS = ("cache_control", "cachePoint")  # marks for a vendor's cache, which may be anywhere in a request
+
+
+def without_fields(head: JsonObject, refused: frozenset[str], required: frozenset[str] = frozenset()) -> JsonObject:
+    """Return the fields of a request without those that its endpoint refuses; a required one is always sent."""
+    dropped = refused - REQUIRED_FIELDS - required
+    if not dropped:
+        return head
+    fields: JsonObject = {}
+    for name, value in head.items():
+        if name in FIELD_GROUPS and isinstance(value, dict):
+            if kept := {inner: below for inner, below in value.items() if f"{name}.{inner}" not in dropped}:
+                fields[name] = kept
+        elif name not in dropped:
+            fields[name] = value
+    return _without_marks(fields, dropped.intersection(MARKS))
+
+
+def _without_marks(fields: JsonObject, marks: Set[str]) -> JsonObject:
+    """Return the fields without marks of the cache, which the instruction has, in both ways of writing them."""
+    if not marks or not isinstance(blocks := fields.get("system"), list):
+        return fields
+    unmarked: list[JsonValue] = [
+        {name: value for name, value in block.items() if name not in marks} if isinstance(block, dict) else block
+        for block in blocks
+    ]
+    return {**fields, "system": [block for block in unmarked if block]}
+
+
+def request_prefix(
+    request: GenerationRequest,
+    key: str,
+    settings: object,
+    make: Callable[[], JsonObject],
+    required: frozenset[str] = frozenset(),
+) -> bytes:
     """Return the bytes of a request body up to its messages: an object whose last key has a list, without its end.
 
     `make` builds that object from `settings` and the request without its messages. It is called again only when one of
-    them has changed, which is rare within a Run, so that a Run's tools are encoded once.
+    them has changed, which is rare within a Run, so that a Run's tools are encoded once. Fields that the endpoint
+    refuses are left out, except for those that every format requires and the `required` ones.
     """
     inputs = (
         settings,
@@ -431,10 +479,12 @@ def request_prefix(request: GenerationRequest, key: str, settings: object, make:
         request.temperature,
         request.output,
         request.provider_tools,
+        request.adaptations,
     )
     prefix = request.memo.get(("prefix", key))
     if not isinstance(prefix, _Prefix) or prefix.inputs != inputs:
-        prefix = _Prefix(inputs, to_bytes(make()).removesuffix(b"]}"))
+        head = without_fields(make(), names_in(request.adaptations, "field"), required)
+        prefix = _Prefix(inputs, to_bytes(head).removesuffix(b"]}"))
         request.memo["prefix", key] = prefix
     return prefix.json
 

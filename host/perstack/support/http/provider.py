@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
 from perstack.core.base.usage import Usage
+from perstack.core.runs.adaptations import REFUSAL_STATUSES, Adaptation
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.environment import source_of
 from perstack.ports.provider import (
+    GenerationRequest,
     OfferedModel,
     PriceList,
     PriceSource,
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
     from perstack.core.base.records import JsonObject
-    from perstack.support.http.client import OnData, ReadEvents, StreamClient
+    from perstack.core.runs.media_limits import MediaLimits
+    from perstack.support.http.client import ReadEvents, StreamClient
     from perstack.support.http.endpoint import Endpoint
+    from perstack.support.http.replies import OnData
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,9 @@ def are_installed(modules: tuple[str, ...]) -> bool:
 class HttpProvider(Provider):
     """Provider of one endpoint, whose connections are opened by the first request."""
 
+    required_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that its format requires, in addition to those that every format does."""
+
     def __init__(self, endpoint: Endpoint, reply_settings: JsonObject, read_events: ReadEvents | None = None) -> None:
         """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""
         self.endpoint = endpoint
@@ -94,7 +101,8 @@ class HttpProvider(Provider):
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
         """Send a request as `StreamClient.post` does. An error about the credential says where that is set."""
         if self._client is None:
-            from perstack.support.http.client import StreamClient, server_sent_events
+            from perstack.support.http.client import StreamClient
+            from perstack.support.http.event_streams import server_sent_events
 
             self._client = StreamClient(self.endpoint, self._read_events or server_sent_events)
         try:
@@ -102,7 +110,28 @@ class HttpProvider(Provider):
         except ProviderError as error:
             from perstack.support.http.errors import refused_credential
 
-            raise refused_credential(self.classified(error), self.name, self.credential) from error.__cause__
+            failure = refused_credential(self.classified(error), self.name, self.credential)
+            if failure.status_code in REFUSAL_STATUSES:
+                failure.refused_body = body
+            raise failure from error.__cause__
+
+    @override
+    def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
+        from perstack.support.http.refusals import refused_parts
+
+        return refused_parts(request, error, self.refused_fields)
+
+    def refused_fields(self, error: ProviderError, body: JsonObject) -> Sequence[Adaptation]:
+        """Return the optional fields of `body` that a refusal names."""
+        from perstack.support.http.refusals import refused_fields
+
+        return refused_fields(error, body, self.required_fields)
+
+    @override
+    def media_limits(self, model: str) -> MediaLimits | None:
+        from perstack.support.http.media_limits import limits_of
+
+        return limits_of(self.name, model)
 
     def classified(self, error: ProviderError) -> ProviderError:
         """Return an error of the endpoint, with another name if its status means something else there."""

@@ -16,6 +16,8 @@ ONCE = sys.argv[2] if len(sys.argv) > 2 else ""
 
 OBJECT = {"type": "object", "properties": {}}
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
 
 def send(**message) -> None:
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
@@ -137,15 +139,19 @@ def call(name: str, params: dict) -> dict | None:
             return text("{}", structuredContent={"n": "not a number"})
         case _:
             data = base64.b64encode(b"bytes").decode()
+            document = base64.b64encode(b"%PDF-bytes").decode()
             return {
                 "content": [
                     {"type": "text", "text": "words"},
-                    {"type": "image", "data": data, "mimeType": "image/png"},
+                    {"type": "image", "data": PNG, "mimeType": "image/png"},
                     {"type": "audio", "data": data, "mimeType": "audio/wav"},
                     {"type": "image", "data": "@@", "mimeType": "image/png"},
                     {"type": "resource_link", "uri": "file:///a", "name": "a", "description": "the a"},
                     {"type": "resource", "resource": {"uri": "file:///t", "text": "inside"}},
-                    {"type": "resource", "resource": {"uri": "file:///b", "blob": data, "mimeType": "application/pdf"}},
+                    {
+                        "type": "resource",
+                        "resource": {"uri": "file:///b", "blob": document, "mimeType": "application/pdf"},
+                    },
                 ],
                 "structuredContent": {"n": 1},
             }

@@ -11,12 +11,13 @@ from pydantic import AliasChoices, Field
 from typing_extensions import override
 
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import EMPTIED, TEXT, JsonObject, falsy
+from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions
+from perstack.core.runs.adaptations import Adaptations, in_words, new_adaptations, problem_of
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
-from perstack.core.runs.context import after_generation, requesting
+from perstack.core.runs.context import after_generation, is_supposed, requesting
 from perstack.core.runs.events.base import (
     ANY_PHASE,
     BEFORE_REPLY,
@@ -35,7 +36,16 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.log_rows import EventContext, LogRow, tokens
-from perstack.core.runs.messages import ExpertMessage, FinishReason, ProviderToolPart, ReplyPart, TextPart, ThinkingPart
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    FinishReason,
+    ProviderToolPart,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    UserMessage,
+)
 from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
     REST_MS,
@@ -116,6 +126,9 @@ class FinishGeneration(LaterEvent):
     duration_ms: int = Field(default=0, exclude_if=falsy)
     unreported: bool = Field(default=False, exclude_if=falsy)  # True: the whole reservation is charged
     over_reserved: Charge | None = None  # amount by which `usage` exceeds the reservation; only with a budget
+    problem: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # why it is no answer, though the model ended it
+    # query that asks the model to continue this reply, which was cut at its limit; empty if it does not go on
+    continuation: Text = Field(default="", exclude_if=falsy)
 
     @property
     def message(self) -> ExpertMessage:
@@ -139,7 +152,11 @@ class FinishGeneration(LaterEvent):
         )
         if self.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
             return replace(run, cut_at=run.max_tokens)
-        problem = _problem_of(reply, self.finish_reason)
+        if self.continuation:
+            query = UserMessage(contents=(TextPart(text=self.continuation),))
+            messages = run.messages.append(reply, self.id).append(query, f"{self.id}-continue")
+            return replace(run, messages=messages, phase=Phase.SETTLED, unfinished=run.unfinished + reply.text)
+        problem = self.problem or _problem_of(reply, self.finish_reason)
         if problem is not None:
             # The reply stays in the log but not in the messages, so the next attempt starts from unchanged messages.
             return replace(run, unusable=problem)
@@ -147,11 +164,14 @@ class FinishGeneration(LaterEvent):
         if is_paused:  # no result: the next step sends the reply back, and the model continues it
             return replace(run, messages=messages, phase=Phase.SETTLED)
         if run.final or not reply.tool_calls:
-            return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=reply.text)
-        return replace(run, messages=messages, phase=Phase.REPLIED)
+            result = run.unfinished + reply.text
+            return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=result, unfinished="")
+        return replace(run, messages=messages, phase=Phase.REPLIED, unfinished="")
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
+        if self.continuation and not may_continue(run, self.message, self.finish_reason):
+            return "finishGeneration with a continuation, where the reply is not one that may be continued"
         return _generation_difference(self, run, command)
 
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -171,7 +191,45 @@ class FinishGeneration(LaterEvent):
         if is_odd or context.full:
             text = f"{self.finish_reason}, {duration(self.duration_ms)}, {tokens(self.usage)}"
             rows.append(LogRow("replied", text, "yellow" if is_odd else "dim"))
+        if self.continuation:
+            rows.append(LogRow("continues", "the reply, which was cut at its limit, by another request", "yellow"))
         return rows
+
+
+CONTINUATION = (
+    "Your reply was cut off because it reached the most tokens that one reply may have. Continue where you stopped:"
+    " write only what is missing, without repeating or introducing anything."
+)
+
+
+def may_continue(run: Run, reply: ExpertMessage, reason: FinishReason) -> bool:
+    """Return True if the model is asked to continue a reply: a text that was cut, and the first cut one in a row."""
+    is_by_budget = run.max_tokens is not None
+    is_cut = reason == "length" and not reply.tool_calls and not is_by_budget
+    return is_cut and bool(reply.text.strip()) and not run.unfinished
+
+
+def empty_reply(reply: ExpertMessage, reason: FinishReason, *, final: bool) -> ErrorInfo | None:
+    """Return the error of a reply with neither text nor call, such as thinking alone; None for other replies.
+
+    A `final` reply needs a text. Replies that were cut, paused or refused are not judged here.
+    """
+    if reason in ("length", "paused", "refusal") or reply.text.strip() or (reply.tool_calls and not final):
+        return None
+    thinking = sum(len(part.thinking) for part in reply.contents if isinstance(part, ThinkingPart))
+    kinds = (
+        (f"{thinking:,} characters of thinking", thinking),
+        ("blanks", reply.text),
+        ("calls, which were not asked for", reply.tool_calls),
+        ("results of the provider's tools", reply.provider_tools),
+    )
+    found = " and ".join(name for name, content in kinds if content) or "nothing"
+    needed = "no text" if final else "neither text nor a tool call"
+    return ErrorInfo(
+        name="EmptyReply",
+        message=f"the reply has {needed}: the model wrote {found} and ended it (finish reason `{reason}`)",
+        is_retryable=True,
+    )
 
 
 def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
@@ -238,10 +296,67 @@ class Retry(LaterEvent):
     def describe(self, context: EventContext) -> list[LogRow]:
         if self.overflow is not None:
             window_note = f"; the context holds {self.overflow:,} tokens"
+            if is_supposed(self.error):
+                window_note = "; the request may be too large: it is sent once more with less of the history"
             return [LogRow("retries", self.error.words + window_note, "yellow")]
         total = "" if self.most_tries is None else f" of {self.most_tries}"
         again = f"; try {self.attempt + 1}{total} after {duration(self.delay_ms)}"
         return [LogRow("retries", self.error.words + again, "yellow")]
+
+
+class AdaptRequest(LaterEvent):
+    """A change of the requests to one model, which its endpoint needs: parts in another form, or left out."""
+
+    follows = RunTransition(BEFORE_REPLY, RUNNING)
+    is_progress = False
+    type: Literal["adaptRequest"] = "adaptRequest"
+    model: str  # the model whose endpoint needs it, as `provider/model`
+    adaptations: Adaptations
+    error: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # the refusal; None if adapted before sending
+    uncharged: bool = Field(default=False, exclude_if=falsy)  # True if nothing is charged for the refused attempt
+
+    @property
+    @override
+    def media(self) -> tuple[ResultContent, ...]:
+        """The smaller images and documents that are sent."""
+        return tuple(item.blob for item in self.adaptations if item.blob is not None)
+
+    @override
+    def repeated(self, run: Run) -> Iterator[Repetition]:
+        if not run.context.summarising:  # a summary may be of another model, which no state names
+            yield Repetition("the model", self.model, run.on)
+
+    @property
+    def words(self) -> str:
+        """The text `without the field stream_options (openai/gpt-5 refused it)`."""
+        cause = "needs it" if self.error is None else "refused it"
+        return f"{in_words(self.adaptations)} ({self.model} {cause})"
+
+    def fold(self, run: Run) -> Run:
+        """Keep the adaptations for all later requests to the model, and settle the refused attempt."""
+        if self.error is not None and run.phase is not Phase.GENERATING and not run.context.summarising:
+            raise IllegalFact("adaptRequest after a refusal cannot follow where nothing is generated")
+        known = run.adaptations_by_model.get(self.model, ())
+        if new_adaptations(known, self.adaptations) != self.adaptations:
+            raise IllegalFact("adaptRequest repeats an adaptation")
+        problem = next(filter(None, map(problem_of, self.adaptations)), None if self.adaptations else "nothing")
+        if problem is not None:
+            raise IllegalFact(f"adaptRequest names {problem}")
+        run = replace(run, adaptations_by_model={**run.adaptations_by_model, self.model: known + self.adaptations})
+        return run if self.error is None else settle_reservation(run, is_charged=not self.uncharged)
+
+    @override
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        if isinstance(command, Compact):
+            return None if self.error is None or run.context.summarising else "adaptRequest without startCompaction"
+        if self.error is None:
+            return None if isinstance(command, Generate) else unexpected_event(self, run, command)
+        return _generation_difference(self, run, command)
+
+    @override
+    def describe(self, context: EventContext) -> list[LogRow]:
+        cause = "" if self.error is None else f": {self.error.message}"
+        return [LogRow("adapts", f"sends requests {self.words}{cause}", "yellow")]
 
 
 class SwitchModel(LaterEvent):
@@ -346,4 +461,4 @@ class FinishStep(LaterEvent):
         return [LogRow("step", f"{self.checkpoint_id}: {took}{tokens(self.usage)}", "dim", "place")]
 
 
-GenerationEvent = StartGeneration | FinishGeneration | Retry | SwitchModel | FinishStep
+GenerationEvent = StartGeneration | FinishGeneration | Retry | AdaptRequest | SwitchModel | FinishStep

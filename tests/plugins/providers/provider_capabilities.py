@@ -1,39 +1,33 @@
-"""One test suite for all providers in every wire format, and the documentation page made from its results.
-
-`CAPABILITIES` has a check for each row of docs/provider-matrix.md. A check fails, or returns the user-visible behaviour
-for the cell. `python tests/support/provider_suite.py` writes the page; after adding a provider to `WIRES`, write it
-again.
-"""
+"""Rows of the conformance suite for ordinary requests and replies."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Seen, expert, project_of
+from provider_suite import (
+    HELLO,
+    QUERY,
+    TOOLS,
+    body_of,
+    capability,
+    error_of,
+    error_of_run,
+    generate,
+    request_of,
+    run,
+    using,
+)
 from wire import KEY, READ, Said, Wire, contains
-from wire_anthropic import ANTHROPIC
-from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC
-from wire_google import GOOGLE, GOOGLE_OLDER
-from wire_openai import AZURE, AZURE_DATED, COMPATIBLE, DEEPSEEK, OLLAMA, OPENAI
-from wire_vertex import VERTEX, VERTEX_CLAUDE
 
 from perstack.core.definitions.experts import FileSearchOptions
-from perstack.core.definitions.settings import Overrides, ProviderSetting
-from perstack.core.definitions.skills import ToolSpec
-from perstack.core.jobs.job import Job
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
-    History,
     Message,
     TextPart,
     ThinkingPart,
@@ -43,124 +37,11 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.errors import MissingCredential, ProviderError
-from perstack.host import Host
-from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool, Provider
+from perstack.ports.provider import OfferedProviderTool, Provider
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
-WIRES: tuple[Wire, ...] = (
-    ANTHROPIC, OPENAI, COMPATIBLE, GOOGLE, GOOGLE_OLDER, DEEPSEEK, AZURE, AZURE_DATED, OLLAMA, VERTEX, VERTEX_CLAUDE,
-    BEDROCK, BEDROCK_ANTHROPIC,
-)  # fmt: skip
-PAGE = Path(__file__).parents[2] / "docs" / "provider-matrix.md"
-_HEAD, _TAIL = "<!-- matrix -->\n", "<!-- end of matrix -->\n"
-
-Check = Callable[[Wire], str]
-CAPABILITIES: dict[str, Check] = {}
-
-_TOOLS = (ToolSpec(name=READ, input_schema={"type": "object", "properties": {"path": {"type": "string"}}}),)
-_HELLO = Said("Grüß Gott 😀\u2028Hello")
 _IMAGE = BlobPart(sha256="i", mime_type="image/png", size=3)
 _PDF = BlobPart(sha256="p", mime_type="application/pdf", size=3, name="a.pdf")
-_BLOBS = {"i": b"png", "p": b"pdf"}
-_QUERY = UserMessage(contents=(TextPart(text="hi"),))
-
-
-def capability(title: str) -> Callable[[Check], Check]:
-    """Register a check under its row of the page."""
-
-    def register(check: Check) -> Check:
-        CAPABILITIES[title] = check
-        return check
-
-    return register
-
-
-# --- a provider and its endpoint --------------------------------------------------------------------------------------
-
-
-async def _blob(sha256: str) -> bytes:
-    return _BLOBS[sha256]
-
-
-def request_of(wire: Wire, *messages: Message, **rest: Any) -> GenerationRequest:
-    given: dict[str, Any] = {"tools": _TOOLS, **rest}
-    return GenerationRequest(wire.model, "You.", History(messages or (_QUERY,)), blobs=_blob, **given)
-
-
-def using(
-    wire: Wire, *replies: PreparedReply, act: Callable[[Provider], Awaitable[None]], **setting: Any
-) -> FakeEndpoint:
-    """Return an endpoint with these replies, after `act` has used a provider on it."""
-
-    async def scenario() -> FakeEndpoint:
-        async with asyncio.timeout(30), FakeEndpoint(*replies) as endpoint:
-            provider = wire.provider(endpoint.url, **setting)
-            try:
-                await act(provider)
-            finally:
-                await provider.close()
-            return endpoint
-
-    return asyncio.run(scenario())
-
-
-def generate(
-    wire: Wire, reply: PreparedReply, request: GenerationRequest | None = None, **setting: Any
-) -> tuple[Generation, list[Delta], FakeEndpoint]:
-    """Make one generation. Return it with its deltas and the endpoint."""
-    found: list[Generation] = []
-    deltas: list[Delta] = []
-
-    async def act(provider: Provider) -> None:
-        found.append(await provider.generate(request or request_of(wire), deltas.append))
-
-    endpoint = using(wire, reply, act=act, **setting)
-    return found[0], deltas, endpoint
-
-
-def body_of(wire: Wire, request: GenerationRequest, **setting: Any) -> Any:
-    """Return the request body that is sent for a request."""
-    return json.loads(generate(wire, wire.reply(_HELLO), request, **setting)[2].asked[0].body)
-
-
-def error_of(wire: Wire, reply: PreparedReply) -> ProviderError:
-    with pytest.raises(ProviderError) as caught:
-        generate(wire, reply)
-    return caught.value
-
-
-@asynccontextmanager
-async def host_in(folder: Path, wire: Wire, url: str, **overrides: Any) -> AsyncIterator[Host]:
-    """Yield a Host with Expert `a` at a server, with a timeout of 30 seconds."""
-    config = wire.config(url)
-    provider = ProviderSetting(provider_name=wire.factory.name, setting=config.setting)
-    project = project_of(expert("a")).model_copy(update={"model": wire.model, "provider": provider})
-    host = Host(project, workspace=folder, env=config.env, overrides=Overrides(**overrides))
-    try:
-        async with asyncio.timeout(30):
-            yield host
-    finally:
-        await host.close()
-
-
-async def run_at(wire: Wire, url: str, query: str = "hi", **overrides: Any) -> tuple[Job, Seen]:
-    """Drive a whole Run at a server, with real tools, in a workspace with files a and b."""
-    seen = Seen()
-    with tempfile.TemporaryDirectory() as folder:
-        for name in "ab":
-            (Path(folder) / name).write_text(f"found in {name}")
-        async with host_in(Path(folder), wire, url, **overrides) as host:
-            return await host.run("a", query, on_event=seen), seen
-
-
-def run(wire: Wire, *replies: PreparedReply) -> tuple[Job, Seen, FakeEndpoint]:
-    """Drive a whole Run at an endpoint with these replies."""
-
-    async def scenario() -> tuple[Job, Seen, FakeEndpoint]:
-        async with FakeEndpoint(*replies) as endpoint:
-            return *(await run_at(wire, endpoint.url)), endpoint
-
-    return asyncio.run(scenario())
 
 
 def _compact(value: Any) -> str:
@@ -173,23 +54,20 @@ def _loop(reply: ExpertMessage, *contents: TextPart | BlobPart) -> tuple[Message
         ToolResultPart(tool_call_id=call.tool_call_id, tool_name=call.tool_name, contents=contents)
         for call in reply.tool_calls
     )
-    return _QUERY, reply, ToolMessage(contents=tuple(results))
+    return QUERY, reply, ToolMessage(contents=tuple(results))
 
 
 def _reply(wire: Wire, said: Said) -> ExpertMessage:
     return generate(wire, wire.reply(said))[0].reply
 
 
-# --- checks -----------------------------------------------------------------------------------------------------------
-
-
 @capability("Text, streamed")
 def text(wire: Wire) -> str:
-    generation, deltas, endpoint = generate(wire, wire.reply(_HELLO))
-    assert (generation.reply.contents, generation.finish_reason) == ((TextPart(text=_HELLO.text),), "stop")
+    generation, deltas, endpoint = generate(wire, wire.reply(HELLO))
+    assert (generation.reply.contents, generation.finish_reason) == ((TextPart(text=HELLO.text),), "stop")
     assert {delta.kind for delta in deltas} == {"text"}
     assert len(deltas) > 3
-    assert "".join(delta.text for delta in deltas) == _HELLO.text
+    assert "".join(delta.text for delta in deltas) == HELLO.text
     (asked,) = endpoint.asked
     assert (asked.method, asked.path) == ("POST", wire.path)
     assert asked.headers["content-type"] == "application/json"
@@ -337,7 +215,7 @@ def structured_output(wire: Wire) -> str:
     assert "additionalProperties" not in _compact(body_of(wire, request_of(wire, tools=())))
     beside = {**_SCHEMA, "$defs": {"a": {"$ref": "#"}}}
     sent: list[bool] = []
-    for tools in ((), _TOOLS):
+    for tools in ((), TOOLS):
         request = request_of(wire, output=_SCHEMA, tools=tools)
         shown = wire.schema(body_of(wire, request, structuredOutput=True))
         assert shown == {**_SENT, "additionalProperties": False}
@@ -351,7 +229,7 @@ def structured_output(wire: Wire) -> str:
 def headers(wire: Wire) -> str:
     (name,) = wire.credential
     setting = {"headers": {"X-Team": "blue", name: "Bearer mine"}}
-    sent = generate(wire, wire.reply(_HELLO), **setting)[2].asked[0]
+    sent = generate(wire, wire.reply(HELLO), **setting)[2].asked[0]
     assert (sent.headers["x-team"], sent.headers[name]) == ("blue", "Bearer mine")
     assert b"A label" not in sent.body
     return "yes"
@@ -359,7 +237,7 @@ def headers(wire: Wire) -> str:
 
 @capability("Cached tokens in `usage`")
 def cached(wire: Wire) -> str:
-    usage = generate(wire, wire.reply(_HELLO))[0].usage
+    usage = generate(wire, wire.reply(HELLO))[0].usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (100, 50, 150)
     assert usage.cached_input_tokens == 64
     return "yes"
@@ -388,21 +266,12 @@ def stable_prefix(wire: Wire) -> str:
 @capability("A reply at its limit")
 def length(wire: Wire) -> str:
     assert generate(wire, wire.reply(Said("Half a", stop="length")))[0].finish_reason == "length"
-    return _error_of_run(wire, wire.reply(Said("Half a", stop="length")))
+    return error_of_run(wire, wire.reply(Said("Half a", stop="length")))
 
 
 @capability("A refusal")
 def refusal_error(wire: Wire) -> str:
-    return _error_of_run(wire, wire.reply(Said("I will not.", stop="refusal")))
-
-
-def _error_of_run(wire: Wire, *replies: PreparedReply) -> str:
-    """Return the name of the error that ends a Run."""
-    job, seen, endpoint = run(wire, *replies)
-    assert (job.status, len(endpoint.asked)) == ("stoppedByError", len(replies))
-    error = seen.of("errorRun")[0].error
-    assert KEY not in error.message
-    return f"`{error.name}`"
+    return error_of_run(wire, wire.reply(Said("I will not.", stop="refusal")))
 
 
 @capability("The conversation is too long")
@@ -410,7 +279,7 @@ def overflow(wire: Wire) -> str:
     error = error_of(wire, wire.error_reply(400, wire.overflow))
     assert wire.overflow in str(error)
     assert "longer context" in str(error)
-    return _error_of_run(wire, wire.error_reply(400, wire.overflow))
+    return error_of_run(wire, wire.error_reply(400, wire.overflow))
 
 
 @capability("A wrong key")
@@ -418,7 +287,7 @@ def unauthorized(wire: Wire) -> str:
     error = error_of(wire, wire.error_reply(401, f"wrong key {KEY}"))
     assert (error.status_code, error.is_retryable, KEY in str(error)) == (401, False, False)
     assert "wrong key" in str(error)
-    return _error_of_run(wire, wire.error_reply(401, f"wrong key {KEY}"))
+    return error_of_run(wire, wire.error_reply(401, f"wrong key {KEY}"))
 
 
 @capability("No key")
@@ -429,9 +298,9 @@ def missing_key(wire: Wire) -> str:
         return "none needed"
     with pytest.raises(MissingCredential, match=wire.missing):
         wire.provider(None, env)
-    sent = generate(wire, wire.reply(_HELLO), env=env)[2].asked[0].headers
+    sent = generate(wire, wire.reply(HELLO), env=env)[2].asked[0].headers
     assert not set(wire.credential) & set(sent), "a server on this machine needs none"
-    sent = generate(wire, wire.reply(_HELLO))[2].asked[0].headers
+    sent = generate(wire, wire.reply(HELLO))[2].asked[0].headers
     assert contains(sent, dict(wire.credential))
     return f"names `{wire.missing}`"
 
@@ -441,8 +310,8 @@ def rate_limit(wire: Wire) -> str:
     error = error_of(wire, wire.error_reply(429, "slow down", **{"retry-after": "7"}))
     assert (error.name, error.status_code, error.is_retryable, error.retry_after) == ("RateLimit", 429, True, 7)
     later = wire.error_reply(429, "slow down", **{"retry-after": "0.02"})
-    job, seen, endpoint = run(wire, later, wire.reply(_HELLO))
-    assert (job.status, job.text, job.usage.total_tokens) == ("completed", _HELLO.text, 150)
+    job, seen, endpoint = run(wire, later, wire.reply(HELLO))
+    assert (job.status, job.text, job.usage.total_tokens) == ("completed", HELLO.text, 150)
     (retry,) = seen.of("retry")
     assert (retry.delay_ms, retry.error.message, len(endpoint.asked)) == (20, "slow down", 2)
     return "waits, tries again"
@@ -457,7 +326,7 @@ def overloaded(wire: Wire) -> str:
 
 @capability("A stream that breaks off")
 def cut(wire: Wire) -> str:
-    half = wire.reply(_HELLO).chunks[:4]
+    half = wire.reply(HELLO).chunks[:4]
 
     async def act(provider: Provider) -> None:
         for _ in range(2):
@@ -465,18 +334,18 @@ def cut(wire: Wire) -> str:
                 await provider.generate(request_of(wire), lambda delta: None)
             assert (caught.value.name, caught.value.is_retryable) == ("CutStream", True)
         generation = await provider.generate(request_of(wire), lambda delta: None)
-        assert generation.reply.contents == (TextPart(text=_HELLO.text),), "nothing of the broken ones is kept"
+        assert generation.reply.contents == (TextPart(text=HELLO.text),), "nothing of the broken ones is kept"
 
-    headers = wire.reply(_HELLO).headers
+    headers = wire.reply(HELLO).headers
     broken = (PreparedReply(half, headers=headers, ending=ending) for ending in ("cut", "whole"))
-    using(wire, *broken, wire.reply(_HELLO), act=act)
+    using(wire, *broken, wire.reply(HELLO), act=act)
     return "dropped, tries again"
 
 
 @capability("Cancelled in the middle")
 def cancelled(wire: Wire) -> str:
     async def scenario() -> None:
-        whole = wire.reply(_HELLO)
+        whole = wire.reply(HELLO)
         reply = PreparedReply(whole.chunks[:-3], headers=whole.headers, ending="hang")
         async with asyncio.timeout(30), FakeEndpoint(reply) as endpoint:
             provider, begun = wire.provider(endpoint.url), asyncio.Event()
@@ -490,24 +359,3 @@ def cancelled(wire: Wire) -> str:
 
     asyncio.run(scenario())
     return "connection closed"
-
-
-# --- the page ---------------------------------------------------------------------------------------------------------
-
-
-def table(wires: Sequence[Wire] = WIRES) -> str:
-    """Return the matrix, by running every check."""
-    lines = [["", *(wire.title for wire in wires)]]
-    lines += [[title, *(check(wire) for wire in wires)] for title, check in CAPABILITIES.items()]
-    lines.insert(1, ["---"] * (len(wires) + 1))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def write() -> None:
-    """Write the matrix into its page."""
-    before, rest = PAGE.read_text().split(_HEAD)
-    PAGE.write_text(before + _HEAD + table() + _TAIL + rest.split(_TAIL)[1])
-
-
-if __name__ == "__main__":
-    write()

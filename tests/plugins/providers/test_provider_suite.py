@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import rows
-from provider_suite import CAPABILITIES, PAGE, WIRES, body_of, request_of
+from provider_matrix import PAGE
+from provider_suite import CAPABILITIES, WIRES, body_of, request_of
 from wire import KEY, Said, Wire
 from wire_openai import OLLAMA
 

@@ -1,0 +1,194 @@
+"""Changes of a Run's requests that an endpoint needs: parts that it refuses are replaced, written plainer, or left out.
+
+An endpoint may refuse one part of a request, and with it every request of the Run from then on. So a generation climbs
+a ladder: what the wire format is known to refuse is adapted before sending; if a refusal still names a part, that part
+is adapted and the request repeated. Each adaptation is recorded by `adaptRequest`, holds for all later requests of the
+Run to the same model, and is never taken back: a rung is climbed at most once, so the ladder ends.
+
+A provider names the parts (`Provider.adapt`); what is sent must be as the adaptations of its request say. The host
+leaves out tools (`offered`). Messages are adapted here (`adapted_message`), before a codec sees them; fields and the
+schemas of tools by the codec, which knows its format. Change together: a new kind of part with `words`, `problem_of`
+and the codecs that write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from hashlib import sha256
+from typing import Annotated, Literal, assert_never
+
+from pydantic import Field
+
+from perstack.core.base.records import TEXT, Fact, canonical_json, falsy
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.messages import (
+    BlobPart,
+    ExpertMessage,
+    Message,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    ToolMessage,
+    UserMessage,
+)
+
+RequestPart = Literal["field", "tool", "media", "thinking"]
+AdaptedForm = Literal["plain", "omitted", "replaced"]
+
+MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
+REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
+
+
+class Adaptation(Fact):
+    """One part of a request, and the form in which it is sent from now on.
+
+    `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the
+    name of a tool; the sha256 of an image or document. `thinking` has none, and lists what is left out in `thoughts`.
+    """
+
+    part: RequestPart
+    form: AdaptedForm
+    name: str = Field(default="", exclude_if=falsy)
+    text: Annotated[str, TEXT] = Field(default="", exclude_if=falsy)  # text in the place of an image or document
+    blob: BlobPart | None = Field(default=None, exclude_if=falsy)  # smaller image or document in its place
+    thoughts: tuple[str, ...] = Field(
+        default=(), exclude_if=falsy
+    )  # digests of parts of messages (`digest_of_thought`)
+
+    def __hash__(self) -> int:
+        """Hash the fields that tell adaptations apart: records have no hash of their own."""
+        return hash((self.part, self.form, self.name, self.text, self.thoughts))
+
+    @property
+    def words(self) -> str:
+        """The adaptation as a phrase, such as `without the field stream_options`."""
+        match self.part:
+            case "field":
+                return f"without the field {self.name}" if self.form == "omitted" else f"with a plainer {self.name}"
+            case "tool":
+                omitted = self.form == "omitted"
+                return f"without the tool {self.name}" if omitted else f"with a plainer schema of the tool {self.name}"
+            case "media":
+                kind = "a smaller image" if self.blob is not None else "a text"
+                return f"with {kind} in place of an image or document"
+            case "thinking":
+                return "without the thinking of earlier replies"
+            case _:
+                assert_never(self.part)
+
+
+Adaptations = tuple[Adaptation, ...]
+
+
+def new_adaptations(known: Adaptations, named: Iterable[Adaptation]) -> Adaptations:
+    """Return the adaptations that change something: no form twice, and nothing of a part that is left out already."""
+    omitted = {(item.part, item.name) for item in known if item.form == "omitted" and item.part != "thinking"}
+    found: list[Adaptation] = []
+    for item in named:
+        if item not in known and item not in found and (item.part, item.name) not in omitted:
+            found.append(item)
+    return tuple(found)
+
+
+def problem_of(item: Adaptation) -> str | None:
+    """Return why nothing can be sent as an adaptation says; None if it can."""
+    match item.part:
+        case "field" if not item.name:
+            return "a field without a name"
+        case "tool" if not item.name or item.form == "replaced":
+            return "a tool that is replaced, or has no name"
+        case "media" if item.form != "replaced" or bool(item.text) == (item.blob is not None):
+            return "an image or document without one substitute"
+        case "thinking" if item.form != "omitted":
+            return "thinking that is not left out"
+        case _:
+            return None
+
+
+def names_in(adaptations: Adaptations, part: RequestPart, form: AdaptedForm = "omitted") -> frozenset[str]:
+    """Return the names of the parts of one kind that are sent in this form; a later form replaces an earlier one."""
+    forms = {item.name: item.form for item in adaptations if item.part == part}
+    return frozenset(name for name, latest in forms.items() if latest == form)
+
+
+def digest_of_thought(part: ReplyPart) -> str:
+    """Return the name of a part of a reply in `Adaptation.thoughts`: 16 hex digits."""
+    return sha256(canonical_json(part.model_dump(mode="json"))).hexdigest()[:16]
+
+
+def thoughts_of(messages: Iterable[Message], known: Adaptations = ()) -> tuple[str, ...]:
+    """Return the names of what replies have of thinking and signatures, without what is left out already."""
+    omitted = {digest for item in known for digest in item.thoughts}
+    replies = (message for message in messages if isinstance(message, ExpertMessage))
+    digests = (digest_of_thought(part) for reply in replies for part in reply.contents if _has_thought(part))
+    return tuple(digest for digest in dict.fromkeys(digests) if digest not in omitted)
+
+
+def _has_thought(part: ReplyPart) -> bool:
+    """Return True for thinking, and for a call that its vendor has signed."""
+    return isinstance(part, ThinkingPart) or (not isinstance(part, TextPart) and part.opaque is not None)
+
+
+def offered(specs: tuple[ToolSpec, ...], adaptations: Adaptations) -> tuple[ToolSpec, ...]:
+    """Return the tools without those that the endpoint refuses in any form."""
+    omitted = names_in(adaptations, "tool")
+    return tuple(spec for spec in specs if spec.name not in omitted) if omitted else specs
+
+
+def in_words(adaptations: Adaptations) -> str:
+    """Return the adaptations as one phrase; of many the first ones."""
+    phrases = list(dict.fromkeys(item.words for item in adaptations))
+    rest = len(phrases) - MAX_LISTED
+    return ", ".join(phrases[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+MAX_LISTED = 5  # adaptations of one event that are named in a line
+
+# Adapted messages.
+
+
+def of_messages(adaptations: Adaptations) -> Adaptations:
+    """Return the adaptations that change messages in a way that no wire format matters for."""
+    return tuple(item for item in adaptations if item.part in ("media", "thinking"))
+
+
+def adapted_message(message: Message, adaptations: Adaptations) -> Message:
+    """Return a message as it is sent: with substitutes of images and documents, and without refused thinking."""
+    if isinstance(message, ExpertMessage):
+        return _without_thoughts(message, adaptations)
+    media = {item.name: item for item in adaptations if item.part == "media"}
+    if not media:
+        return message
+    if isinstance(message, UserMessage):
+        return message.model_copy(update={"contents": _adapted(message.contents, media)})
+    if isinstance(message, ToolMessage):
+        results = tuple(
+            result.model_copy(update={"contents": _adapted(result.contents, media)}) for result in message.contents
+        )
+        return message.model_copy(update={"contents": results})
+    assert_never(message)
+
+
+def _without_thoughts(message: ExpertMessage, adaptations: Adaptations) -> ExpertMessage:
+    refused = {digest for item in adaptations for digest in item.thoughts}
+    if not refused or not any(_has_thought(part) for part in message.contents):
+        return message
+    parts = (_without_thought(part, refused) for part in message.contents)
+    return ExpertMessage(contents=tuple(part for part in parts if part is not None))
+
+
+def _without_thought(part: ReplyPart, refused: Set[str]) -> ReplyPart | None:
+    if not _has_thought(part) or digest_of_thought(part) not in refused:
+        return part
+    return None if isinstance(part, ThinkingPart) else part.model_copy(update={"opaque": None})
+
+
+def _adapted(contents: Sequence[ResultContent], media: Mapping[str, Adaptation]) -> tuple[ResultContent, ...]:
+    return tuple(_substitute(part, media.get(part.sha256)) if isinstance(part, BlobPart) else part for part in contents)
+
+
+def _substitute(part: BlobPart, adaptation: Adaptation | None) -> ResultContent:
+    if adaptation is None:
+        return part
+    return TextPart(text=adaptation.text) if adaptation.blob is None else adaptation.blob

@@ -1,0 +1,175 @@
+"""Read which places of a request an endpoint's refusal names, and follow them in the body as it was sent.
+
+Endpoints name a place by a path (`tools.3.custom.input_schema`, `messages[2].content[0]`, Google's
+`GenerateContentRequest.tools[0].function_declarations[3]`, Bedrock's `toolConfig.tools.3.member.toolSpec`), by a field
+of their answer (`param`, `loc`), or by a quoted name. A path is followed in the request itself, so nothing here knows
+how a codec arranges it, and a place that the request does not have is none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from pydantic import JsonValue
+
+from perstack.errors import ProviderError
+
+Place = tuple[str | int, ...]  # keys and indexes from the root of a body
+
+_MAX_PATHS = 200  # paths of one refusal that are followed: pydantic's servers list every field that is wrong
+_PATH = re.compile(r"(?<![\w/.-])[A-Za-z_]\w*(?:\.\w+|\.?\[['\"]?\w+['\"]?\])+")
+_STEP = re.compile(r"\w+")
+_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
+_NAMED = re.compile(r'"(?:param|code|field)"\s*:\s*"([^"]{1,200})"|["\']loc["\']\s*:\s*[\[(]([^\])]{1,300})[\])]')
+_MAX_INDEX_DIGITS = 9
+_ECHO_WORDS = 4  # words in a row that stand in the conversation as well, and so are its own
+_MAX_ECHO_SEARCH_CHARS = 2_000_000
+
+
+def places_in(answer: str) -> str:
+    """Return the places that an answer names in fields of its own: `param`, `loc` of pydantic's errors."""
+    places = (match[1] or ".".join(_STEP.findall(match[2])) for match in _NAMED.finditer(answer))
+    return "\n".join(f"param: {place}" for place in places)
+
+
+def words_of(error: ProviderError) -> str:
+    """Return what an endpoint says of a refusal: its message, and the places that its answer names."""
+    return f"{error.message}\n{places_in(error.answer)}"
+
+
+def without_addresses(words: str) -> str:
+    """Return the text without URLs, whose paths name nothing of the request."""
+    return _ADDRESS.sub(" ", words)
+
+
+def without_echoes(words: str, body: Mapping[str, JsonValue]) -> str:
+    """Return the text without what it quotes from the conversation, in which a person or a tool may write anything.
+
+    A text that consists of such words alone stays: somebody has quoted that very error before.
+    """
+    found = list(re.finditer(r"\S+", words))
+    texts = _texts_of(body)
+    quoted: set[int] = set()
+    for first in range(len(found) - _ECHO_WORDS + 1):
+        run = range(first, first + _ECHO_WORDS)
+        if words[found[first].start() : found[run[-1]].end()] in texts:
+            quoted.update(run)
+    if not quoted or len(quoted) == len(found):
+        return words
+    return " ".join(word[0] for index, word in enumerate(found) if index not in quoted)
+
+
+def _texts_of(body: Mapping[str, JsonValue]) -> str:
+    """Return the texts of the conversation, latest first, within a limit of size; base64 data are left out."""
+    texts: list[str] = []
+    size = 0
+    for text in _strings_below([body.get(name) for name in ("contents", "input", "messages")]):
+        if " " in text:
+            texts.append(text)
+            size += len(text)
+        if size > _MAX_ECHO_SEARCH_CHARS:
+            break
+    return "\n".join(texts)
+
+
+def _strings_below(value: JsonValue) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, dict):
+            pending += value.values()
+
+
+def parsed_body(body: bytes) -> dict[str, JsonValue]:
+    """Return a request's body as an object; empty for anything else."""
+    try:
+        document: JsonValue = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def named_places(words: str, body: Mapping[str, JsonValue]) -> list[Place]:
+    """Return the places of the body that paths in the text lead to, each as far as the body has it."""
+    places: dict[Place, None] = {}
+    for index, match in enumerate(_PATH.finditer(words)):
+        if index == _MAX_PATHS:
+            break
+        place = _follow(body, _STEP.findall(match[0]))
+        if place:
+            places[place] = None
+    return list(places)
+
+
+def values_along(body: Mapping[str, JsonValue], place: Place) -> Iterator[JsonValue]:
+    """Yield the value at each step of a place, from the outermost to the innermost."""
+    value: JsonValue = dict(body)
+    for step in place:
+        if isinstance(value, dict):
+            value = value[str(step)]
+        elif isinstance(value, list) and isinstance(step, int):
+            value = value[step]
+        yield value
+
+
+def _follow(body: Mapping[str, JsonValue], steps: list[str]) -> Place:
+    """Follow a path as far as it goes; empty if it leads nowhere.
+
+    Vendors name a block's type between its field and its index. AWS counts from 1 in paths with `member`.
+    """
+    place: list[str | int] = []
+    value: JsonValue = dict(body)
+    first = 1 if "member" in steps else 0
+    for step in steps:
+        if isinstance(value, list) and step.isdecimal():
+            index = int(step[:_MAX_INDEX_DIGITS]) - first
+            if not 0 <= index < len(value):
+                return ()
+            place.append(index)
+            value = value[index]
+        elif isinstance(value, dict) and (key := key_in(value, step)) is not None:
+            place.append(key)
+            value = value[key]
+    return tuple(place)
+
+
+def key_in(value: Mapping[str, JsonValue], step: str) -> str | None:
+    """Return the key of an object that a step names, in the spelling of the body: Google's messages use another."""
+    plain = _plain(step)
+    return next((key for key in value if _plain(key) == plain), None)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+# Names in a sentence.
+
+_REFUSED = (
+    r"(?:un(?:supported|recogni[sz]ed|known|expected)|not (?:\w+ )?(?:supported?|allowed|permitted|recogni[sz]ed)"
+    r"|(?:does|do) ?n[o']t support|invalid|extra|forbidden)"
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def is_named(name: str, words: str) -> bool:
+    """Return whether the text names the field: alone if nothing else is called so, else where a field can stand."""
+    parts = [part.lower() for part in _HUMP.sub("_", name).split("_")]
+    if len(parts) > 1:
+        spellings = {name, "_".join(parts), " ".join(parts)}
+        return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", words, re.I) for one in spellings)
+    word = re.escape(name)
+    places = (
+        rf"[\"'`“‘«]{word}(?:[.\[][^\"'`]*)?[\"'`”’»]",
+        rf"(?<![\w.]){word}(?:[.\[]\S*)?:? (?:\w+ ){{0,3}}{_REFUSED}",
+        rf"{_REFUSED}[^.\n]{{0,40}}?(?<![\w.]){word}(?!\w)",
+        rf"(?:body|params?)[.:>\s\"',\[\]]+{word}(?!\w)",
+        rf"\bmessages?[.\[]\S*\.{word}(?!\w)",
+    )
+    return any(re.search(place, words, re.I) for place in places)

@@ -1,0 +1,204 @@
+"""Transport that repairs a server's messages before the SDK validates them, and shows what was odd.
+
+It notes what each request asks for, so that the answer is repaired as what it is: greeting, list of tools or result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+import anyio
+import anyio.to_thread
+from mcp.client import Transport
+from mcp.shared.message import SessionMessage
+from mcp_types import CallToolResult, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types.methods import validate_server_result
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from perstack.core.base.records import JsonObject
+from perstack_mcp.message_repairs import UNKNOWN_ID, bare, repaired_greeting
+from perstack_mcp.result_repairs import repaired_result
+from perstack_mcp.server_interface import ShownOnce
+from perstack_mcp.tool_repairs import OutputSchemas, repaired_page
+
+if TYPE_CHECKING:
+    from mcp_types import RequestId
+
+    from perstack_mcp.sdk import ReadStream, TransportStreams, WriteStream
+
+_GREETINGS = ("initialize", "server/discover")
+
+_LATEST_HANDSHAKE = "2025-11-25"  # revision before one is agreed on
+
+
+class Repairs:
+    """Repairs of one connection's messages, and what is known of its requests."""
+
+    def __init__(
+        self,
+        version: Callable[[], str],
+        outputs: OutputSchemas,
+        show: Callable[[str], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Show what was odd by `show`; call `on_end` when the server's messages have ended."""
+        self._version = version
+        self._outputs = outputs
+        self._show = show
+        self.on_end = on_end
+        self._requests: dict[RequestId, tuple[str, str]] = {}  # method, and name of the tool
+        self._shown = ShownOnce(show)
+        self.greeting: JsonObject | None = None
+        """Parameters of the last handshake."""
+        self.has_taken_handshake = False
+        """True once the server has answered `initialize` with a result: it is of the handshake's era."""
+
+    def note_request(self, message: object) -> None:
+        """Remember what a request asks for."""
+        if isinstance(message, JSONRPCRequest):
+            name = (message.params or {}).get("name")
+            self._requests[message.id] = message.method, name if isinstance(name, str) else ""
+            if message.method == "initialize":
+                self.greeting = message.params
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._requests.pop((message.params or {}).get("requestId", UNKNOWN_ID), None)
+
+    async def repair(self, message: object) -> None:
+        """Repair an answer in place."""
+        if not isinstance(message, JSONRPCResponse | JSONRPCError):
+            return
+        message.id = self._known_id(message.id)
+        method, name = self._requests.pop(message.id, ("", ""))
+        if isinstance(message, JSONRPCError):
+            return
+        result = cast("JsonObject", message.result)
+        if method in _GREETINGS:
+            self.has_taken_handshake = self.has_taken_handshake or method == "initialize"
+            message.result, notes = repaired_greeting(result)
+            self._shown(f"its answer to {method} was repaired", notes)
+        elif method == "tools/list":
+            # In a thread: a long list, or a schema made to be slow to check, must not block the event loop.
+            repair = partial(repaired_page, bare(result), self._version() or _LATEST_HANDSHAKE, self._outputs)
+            message.result, lines = await anyio.to_thread.run_sync(repair, abandon_on_cancel=True)
+            for line in lines:
+                self._show(line)
+        elif method == "tools/call":
+            message.result = self._repaired_call(name, result)
+        elif bare(result) is not result:
+            message.result = {}
+
+    def _known_id(self, identity: RequestId | None) -> RequestId:
+        """Return the request's own id for an answer's, which may be a text; that of the only request for none."""
+        if identity is None or identity == UNKNOWN_ID:
+            return next(iter(self._requests)) if len(self._requests) == 1 else UNKNOWN_ID
+        if identity not in self._requests and isinstance(identity, str) and identity.isascii() and identity.isdigit():
+            return int(identity)
+        return identity
+
+    def _repaired_call(self, name: str, result: JsonObject) -> JsonObject:
+        version = self._version()
+        is_modern = version in MODERN_PROTOCOL_VERSIONS
+        if is_modern and result.get("resultType") == "input_required":
+            return result
+        repaired, notes = repaired_result(result, partial(_is_valid_result, version), is_stateless=is_modern)
+        self._shown(f"{name}: an odd result was repaired", notes)
+        return repaired
+
+
+def _is_valid_result(version: str, result: JsonObject) -> bool:
+    try:
+        validate_server_result("tools/call", version, result)
+        CallToolResult.model_validate(result, by_name=False)
+    except (ValidationError, KeyError):
+        return False
+    return True
+
+
+class RepairingReader:
+    """Reading end of a transport that repairs messages and reports the end of the stream."""
+
+    def __init__(self, inner: ReadStream[SessionMessage | Exception], repairs: Repairs) -> None:
+        """Wrap the reading end `inner`."""
+        self._inner = inner
+        self._repairs = repairs
+
+    @property
+    def last_context(self) -> object:
+        """Context of the last message's sender, which the SDK reads from streams that carry it."""
+        return getattr(self._inner, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message, repaired."""
+        try:
+            item = await self._inner.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._repairs.on_end()
+            raise
+        if isinstance(item, SessionMessage):
+            await self._repairs.repair(item.message)
+        return item
+
+    async def aclose(self) -> None:
+        """Close the wrapped reading end."""
+        await self._inner.aclose()
+
+    def __aiter__(self) -> Self:
+        """Return the reader."""
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        """Return the next message."""
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        """Return the reader."""
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        """Close the reader."""
+        await self.aclose()
+
+
+class NotingWriter:
+    """Writing end of a transport that notes each request."""
+
+    def __init__(self, inner: WriteStream[SessionMessage], repairs: Repairs) -> None:
+        """Wrap the writing end `inner`."""
+        self._inner = inner
+        self._repairs = repairs
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message."""
+        self._repairs.note_request(item.message)
+        await self._inner.send(item)
+
+    async def aclose(self) -> None:
+        """Close the wrapped writing end."""
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        """Close the writer."""
+        await self.aclose()
+
+
+@asynccontextmanager
+async def repairing(transport: Transport, repairs: Repairs) -> AsyncGenerator[TransportStreams]:
+    """Wrap a transport."""
+    async with transport as (reader, writer):
+        yield RepairingReader(reader, repairs), NotingWriter(writer, repairs)

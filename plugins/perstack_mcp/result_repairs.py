@@ -1,0 +1,282 @@
+"""Repairs of tool results that are a little off the schema. Pure functions.
+
+What a tool has done is done, and its text is what the model needs: a result is never refused for its form. Each part
+that can be read is kept in its place; what cannot be read as one of the protocol's blocks becomes its JSON as text. A
+failed result stays a failed one. Notes name each repair by its place in the result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
+from pydantic import BaseModel, ValidationError
+
+from perstack.core.base.records import JsonObject
+from perstack_mcp.message_repairs import Note, bare, is_absent, kind_of
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    IsValid = Callable[[JsonObject], bool]
+
+_MAX_NOTES = 20
+_MAX_DEPTH = 3  # levels of lists of blocks in lists that are read
+_NAME_CHARS = 60  # characters of a server's word in a note
+
+
+def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool) -> tuple[JsonObject, Sequence[str]]:
+    """Return a tool's result as the SDK takes it, with what was repaired.
+
+    `is_valid` judges a whole result. In the stateless revisions structured content need not be an object, and the kind
+    of result must be given.
+    """
+    if _is_plain(result) and is_valid(result):
+        return result, ()
+    notes: list[str] = []
+    found = _as_object(bare(result), notes.append)
+    repaired = {key: value for key, value in found.items() if key in _KEPT}
+    blocks = list(_content(found, notes.append))
+    _repair_flag(found, repaired, notes.append)
+    structured = found.get("structuredContent")
+    if structured is None:
+        repaired.pop("structuredContent", None)
+    elif not isinstance(structured, dict) and not is_stateless:
+        notes.append(f"structuredContent is {kind_of(structured)}")
+        repaired["structuredContent"] = {"result": structured}  # as servers wrap a value that is not an object
+    if not isinstance(found.get("_meta", {}), dict):
+        if found["_meta"] is not None:
+            notes.append(f"_meta is {kind_of(found['_meta'])}")
+        repaired.pop("_meta", None)
+    if is_stateless and not isinstance(found.get("resultType"), str):
+        notes.append(f"resultType is {is_absent(found, 'resultType')}")
+        repaired["resultType"] = "complete"
+    frame: JsonObject = {**repaired, "structuredContent": {}}
+    repaired["content"] = [block if is_valid({**frame, "content": [block]}) else _as_text(block) for block in blocks]
+    return repaired, notes[:_MAX_NOTES]
+
+
+def _is_plain(result: JsonObject) -> bool:
+    """Return False for what the SDK would read in another way than it was meant, or as nothing."""
+    content, flag = result.get("content"), result.get("isError")
+    if not isinstance(content, list) or not (flag is None or isinstance(flag, bool)) or "is_error" in result:
+        return False
+    return all(
+        isinstance(block, dict) and str(block.get("type")) in _MODELS and not _is_address(block) for block in content
+    )
+
+
+def _is_address(block: JsonObject) -> bool:
+    data = block.get("data")
+    return isinstance(data, str) and data.startswith("data:")
+
+
+_KEPT = ("content", "structuredContent", "isError", "_meta", "resultType")
+_FRESHNESS = ("ttlMs", "cacheScope")
+
+
+def _as_object(value: JsonValue, note: Note) -> JsonObject:
+    if isinstance(value, dict):
+        return value
+    note(f"the result is {kind_of(value)}")
+    return {"content": value if isinstance(value, list) else [value]}
+
+
+def _repair_flag(found: JsonObject, repaired: JsonObject, note: Note) -> None:
+    key = "isError" if found.get("isError") is not None or "is_error" not in found else "is_error"
+    value = found.get(key)
+    if key == "is_error" and value is not None:
+        note("isError is missing, is_error is used")
+    elif value is not None and not isinstance(value, bool):
+        note(f"isError is {kind_of(value)}")
+    repaired["isError"] = _is_true(value)
+
+
+def _is_true(value: JsonValue) -> bool:
+    """Return whether a flag is set. Any word but a plain no sets it: a failure must not be taken for a success."""
+    if isinstance(value, str):
+        return value.strip().casefold() not in ("", "false", "no", "0", "none", "null", "off")
+    return bool(value)
+
+
+# Content.
+
+
+def _content(result: JsonObject, note: Note) -> Iterator[JsonObject]:
+    content = result.get("content")
+    if isinstance(content, list):
+        yield from _blocks(content, "content", note, _MAX_DEPTH)
+        return
+    note(f"content is {is_absent(result, 'content')}")
+    if content is not None:
+        yield from _block(content, "content", lambda _: None, _MAX_DEPTH)
+    elif result.get("structuredContent") is None:
+        rest = {key: value for key, value in result.items() if key not in (*_KEPT, *_FRESHNESS, "is_error")}
+        if rest:
+            yield from _block(rest, "content", lambda _: None, _MAX_DEPTH)
+
+
+def _blocks(blocks: Sequence[JsonValue], place: str, note: Note, depth: int) -> Iterator[JsonObject]:
+    for number, block in enumerate(blocks):
+        yield from _block(block, f"{place}.{number}", note, depth)
+
+
+def _block(value: JsonValue, place: str, note: Note, depth: int) -> Iterator[JsonObject]:
+    if isinstance(value, dict):
+        found = _typed_block(value, place, note)
+        if found is not None:
+            yield _with_valid_extras(found, place, note)
+        return
+    note(f"{place} is {kind_of(value)}")
+    if isinstance(value, list) and depth > 1:
+        yield from _blocks(value, place, note, depth - 1)
+    elif value is not None:
+        yield _as_text(value)
+
+
+def _typed_block(block: JsonObject, place: str, note: Note) -> JsonObject | None:
+    """Return a block of the protocol; None for one that says nothing."""
+    kind = block.get("type")
+    name = kind.strip().casefold() if isinstance(kind, str) else _likely_type(block)
+    repair = _REPAIRS.get(_SYNONYMS.get(name, name))
+    if not isinstance(kind, str):
+        note(f"{place}.type is {is_absent(block, 'type')}")
+    elif repair is None or kind != _SYNONYMS.get(name, name):
+        note(f"{place}.type is {kind[:_NAME_CHARS]!r}")
+    return _as_text(block) if repair is None else repair(block, place, note)
+
+
+def _likely_type(block: JsonObject) -> str:
+    if isinstance(block.get("text"), str):
+        return "text"
+    kind = _media_type(block)
+    return kind.partition("/")[0] if isinstance(block.get("data"), str) and kind else ""
+
+
+_SYNONYMS = {"output_text": "text", "input_text": "text", "embedded_resource": "resource", "input_image": "image"}
+
+
+def _text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
+    text = block.get("text")
+    if isinstance(text, str):
+        return {**block, "type": "text"}
+    note(f"{place}.text is {is_absent(block, 'text')}")
+    if text is None:
+        rest = {key: value for key, value in block.items() if key not in ("type", "text", "annotations", "_meta")}
+        if not rest:
+            return None
+        text = next(iter(rest.values())) if len(rest) == 1 else rest
+    return _as_text(text)
+
+
+def _media(block: JsonObject, place: str, note: Note) -> JsonObject:
+    data, kind = block.get("data"), _media_type(block)
+    if not isinstance(data, str):
+        note(f"{place}.data is {is_absent(block, 'data')}")
+        source = block.get("source")
+        data = source.get("data") if isinstance(source, dict) else None
+        kind = kind or (_media_type(source) if isinstance(source, dict) else "")
+        if not isinstance(data, str):
+            return _as_text(block)
+    address = _DATA_ADDRESS.match(data)
+    if address is not None:
+        note(f"{place}.data is a data: address")
+        data, kind = data[address.end() :], kind or address[1]
+    elif not isinstance(block.get("mimeType"), str):
+        note(f"{place}.mimeType is {is_absent(block, 'mimeType')}")
+    kept: JsonObject = {key: block[key] for key in ("annotations", "_meta") if key in block}
+    kind = kind or _sniffed(data) or _UNTYPED
+    return {"type": "audio" if kind.startswith("audio/") else "image", "data": data, "mimeType": kind, **kept}
+
+
+_UNTYPED = "application/octet-stream"
+_DATA_ADDRESS = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,")
+_MEDIA_TYPE_KEYS = ("mimeType", "mime_type", "mimetype", "mediaType", "media_type", "contentType")
+
+_SIGNATURES = (
+    (b"\x89PNG", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+    (b"%PDF", "application/pdf"),
+    (b"ID3", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+)
+
+
+def _media_type(block: JsonObject) -> str:
+    return next((value for key in _MEDIA_TYPE_KEYS if isinstance(value := block.get(key), str) and value), "")
+
+
+def _sniffed(data: str) -> str:
+    try:
+        head = b64decode(data[:16])
+    except ValueError:
+        return ""
+    return next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), "")
+
+
+def _link(block: JsonObject, place: str, note: Note) -> JsonObject:
+    uri, name = block.get("uri"), block.get("name")
+    if not isinstance(uri, str):
+        note(f"{place}.uri is {is_absent(block, 'uri')}")
+        return _as_text(block)
+    if not isinstance(name, str):
+        note(f"{place}.name is {is_absent(block, 'name')}")
+    return {**block, "type": "resource_link", "name": name if isinstance(name, str) else uri}
+
+
+def _resource(block: JsonObject, place: str, note: Note) -> JsonObject:
+    resource = block.get("resource")
+    if not isinstance(resource, dict):
+        note(f"{place}.resource is {is_absent(block, 'resource')}")
+        resource = {key: value for key, value in block.items() if key not in ("type", "annotations", "_meta")}
+    text, blob = resource.get("text"), resource.get("blob")
+    if not isinstance(text, str) and not isinstance(blob, str):
+        note(f"{place}.resource has no text and no blob")
+        return _as_text(block)
+    if not isinstance(resource.get("uri"), str):
+        note(f"{place}.resource.uri is {is_absent(resource, 'uri')}")
+        resource = {**resource, "uri": "unknown:"}
+    if not isinstance(resource.get("mimeType", ""), str | None):
+        note(f"{place}.resource.mimeType is {kind_of(resource['mimeType'])}")
+        resource = {key: value for key, value in resource.items() if key != "mimeType"}
+    present: JsonObject = {key: value for key, value in resource.items() if value is not None}
+    return {**block, "type": "resource", "resource": present}
+
+
+_REPAIRS: Mapping[str, Callable[[JsonObject, str, Note], JsonObject | None]] = {
+    "text": _text,
+    "image": _media,
+    "audio": _media,
+    "resource_link": _link,
+    "resource": _resource,
+}
+
+_MODELS: Mapping[str, type[BaseModel]] = {
+    "text": TextContent,
+    "image": ImageContent,
+    "audio": AudioContent,
+    "resource_link": ResourceLink,
+    "resource": EmbeddedResource,
+}
+
+
+def _with_valid_extras(block: JsonObject, place: str, note: Note) -> JsonObject:
+    """Return a block without the optional parts that are invalid; its required ones are right."""
+    try:
+        _MODELS[str(block["type"])].model_validate(block, by_name=False)
+    except ValidationError as error:
+        wrong = {str(problem["loc"][0]) for problem in error.errors(include_url=False, include_input=False)}
+        for key in sorted(wrong):
+            note(f"{place}.{key} is not as it should be")
+        return {key: value for key, value in block.items() if key not in wrong}
+    return block
+
+
+def _as_text(value: JsonValue) -> JsonObject:
+    return {"type": "text", "text": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}

@@ -1,0 +1,171 @@
+"""Repairs of lists of tools before the SDK sees them, which would reject a whole list because of one invalid tool.
+
+An invalid optional part of a tool is left out; a tool without a name or a usable input schema is left out itself.
+Output schemas are hidden from the SDK, which would validate against them on the event loop for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from mcp_types import CallToolResult
+from mcp_types.methods import validate_server_result
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from perstack.core.base.json_schema import FULL_STEPS, Checker, Meter, schema_problem
+from perstack.core.base.records import JsonObject
+from perstack.system.concurrency import violation_of
+from perstack_mcp.message_repairs import add_freshness, is_absent, kind_of
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+_MAX_SCHEMA_STEPS = 4 * FULL_STEPS  # validation steps for all schemas of one list
+_MAX_TOOLS = 2_000
+_SHOWN_CHARS = 100  # characters of a tool's name in a note
+
+_REQUIRED = ("name", "inputSchema")
+
+
+class OutputSchemas:
+    """Output schemas of a server's tools."""
+
+    def __init__(self) -> None:
+        """Start without schemas."""
+        self._checkers: dict[str, Checker] = {}
+
+    def take(self, tool: JsonObject, schema: JsonValue, meter: Meter) -> str | None:
+        """Keep the output schema of a listed tool. Return why it is not used; None if it is, or there is none."""
+        name = str(tool["name"])
+        self._checkers.pop(name, None)
+        if not isinstance(schema, dict):
+            return None if schema is None else f"it is {kind_of(schema)}"
+        problem = schema_problem(schema, meter)
+        if problem is None:
+            self._checkers[name] = Checker(schema)
+        return problem
+
+    async def problem(self, name: str, result: CallToolResult) -> str | None:
+        """Describe how a result breaks its tool's output schema; None if it does not."""
+        checker = self._checkers.get(name)
+        if checker is None or result.is_error:
+            return None
+        if "structured_content" not in result.model_fields_set:
+            return "the tool has an output schema, and the result has no structured content"
+        value = cast("JsonValue", result.structured_content)
+        found = await violation_of(checker, value)
+        if found is not None and isinstance(value, dict) and value.keys() == {"result"}:
+            # a value that is not an object is wrapped, by servers or by its repair
+            found = await violation_of(checker, value["result"])
+        if found is None:
+            return None
+        place = f" at {found.place}" if found.place else ""
+        return f"the structured output breaks the tool's own output schema{place}: {found.message[:200]}"
+
+
+def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tuple[JsonObject, Sequence[str]]:
+    """Return an answer to `tools/list` as the SDK takes it, with lines that say what was repaired or left out."""
+    lines: list[str] = []
+    result = {"tools": page} if isinstance(page, list) else page
+    if result is not page or not isinstance(result, dict):
+        lines.append(f"(its answer to tools/list was repaired: the result is {kind_of(page)})")
+    result = dict(result) if isinstance(result, dict) else {}
+    tools = result.get("tools")
+    if isinstance(tools, dict):
+        lines.append("(its answer to tools/list was repaired: tools is an object)")
+        tools = [_named(name, tool) for name, tool in tools.items()]
+    elif tools is None:
+        lines.append(f"(its answer to tools/list was repaired: tools is {is_absent(result, 'tools')})")
+        tools = []
+    _repair_cursor(result, lines)
+    if version in MODERN_PROTOCOL_VERSIONS:
+        lines += [f"(its answer to tools/list was repaired: {note})" for note in add_freshness(result)]
+    if isinstance(tools, list):
+        result["tools"] = _usable_tools(tools, result, version, outputs, lines)
+    return result, lines
+
+
+def _named(name: str, tool: JsonValue) -> JsonValue:
+    return {**tool, "name": tool.get("name") or name} if isinstance(tool, dict) else tool
+
+
+def _repair_cursor(result: JsonObject, lines: list[str]) -> None:
+    """Leave out a cursor that is none: an empty one ends the list."""
+    cursor = result.pop("nextCursor", None)
+    if isinstance(cursor, str) and cursor:
+        result["nextCursor"] = cursor
+    elif isinstance(cursor, int | float) and not isinstance(cursor, bool):
+        lines.append("(its answer to tools/list was repaired: nextCursor is a number)")
+        result["nextCursor"] = json.dumps(cursor)
+    elif cursor is not None and cursor != "":
+        lines.append(
+            f"(its answer to tools/list was repaired: nextCursor is {kind_of(cursor)}, so the list ends there)"
+        )
+
+
+def _usable_tools(
+    tools: Sequence[JsonValue], result: JsonObject, version: str, outputs: OutputSchemas, lines: list[str]
+) -> list[JsonValue]:
+    meter = Meter(_MAX_SCHEMA_STEPS)
+    # only short values, since they are validated again with each tool
+    around: JsonObject = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
+    usable: list[JsonValue] = []
+    for tool in tools[:_MAX_TOOLS]:
+        repaired, problem = _repaired_tool(tool, around, version, lines)
+        if problem is None:
+            problem = schema_problem(repaired.get("inputSchema"), meter)
+        name = str(repaired.get("name") or "?")[:_SHOWN_CHARS]
+        if problem is not None:
+            lines.append(f"tool {name} is left out: {problem}")
+            continue
+        ignored = outputs.take(repaired, repaired.pop("outputSchema", None), meter)
+        if ignored is not None:
+            lines.append(f"tool {name}: its output schema is not used: {ignored.removeprefix('its schema ')}")
+        usable.append(repaired)
+    if len(tools) > _MAX_TOOLS:
+        lines.append(f"{len(tools) - _MAX_TOOLS} tools are left out: more than {_MAX_TOOLS} at once")
+    return usable
+
+
+def _repaired_tool(
+    tool: JsonValue, around: JsonObject, version: str, lines: list[str]
+) -> tuple[JsonObject, str | None]:
+    """Return a tool without its invalid optional parts, and why it is not usable; None if it is."""
+    if not isinstance(tool, dict):
+        return {}, f"it is {kind_of(tool)}"
+    repaired = {key: value for key, value in tool.items() if value is not None or key in _REQUIRED}
+    name = str(repaired.get("name") or "?")[:_SHOWN_CHARS]
+    if "inputSchema" not in repaired and isinstance(repaired.get("input_schema"), dict):
+        lines.append(f"tool {name}: inputSchema is missing, input_schema is used")
+        repaired["inputSchema"] = repaired.pop("input_schema")
+    schema = repaired.pop("outputSchema", None)
+    if not isinstance(repaired.get("description", ""), str):
+        lines.append(f"tool {name}: description is {kind_of(repaired['description'])}")
+        repaired["description"] = json.dumps(repaired["description"], ensure_ascii=False)
+    wrong = _wrong_parts(repaired, around, version)
+    for part in wrong:
+        if part in repaired and part not in _REQUIRED:
+            lines.append(f"tool {name}: {part} is left out: {wrong[part]}")
+            del repaired[part]
+    if wrong:
+        wrong = _wrong_parts(repaired, around, version)
+    part, message = next(iter(wrong.items()), ("", ""))
+    return {**repaired, "outputSchema": schema}, f"{part}: {message}" if wrong else None
+
+
+def _wrong_parts(tool: JsonObject, around: JsonObject, version: str) -> dict[str, str]:
+    """Return the parts of a tool that its revision does not allow, with the reasons."""
+    try:
+        validate_server_result("tools/list", version, {**around, "tools": [tool]})
+    except ValidationError as error:
+        wrong: dict[str, str] = {}
+        for problem in error.errors(include_url=False, include_input=False):
+            place = [str(part) for part in problem["loc"][2:]]
+            wrong.setdefault(place[0] if place else "", f"{'.'.join(place[1:])}: {problem['msg']}".removeprefix(": "))
+        return wrong
+    except KeyError:
+        return {}
+    return {}

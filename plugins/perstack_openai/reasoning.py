@@ -1,0 +1,261 @@
+"""Reasoning over Chat Completions: what a reply's endpoint needs back with it, kept as opaque data of that endpoint.
+
+Servers disagree on where reasoning comes: in a field of the message, in parts of its content, in tags at the start of
+its text, as a signature on a call. `KeptFields` collects all of it while a reply arrives, whatever it is called.
+`OpaqueOwner` writes it into the parts of the reply under a key for the endpoint and the model, and reads it back only
+for these, so that after a switch of either nothing of it is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import JsonValue
+
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.messages import ExpertMessage, ThinkingPart, ToolCallPart
+from perstack.dataclass import dataclass
+
+_KEPT = re.compile(r"^(reasoning|thinking|thought)|^(extra_content|provider_specific_fields)$|signature$")
+"""Fields of messages and calls that an endpoint wants back.
+
+Source: DeepSeek, Moonshot, vLLM (`reasoning_content`, `reasoning`); OpenRouter (`reasoning_details`); Google's
+compatible address (`extra_content`); LiteLLM (`thinking_blocks`, `provider_specific_fields`).
+"""
+
+_TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "thinking")  # fields that hold readable reasoning
+
+_GROWING = frozenset({"text", "summary", "thinking", "data"})  # texts of a listed item that arrive in pieces
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueOwner:
+    """The endpoint and model that can read their own opaque data."""
+
+    endpoint: str
+    model: str
+
+    def data(self, fields: JsonObject) -> JsonObject | None:
+        """Return the opaque data of a part; None without any field."""
+        return {self.endpoint: {"model": self.model, **fields}} if fields and self.endpoint else None
+
+    def fields(self, opaque: JsonObject | None) -> JsonObject:
+        """Return the fields that came from this owner; empty for another's."""
+        own = (opaque or {}).get(self.endpoint)
+        if not isinstance(own, dict) or own.get("model") != self.model:
+            return {}
+        return {name: value for name, value in own.items() if name != "model"}
+
+
+def call_fields(call: ToolCallPart, owner: OpaqueOwner) -> JsonObject:
+    """Return the fields that a call is sent back with."""
+    return owner.fields(call.opaque)
+
+
+def message_fields(message: ExpertMessage, owner: OpaqueOwner) -> JsonObject:
+    """Return the fields that a reply is sent back with: `_content` and `_tags` are for `content_sent_back`."""
+    found: JsonObject = {}
+    for part in message.contents:
+        if isinstance(part, ThinkingPart):
+            fields = owner.fields(part.opaque)
+            names = fields.pop("_text", None)
+            found.update({str(name): part.thinking for name in names} if isinstance(names, list) else {})
+            if isinstance(tags := fields.get("_tags"), list):
+                fields["_tags"] = part.thinking.join(map(str, tags))
+            found.update(fields)
+    return found
+
+
+def plain_thinking(message: ExpertMessage) -> str:
+    """Return the thinking that no endpoint claims as its own."""
+    parts = (part for part in message.contents if isinstance(part, ThinkingPart) and part.opaque is None)
+    return "".join(part.thinking for part in parts)
+
+
+def readable_reasoning(fields: Mapping[str, JsonValue]) -> str:
+    """Return the readable reasoning in the extra fields of a delta. Servers may send one text under two names."""
+    texts = (value for name in _TEXTS if isinstance(value := fields.get(name), str) and value)
+    return next(texts, "") or _listed_text(fields.get("reasoning_details") or fields.get("reasoning"))
+
+
+def _listed_text(items: JsonValue) -> str:
+    if isinstance(items, dict):
+        items = [items]
+    if not isinstance(items, list):
+        return ""
+    texts = (item.get("text") or item.get("summary") for item in items if isinstance(item, dict))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def thinking_parts(content: JsonValue) -> list[JsonObject]:
+    """Return the parts of a content that are thinking. Source: Mistral documentation, «Reasoning»."""
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if isinstance(part, dict) and part.get("type") in ("thinking", "reasoning")]
+
+
+def thinking_text(parts: list[JsonObject]) -> str:
+    """Return the text of such parts."""
+    return "".join(_text_in(part.get("thinking") or part.get("reasoning") or part.get("text")) for part in parts)
+
+
+def _text_in(value: JsonValue) -> str:
+    return value if isinstance(value, str) else _listed_text(value)
+
+
+class KeptFields:
+    """Collector of the fields of one message, or of one call, that its endpoint wants back."""
+
+    def __init__(self) -> None:
+        """Start without fields."""
+        self._fields: JsonObject = {}
+
+    def add(self, fields: Mapping[str, JsonValue]) -> None:
+        """Add the extra fields of one delta."""
+        for name, value in fields.items():
+            if value is not None and _KEPT.search(name):
+                self._fields[name] = _joined(self._fields.get(name), value)
+
+    def add_thinking(self, parts: list[JsonObject]) -> None:
+        """Add parts of the content that are thinking."""
+        if parts:
+            self._fields["_content"] = _joined(self._fields.get("_content"), [*parts])
+
+    def add_tags(self, opening: str, closing: str) -> None:
+        """Add the tags that surrounded the thinking in the text."""
+        self._fields["_tags"] = [opening, closing]
+
+    def fields(self, thinking: str = "") -> JsonObject:
+        """Return the fields; `_text` has the names of those that equal `thinking`, which is not stored twice."""
+        names: list[JsonValue] = [name for name, value in self._fields.items() if thinking and value == thinking]
+        rest: JsonObject = {name: value for name, value in self._fields.items() if name not in names}
+        return {"_text": names, **rest} if names else rest
+
+
+def _joined(known: JsonValue, value: JsonValue) -> JsonValue:
+    """Return a field with another piece of it: texts are joined, listed items by index, objects by name."""
+    if isinstance(known, str) and isinstance(value, str):
+        return known + value
+    if isinstance(value, list):
+        items = [*known] if isinstance(known, list) else []
+        for item in value:
+            _add_item(items, item)
+        return items
+    if isinstance(known, dict) and isinstance(value, dict):
+        return _updated(known, value, frozenset())
+    return value
+
+
+def _add_item(items: list[JsonValue], item: JsonValue) -> None:
+    at = _place_of(items, item)
+    known = None if at is None else items[at]
+    if at is None or not isinstance(known, dict) or not isinstance(item, dict):
+        items.append(item)
+    else:
+        items[at] = _updated(known, item, _GROWING)
+
+
+def _place_of(items: list[JsonValue], item: JsonValue) -> int | None:
+    """Return the place of the item that this one continues: of its index, or the last if neither has an index."""
+    if not isinstance(item, dict):
+        return None
+    index, kind = item.get("index"), item.get("type")
+    for at in range(len(items) - 1, -1, -1):
+        known = items[at]
+        if not isinstance(known, dict):
+            return None
+        if known.get("index") == index and (kind is None or known.get("type") == kind):
+            # an item that came whole, such as an encrypted one, is not continued by another without an index
+            return at if index is not None or _GROWING & known.keys() - {"data"} else None
+        if index is None:
+            return None
+    return None
+
+
+def _updated(known: JsonObject, value: JsonObject, growing: frozenset[str]) -> JsonObject:
+    changed: JsonObject = dict(known)
+    for name, new in value.items():
+        old = changed.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed[name] = _updated(old, new, growing)
+        elif name in growing and isinstance(old, str | list) and type(old) is type(new):
+            changed[name] = _joined(old, new)
+        elif new is not None:
+            changed[name] = new
+    return changed
+
+
+_OPENING, _CLOSING = "<think>", "</think>"
+
+Piece = tuple[Literal["text", "reasoning"], str]
+
+
+class ThinkTags:
+    """Splitter of a reply's text: what stands in `<think>` tags at its start is reasoning."""
+
+    def __init__(self) -> None:
+        """Start before the first piece."""
+        self._state: Literal["start", "thinking", "after", "text"] = "start"
+        self._held = ""
+        self.opening, self.closing = "", ""
+
+    def feed(self, text: str) -> list[Piece]:
+        """Return the pieces of the reply up to the end of `text`, as far as they are certain."""
+        self._held += text
+        pieces: list[Piece] = []
+        while self._held and (step := self._step()) is not None:
+            pieces += [step] if step[1] else []
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """Return what was held back. Thinking without an end stays thinking."""
+        held, self._held = self._held, ""
+        if self._state == "after":
+            self.closing += held
+            return []
+        return [("reasoning" if self._state == "thinking" else "text", held)] if held else []
+
+    def _step(self) -> Piece | None:
+        match self._state:
+            case "start":
+                return self._start()
+            case "thinking":
+                return self._think()
+            case "after":
+                return self._after()
+            case "text":
+                held, self._held = self._held, ""
+                return ("text", held)
+
+    def _start(self) -> Piece | None:
+        begun = self._held.lstrip()
+        if begun.startswith(_OPENING):
+            blanks = self._held[: len(self._held) - len(begun)]
+            self.opening, self._held = blanks + _OPENING, begun[len(_OPENING) :]
+            self._state = "thinking"
+            return ("reasoning", "")
+        if _OPENING.startswith(begun):
+            return None
+        self._state = "text"
+        return ("text", "")
+
+    def _think(self) -> Piece | None:
+        thought, closing, rest = self._held.partition(_CLOSING)
+        if closing:
+            self._state, self.closing, self._held = "after", closing, rest
+            return ("reasoning", thought)
+        held = next((size for size in range(len(_CLOSING) - 1, 0, -1) if thought.endswith(_CLOSING[:size])), 0)
+        if held == len(thought):
+            return None
+        self._held = thought[len(thought) - held :]
+        return ("reasoning", thought[: len(thought) - held])
+
+    def _after(self) -> Piece | None:
+        rest = self._held.lstrip()
+        self.closing += self._held[: len(self._held) - len(rest)]
+        self._held = rest
+        if not rest:
+            return None
+        self._state = "text"
+        return ("text", "")

@@ -1,0 +1,86 @@
+"""What a refusal names: fields and forms of a request, in the words of `profiles`.
+
+The rule is the same for every field: what the encoder wrote of its own accord, the endpoint names, and the request
+can do without, is left out. Servers name a field in many ways (a path, a `param`, a quotation, a sentence), so the text
+is searched for the fields of the very request that was refused, rather than for known sentences. Only names that are
+English words as well must stand in quotes, in a path or next to a word of refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.adaptations import Adaptation
+from perstack.support.http.messages import REQUIRED_FIELDS
+from perstack.support.http.refused_places import is_named, places_in
+
+_REQUIRED_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id", "id", "type", "function"})
+
+_LIMITS = ("max_tokens", "max_completion_tokens")  # names of one option: if one is refused, the other is sent
+
+_ORDERS = (
+    (re.compile(r"roles? must alternate|alternat\w* user|consecutive (?:user|messages)", re.I), "consecutive users"),
+    (re.compile(r"role '?user'? after role '?tool", re.I), "user after tool"),
+    (re.compile(r"call[_ ]id\b.{0,80}(?:length of 9|a-z, A-Z, 0-9)", re.I | re.S), "long call ids"),
+)
+_MISSING = re.compile(r"(?:missing|must (?:also )?be (?:passed|provided|sent)|required)", re.I)
+_NO_TEXT = re.compile(r"string|null|none|required|missing|empty|blank|whitespace|at least 1|too[_ ]short", re.I)
+_ABSENT = "<absent>"
+
+
+def refused_parts(body: JsonObject, message: str, answer: str) -> tuple[Adaptation, ...]:
+    """Return the adaptations for what a refusal of `body` names, in fields of its answer for that or in its message."""
+    replies = [reply for reply in _list(body, "messages") if _is_reply(reply)]
+    fields = [name for name in body if name not in REQUIRED_FIELDS]
+    inner = sorted({name for reply in replies for name in _fields_of(reply)})
+    for words in (places_in(answer), message):
+        if named := [name for name in fields if is_named(name, words)]:
+            return tuple(_without(name, body) for name in named)
+        if named := [name for name in inner if is_named(name, words)]:
+            return tuple(Adaptation(part="field", form="omitted", name=f"messages.{name}") for name in named)
+    words = f"{places_in(answer)}\n{message}"
+    return tuple(Adaptation(part="field", form="plain", name=name) for name in _forms(replies, words))
+
+
+def missing_reasoning(body: JsonObject, words: str) -> tuple[Adaptation, ...]:
+    """Return the adaptation for a refusal because a reply comes without its reasoning."""
+    match = re.search(r"\breasoning(?:_content)?\b", words) if _MISSING.search(words) else None
+    if match is None or all(match[0] in message for message in _list(body, "messages") if _is_reply(message)):
+        return ()
+    return (Adaptation(part="field", form="replaced", name=f"messages.{match[0]}"),)
+
+
+def _without(name: str, body: JsonObject) -> Adaptation:
+    other = next((limit for limit in _LIMITS if limit != name), "") if name in _LIMITS else ""
+    return Adaptation(part="field", form="plain" if other and other not in body else "omitted", name=name)
+
+
+def _fields_of(message: JsonObject) -> Iterator[str]:
+    yield from (name for name in message if name not in _REQUIRED_OF_MESSAGES)
+    for call in _list(message, "tool_calls"):
+        if isinstance(call, dict):
+            yield from (name for name in call if name not in _REQUIRED_OF_MESSAGES)
+
+
+def _forms(replies: list[JsonObject], words: str) -> list[str]:
+    """Return the forms that the text complains of and the replies have; a complaint of a content may mean two."""
+    found = [form for pattern, form in _ORDERS if pattern.search(words)]
+    if "content" not in words:
+        return found
+    contents = [reply.get("content", _ABSENT) for reply in replies]
+    if _NO_TEXT.search(words):
+        forms = ((None, "null content"), ("", "empty content"), (_ABSENT, "absent content"))
+        found += [form for content, form in forms if content in contents]
+    return found
+
+
+def _is_reply(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
+
+
+def _list(body: JsonObject, name: str) -> list[Any]:
+    value = body.get(name)
+    return value if isinstance(value, list) else []

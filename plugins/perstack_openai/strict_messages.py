@@ -1,0 +1,74 @@
+"""Lists of messages for servers that refuse an order of roles: the model's template there wants them to alternate."""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+from pydantic import JsonValue
+from typing_extensions import override
+
+from perstack.core.base.records import JsonObject
+from perstack.core.runs.messages import Message
+from perstack.support.http.messages import ListEncoder, Write, to_bytes
+
+_USER, _TOOL = b'{"role":"user"', b'{"role":"tool"'
+
+
+class AlternatingEncoder(ListEncoder):
+    """Encoder that joins the user's messages in a row into one.
+
+    The latest message of the user is held back, since another may follow it: only that one may change between requests.
+    """
+
+    bridge: ClassVar[bytes] = b""  # message between a tool's result and a message of the user; empty for none
+
+    def __init__(self, write: Write) -> None:
+        """Start with an empty list."""
+        super().__init__(write)
+        self._held = b""
+        self._is_after_tool = False
+
+    @override
+    def _add(self, message: Message, objects: list[bytes]) -> None:
+        for item in objects:
+            if not item.startswith(_USER):
+                super()._add(message, [*self._flushed(), item])
+                self._is_after_tool = item.startswith(_TOOL)
+            elif self._held:
+                self._held = _joined(self._held, item)
+            else:
+                super()._add(message, [self.bridge] if self.bridge and self._is_after_tool else [])
+                self._held = item
+
+    def _flushed(self) -> list[bytes]:
+        held, self._held = self._held, b""
+        return [held] if held else []
+
+    @property
+    @override
+    def parts(self) -> tuple[bytes | bytearray, ...]:
+        if not self._held:
+            return super().parts
+        return (self._json, b"," if self._json else b"", self._held)
+
+
+class BridgingEncoder(AlternatingEncoder):
+    """Encoder for servers that take no message of the user right after a tool's result."""
+
+    bridge: ClassVar[bytes] = b'{"role":"assistant","content":"OK."}'
+
+
+def _joined(first: bytes, second: bytes) -> bytes:
+    contents: list[JsonValue] = [json.loads(message)["content"] for message in (first, second)]
+    if all(isinstance(content, str) for content in contents):
+        return to_bytes({"role": "user", "content": "\n\n".join(map(str, contents))})
+    parts = [part for content in contents for part in _as_parts(content)]
+    return to_bytes({"role": "user", "content": parts})
+
+
+def _as_parts(content: JsonValue) -> list[JsonValue]:
+    if isinstance(content, list):
+        return content
+    text: JsonObject = {"type": "text", "text": content}
+    return [text]

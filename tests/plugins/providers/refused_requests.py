@@ -1,0 +1,238 @@
+"""Rows of the conformance suite for requests that an endpoint refuses because of one part.
+
+The endpoint enforces a rule, in its vendor's wording, on every body. So a row passes only if the part is found in that
+wording, and the request that follows keeps the rule.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from provider_suite import HELLO, QUERY, TOOLS, capability, climb, generate, request_of, run_under_rule
+from wire import READ, Said, Wire
+from wire_anthropic import MessagesWire
+from wire_bedrock import ConverseWire
+from wire_google import GoogleWire
+from wire_openai import ChatWire, ResponsesWire
+
+from perstack.core.definitions.skills import ToolSpec
+from perstack.core.runs.adaptations import in_words
+from perstack.core.runs.messages import BlobPart, TextPart, ToolMessage, ToolResultPart, UserMessage
+from perstack.errors import ProviderError
+from perstack.ports.provider import Generation
+
+_OTHER = ToolSpec(name="other", input_schema={"type": "object", "properties": {"word": {"type": "string"}}})
+_IMAGE = BlobPart(sha256="i", mime_type="image/png", size=3)
+
+
+def _tool_words(wire: Wire, at: int) -> str:
+    """Return the vendor's words for a tool that it does not take."""
+    match wire:
+        case MessagesWire():
+            return f"tools.{at}.custom.input_schema: input_schema does not support oneOf at the top level"
+        case ChatWire() | ResponsesWire():
+            return f"Invalid schema for function '{READ}': schema must have type 'object'"
+        case GoogleWire():
+            return f"* GenerateContentRequest.tools[0].function_declarations[{at}].parameters.properties[x]: missing"
+        case ConverseWire():
+            return f"The value at toolConfig.tools.{at}.toolSpec.inputSchema.json.type must be one of: object."
+        case _:
+            raise AssertionError("name this wire's words for a refused tool")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _names(wire: Wire, body: Any) -> list[str]:
+    """Return the names of the tools in a body."""
+    tools = wire.tools(body) or []
+    tools = tools["tools"] if isinstance(tools, dict) else tools
+    flat = tools[0]["functionDeclarations"] if tools and "functionDeclarations" in tools[0] else tools
+    return [(tool.get("function") or tool.get("toolSpec") or tool)["name"] for tool in flat]
+
+
+@capability("A tool whose schema is refused")
+def refused_schema(wire: Wire) -> str:
+    def rule(body: Any) -> str | None:
+        sent = _compact(wire.tools(body))
+        return _tool_words(wire, 1) if '"path":{' in sent else None
+
+    end, adaptations, bodies = climb(wire, rule, request_of(wire, tools=(_OTHER, *TOOLS)))
+    assert isinstance(end, Generation)
+    assert [(one.part, one.form, one.name) for one in adaptations] == [("tool", "plain", READ)]
+    assert _names(wire, bodies[-1]) == ["other", READ]
+    assert '"word":{' in _compact(wire.tools(bodies[-1])), "the other tool is as it was"
+    return in_words(adaptations)
+
+
+@capability("A tool that is refused in any form")
+def refused_tool(wire: Wire) -> str:
+    def rule(body: Any) -> str | None:
+        names = _names(wire, body)
+        return _tool_words(wire, names.index(READ)) if READ in names else None
+
+    end, adaptations, bodies = climb(wire, rule, request_of(wire, tools=(_OTHER, *TOOLS)))
+    assert isinstance(end, Generation)
+    assert [one.form for one in adaptations] == ["plain", "omitted"]
+    assert _names(wire, bodies[-1]) == ["other"]
+    end, adaptations, bodies = climb(wire, rule, request_of(wire, allow_tools=False))
+    assert isinstance(end, Generation)
+    assert wire.tools(bodies[-1]) is None, "without any tool a request has no list of them"
+    assert not wire.forbids_tools(bodies[-1]) or not wire.no_tools
+    return in_words(adaptations[-1:])
+
+
+def _thinking_words(wire: Wire) -> str | None:
+    match wire:
+        case MessagesWire():
+            return "messages.1.content.0: Invalid `signature` in `thinking` block"
+        case ResponsesWire():
+            return "The encrypted content gAAA= could not be verified. Reason: organization_id did not match."
+        case GoogleWire():
+            return "Thought signature is not valid."
+        case ConverseWire():
+            return (
+                "The model returned the following errors: messages.1.content.0: Invalid `signature` in `thinking` block"
+            )
+        case _:
+            return None
+
+
+@capability("Thinking that is refused after a change of key")
+def refused_thinking(wire: Wire) -> str:
+    words = _thinking_words(wire)
+    if words is None:
+        return "—"
+    reply = generate(wire, wire.reply(Said(thinking="Hm, yes.", calls=(("c1", "a"),))))[0].reply
+    found = TextPart(text="found")
+    result = ToolResultPart(tool_call_id="c1", tool_name=READ, contents=(found,))
+    request = request_of(wire, QUERY, reply, ToolMessage(contents=(result,)))
+    (mark,) = (words for words in wire.kept.values())
+    end, adaptations, bodies = climb(wire, lambda body: words if mark in _compact(body) else None, request)
+    assert isinstance(end, Generation)
+    assert (mark in _compact(bodies[0]), mark in _compact(bodies[1])) == (True, False)
+    assert "found" in _compact(wire.results(bodies[1]))
+    later = request_of(wire, QUERY, reply, ToolMessage(contents=(result,)), end.reply, QUERY, adaptations=adaptations)
+    end, same, bodies = climb(wire, lambda body: words if mark in _compact(body) else None, later)
+    assert (isinstance(end, Generation), same, len(bodies)) == (True, adaptations, 1), "it is not tried again"
+    return in_words(adaptations)
+
+
+@capability("Thinking of another model of the vendor")
+def thinking_of_another_model(wire: Wire) -> str:
+    if not wire.kept:
+        return "—"
+    reply = generate(wire, wire.reply(Said(thinking="Hm, yes.", calls=(("c1", "a"),))))[0].reply
+    result = ToolResultPart(tool_call_id="c1", tool_name=READ, contents=(TextPart(text="found"),))
+    request = request_of(wire, QUERY, reply, ToolMessage(contents=(result,)))
+    (mark,) = wire.kept.values()
+    bodies = [climb(wire, lambda body: None, one)[2][0] for one in (request, replace(request, model=f"{wire.model}-x"))]
+    assert mark in _compact(bodies[0])
+    return "sent" if mark in _compact(bodies[1]) else "left out"
+
+
+def _image_words(wire: Wire) -> str:
+    match wire:
+        case MessagesWire():
+            return "messages.0.content.1.image.source.base64.data: Could not process image"
+        case ChatWire():
+            return "Invalid image: messages[1].content[1].image_url"
+        case ResponsesWire():
+            return "The image data you provided does not represent a valid image: input[0].content[1].image_url"
+        case GoogleWire():
+            return "Unable to process input image: contents[0].parts[1].inline_data"
+        case ConverseWire():
+            return "The model returned the following errors: messages.0.content.1.image.source.bytes: Could not process"
+        case _:
+            raise AssertionError("name this wire's words for a refused image")
+
+
+@capability("An image that is refused")
+def refused_image(wire: Wire) -> str:
+    request = request_of(wire, UserMessage(contents=(TextPart(text="look"), _IMAGE)))
+    end, adaptations, bodies = climb(
+        wire, lambda body: _image_words(wire) if "cG5n" in _compact(body) else None, request
+    )
+    assert isinstance(end, Generation)
+    assert [(one.part, one.name) for one in adaptations] == [("media", "i")]
+    assert "could not process" in _compact(bodies[-1])
+    return in_words(adaptations)
+
+
+def _field_words(wire: Wire) -> tuple[str, str]:
+    """Return the name of an optional field, and the vendor's words for refusing it."""
+    match wire:
+        case ConverseWire():
+            return "topP", "The model returned the following errors: `topP` is not supported by this model."
+        case GoogleWire():
+            return (
+                "topP",
+                "Invalid JSON payload received. Unknown name \"topP\" at 'generation_config': Cannot find field.",
+            )
+        case MessagesWire():
+            return "top_p", "top_p: Extra inputs are not permitted"
+        case _:
+            return "top_p", "Unsupported parameter: 'top_p' is not supported with this model."
+
+
+@capability("An optional field that is refused")
+def refused_field(wire: Wire) -> str:
+    name, words = _field_words(wire)
+
+    def rule(body: Any) -> str | None:
+        return words if f'"{name}":' in _compact(body) else None
+
+    end, adaptations, bodies = climb(wire, rule, request_of(wire), status=422, topP=0.9, temperature=0.5)
+    assert isinstance(end, Generation)
+    assert ("0.9" in _compact(bodies[0]), "0.9" in _compact(bodies[1]), "0.5" in _compact(bodies[1])) == (
+        True,
+        False,
+        True,
+    )
+    return in_words(adaptations)
+
+
+@capability("A refusal that names nothing that could be left out")
+def refused_for_good(wire: Wire) -> str:
+    for words in ("we do not like this", "tools.7.x: bad", "messages: none", "model: unknown", f"user wrote «{READ}s»"):
+        end, adaptations, bodies = climb(wire, lambda body, words=words: words, request_of(wire))
+        assert isinstance(end, ProviderError)
+        assert (words in str(end), adaptations, len(bodies)) == (True, (), 1)
+    return "the vendor's words"
+
+
+@capability("Every request is refused, each time for another part")
+def refused_for_ever(wire: Wire) -> str:
+    reply = generate(wire, wire.reply(Said(thinking="Hm, yes.", calls=(("c1", "a"),))))[0].reply
+    result = ToolResultPart(tool_call_id="c1", tool_name=READ, contents=(TextPart(text="x"),))
+    asked = UserMessage(contents=(TextPart(text="look"), _IMAGE))
+    request = request_of(wire, asked, reply, ToolMessage(contents=(result,)), tools=(_OTHER, *TOOLS))
+    words = [_tool_words(wire, 1), _image_words(wire), _thinking_words(wire) or "", _field_words(wire)[1]]
+    count = 0
+
+    def rule(body: Any) -> str:
+        nonlocal count
+        count += 1
+        return words[(count - 1) % len(words)]
+
+    end, _, bodies = climb(wire, rule, request, topP=0.9)
+    assert isinstance(end, ProviderError)
+    assert len(bodies) <= 6
+    return "ends"
+
+
+@capability("A Run whose tool is refused")
+def run_with_refused_tool(wire: Wire) -> str:
+    def rule(body: Any) -> str | None:
+        names = _names(wire, body)
+        return _tool_words(wire, names.index(READ)) if READ in names else None
+
+    job, seen, endpoint = run_under_rule(wire, rule, wire.reply(HELLO))
+    assert (job.status, job.text, len(endpoint.asked)) == ("completed", HELLO.text, 3)
+    adapted = seen.of("adaptRequest")
+    assert [event.adaptations[0].form for event in adapted] == ["plain", "omitted"]
+    assert not seen.of("retry")
+    return "completes"
