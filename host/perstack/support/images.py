@@ -100,7 +100,7 @@ def _written(
 def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None, *, is_large: bool) -> tuple[int, int]:
     """Return the size in pixels that an image gets, with the same proportions."""
     width, height = size
-    if not is_large and _fits(size, max_side, max_pixels):
+    if not is_large and _is_small_enough(size, max_side, max_pixels):
         return size
     side = min(SMALLER_SIDE_PIXELS, max_side or SMALLER_SIDE_PIXELS)
     scale = min(1.0, side / max(width, height))
@@ -109,7 +109,7 @@ def _target(size: tuple[int, int], max_side: int | None, max_pixels: int | None,
     return max(1, int(width * scale)), max(1, int(height * scale))
 
 
-def _fits(size: tuple[int, int], max_side: int | None, max_pixels: int | None) -> bool:
+def _is_small_enough(size: tuple[int, int], max_side: int | None, max_pixels: int | None) -> bool:
     width, height = size
     return (max_side is None or max(width, height) <= max_side) and (max_pixels is None or width * height <= max_pixels)
 

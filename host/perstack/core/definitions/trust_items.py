@@ -93,8 +93,8 @@ class TrustItem(StoredItem):
 
     kinds: tuple[str, ...]  # effects of its keys; not stored
     shown: str
-    """All that is agreed to, in one line; not stored. Nothing in it is masked: the author of a definition chooses what
-    looks like a secret, and could hide the command that runs."""
+    """The agreement's whole subject in one line; not stored. Nothing in it is masked: the author of a definition
+    chooses what looks like a secret, and could hide the command that runs."""
 
     def to_stored(self) -> StoredItem:
         """Return the stored part."""

@@ -74,7 +74,7 @@ _MAX_PLAIN_CHARS = 6_000
 
 @dataclass(frozen=True, slots=True)
 class SchemaRules:
-    """What of a tool one wire format accepts, beyond valid draft 2020-12 with an object at the root."""
+    """Rules of one wire format for tools, beyond valid draft 2020-12 with an object at the root."""
 
     name: str
     argument_names: NameRule | None  # None: any names
@@ -244,10 +244,10 @@ def _united(parts: Iterable[JsonObject]) -> JsonObject:
     for part in parts:
         for name, schema in declared_properties(part).items():
             variants.setdefault(name, {})[_as_json(schema)] = schema
-    return {name: _either([*schemas.values()]) for name, schemas in variants.items()}
+    return {name: _any_of([*schemas.values()]) for name, schemas in variants.items()}
 
 
-def _either(schemas: list[JsonValue]) -> JsonValue:
+def _any_of(schemas: list[JsonValue]) -> JsonValue:
     if len(schemas) == 1:
         return schemas[0]
     choices = [_choice(schema) for schema in schemas]
@@ -357,9 +357,10 @@ class _Writer:
 
     def _outline(self, schema: JsonObject) -> JsonObject:
         """Return a subschema without those in it: its type and description."""
-        return self._completed({**self._kept(schema, "type"), **self._kept(schema, "description")}, schema, 1)
+        written = {**self._written_keyword(schema, "type"), **self._written_keyword(schema, "description")}
+        return self._completed(written, schema, 1)
 
-    def _kept(self, schema: JsonObject, keyword: str) -> JsonObject:
+    def _written_keyword(self, schema: JsonObject, keyword: str) -> JsonObject:
         written = self._value(keyword, schema.get(keyword), schema, MAX_DEPTH)
         return {} if written is None else {keyword: written[0]}
 
@@ -409,9 +410,9 @@ class _Writer:
             case "type":
                 return _types(value)
             case shape:
-                return (value,) if self._fits(keyword, shape, value) else None
+                return (value,) if self._is_accepted(keyword, shape, value) else None
 
-    def _fits(self, keyword: str, shape: _Shape, value: JsonValue) -> bool:
+    def _is_accepted(self, keyword: str, shape: _Shape, value: JsonValue) -> bool:
         if shape == "text":
             formats = self._rules.formats
             return isinstance(value, str) and (keyword != "format" or formats is None or value in formats)
