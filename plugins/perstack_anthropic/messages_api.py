@@ -308,7 +308,8 @@ def _results(results: Iterable[ToolResultPart], blobs: Mapping[str, bytes]) -> l
             moved = [block for block in contents if block["type"] != "text"]
             contents = [block for block in contents if block["type"] == "text"]
             if moved:
-                media += [{"type": "text", "text": with_failed_result(result)}, *moved]
+                media.append({"type": "text", "text": with_failed_result(result)})
+                media += moved
         blocks.append(_result(result, contents))
     return blocks + media
 

@@ -11,7 +11,6 @@ from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from operator import and_
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import Field, JsonValue
@@ -176,7 +175,11 @@ class _ConverseBlock:
         has_reasoning = bool(self.thinking.text or any(self.signature) or any(self.redacted))
         kinds = (self.call is not None, bool(self.text.text), has_reasoning)
         piece_kinds = (piece.tool_use is not None, bool(piece.text), piece.reasoning is not None)
-        return not any(kinds) or not any(piece_kinds) or any(map(and_, kinds, piece_kinds))
+        return (
+            not any(kinds)
+            or not any(piece_kinds)
+            or any(has and comes for has, comes in zip(kinds, piece_kinds, strict=True))
+        )
 
     def end(self) -> None:
         """Show halves of characters that stay alone."""

@@ -183,7 +183,8 @@ class _BlockWriter:
                 moved = [block for block in contents if "text" not in block]
                 contents = [block for block in contents if "text" in block]
                 if moved:
-                    media += [{"text": with_failed_result(result)}, *moved]
+                    media.append({"text": with_failed_result(result)})
+                    media += moved
             blocks.append(self._result(result, contents))
         return blocks + media
 

@@ -106,6 +106,11 @@ def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
     return frozenset(item.digest for item in items)
 
 
+def no_files(table: Fact) -> Mapping[str, str]:
+    """Return the content of no file: one by the name of a folder covers all that is in it."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """Names that a definition may use without an agreement: paths in its own folder, and vendors of models."""
@@ -113,7 +118,7 @@ class Ownership:
     contains: Callable[[str], bool] = lambda path: False
     """Return whether a path, or the address of a file, stays in the definition's folder, also through links."""
     is_vendor: IsVendor = lambda name: None
-    files: Callable[[Fact], Mapping[str, str]] = lambda table: {}
+    files: Callable[[Fact], Mapping[str, str]] = no_files
     """Return the content of each file of the folder that a table runs, as a digest, by the file's path."""
 
 

@@ -29,7 +29,6 @@ from perstack.core.runs.messages import (
     ResultContent,
     TextPart,
     ThinkingPart,
-    ToolMessage,
     UserMessage,
 )
 
@@ -162,12 +161,10 @@ def adapted_message(message: Message, adaptations: Adaptations) -> Message:
         return message
     if isinstance(message, UserMessage):
         return message.model_copy(update={"contents": _adapted(message.contents, media)})
-    if isinstance(message, ToolMessage):
-        results = tuple(
-            result.model_copy(update={"contents": _adapted(result.contents, media)}) for result in message.contents
-        )
-        return message.model_copy(update={"contents": results})
-    assert_never(message)
+    results = tuple(
+        result.model_copy(update={"contents": _adapted(result.contents, media)}) for result in message.contents
+    )
+    return message.model_copy(update={"contents": results})
 
 
 def _without_thoughts(message: ExpertMessage, adaptations: Adaptations) -> ExpertMessage:

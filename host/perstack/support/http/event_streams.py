@@ -17,6 +17,8 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from http import HTTPStatus
 
+from pydantic import JsonValue
+
 from perstack.core.base.text import one_line
 from perstack.errors import ProviderError
 from perstack.support.http.errors import bad_response, error_from_status, error_message_in
@@ -141,7 +143,7 @@ def _named(data: str, name: str) -> str:
     if not is_error and (name in ("", "message") or '"type"' in data or data.strip() == END_MARK):
         return data
     try:
-        document = json.loads(data)
+        document: JsonValue = json.loads(data)
     except (ValueError, RecursionError):
         document = {"message": data} if is_error else {}
     if not is_error:

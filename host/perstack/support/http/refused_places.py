@@ -111,10 +111,10 @@ def values_along(body: Mapping[str, JsonValue], place: Place) -> Iterator[JsonVa
     """Yield the value at each step of a place, from the outermost to the innermost."""
     value: JsonValue = dict(body)
     for step in place:
-        if isinstance(value, dict):
-            value = value[str(step)]
-        elif isinstance(value, list) and isinstance(step, int):
+        if isinstance(value, list) and isinstance(step, int):
             value = value[step]
+        elif isinstance(value, dict):
+            value = value[str(step)]
         yield value
 
 
