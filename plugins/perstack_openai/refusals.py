@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from perstack.core.base.records import JsonObject
 from perstack.core.runs.adaptations import Adaptation
@@ -33,7 +32,7 @@ _ABSENT = "<absent>"
 
 def refused_parts(body: JsonObject, message: str, answer: str) -> tuple[Adaptation, ...]:
     """Return the adaptations for what a refusal of `body` names, in fields of its answer for that or in its message."""
-    replies = [reply for reply in _list(body, "messages") if _is_reply(reply)]
+    replies = _replies(body)
     fields = [name for name in body if name not in REQUIRED_FIELDS]
     inner = sorted({name for reply in replies for name in _fields_of(reply)})
     for words in (places_in(answer), message):
@@ -48,7 +47,7 @@ def refused_parts(body: JsonObject, message: str, answer: str) -> tuple[Adaptati
 def missing_reasoning(body: JsonObject, words: str) -> tuple[Adaptation, ...]:
     """Return the adaptation for a refusal because a reply comes without its reasoning."""
     match = re.search(r"\breasoning(?:_content)?\b", words) if _MISSING.search(words) else None
-    if match is None or all(match[0] in message for message in _list(body, "messages") if _is_reply(message)):
+    if match is None or all(match[0] in reply for reply in _replies(body)):
         return ()
     return (Adaptation(part="field", form="replaced", name=f"messages.{match[0]}"),)
 
@@ -59,10 +58,8 @@ def _adapted_field(name: str, body: JsonObject) -> Adaptation:
 
 
 def _fields_of(message: JsonObject) -> Iterator[str]:
-    yield from (name for name in message if name not in _REQUIRED_OF_MESSAGES)
-    for call in _list(message, "tool_calls"):
-        if isinstance(call, dict):
-            yield from (name for name in call if name not in _REQUIRED_OF_MESSAGES)
+    for part in (message, *_objects(message, "tool_calls")):
+        yield from (name for name in part if name not in _REQUIRED_OF_MESSAGES)
 
 
 def _forms(replies: list[JsonObject], words: str) -> list[str]:
@@ -77,10 +74,10 @@ def _forms(replies: list[JsonObject], words: str) -> list[str]:
     return found
 
 
-def _is_reply(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") == "assistant"
+def _replies(body: JsonObject) -> list[JsonObject]:
+    return [message for message in _objects(body, "messages") if message.get("role") == "assistant"]
 
 
-def _list(body: JsonObject, name: str) -> list[Any]:
-    value = body.get(name)
-    return value if isinstance(value, list) else []
+def _objects(parent: JsonObject, name: str) -> list[JsonObject]:
+    value = parent.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

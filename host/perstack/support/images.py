@@ -89,7 +89,7 @@ def _written(
         size = (size[1], size[0])
     for _ in range(_MAX_ROUNDS):
         if picture.size != size:
-            picture = picture.resize(size, reducing_gap=2.0)
+            picture = picture.resize(size, reducing_gap=2.0)  # pyright: ignore[reportUnknownMemberType]
         result = _first_that_fits(picture, max_bytes, is_lossless=is_lossless)
         if result is not None:
             return result
@@ -123,7 +123,10 @@ def _upright(image: Image) -> Image:
     if turned.mode in ("L", "RGB", "RGBA"):
         return turned
     if turned.mode.startswith(("I", "F")):  # 16 bits and more, which a conversion would cut off
-        return ImageOps.autocontrast(turned.convert("F").point(lambda value: value / 256).convert("L"))
+        floats = turned.convert("F")
+        return ImageOps.autocontrast(
+            floats.point(lambda value: value / 256).convert("L")  # pyright: ignore[reportUnknownMemberType]
+        )
     has_transparency = turned.has_transparency_data
     return turned.convert("RGBA" if has_transparency else "RGB")
 
