@@ -162,7 +162,7 @@ _THREAD_FROM_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Medium:
+class FileKind:
     """Kind of file that a reading tool accepts: its name, maximum bytes, and a function that returns the MIME type."""
 
     label: str
@@ -170,24 +170,24 @@ class Medium:
     sniff: Callable[[bytes], str | None]
 
 
-IMAGE = Medium("PNG, JPEG, GIF or WebP image", 15 * _MEGABYTE, image_type)
-PDF = Medium("PDF", 30 * _MEGABYTE, pdf_type)
+IMAGE = FileKind("PNG, JPEG, GIF or WebP image", 15 * _MEGABYTE, image_type)
+PDF = FileKind("PDF", 30 * _MEGABYTE, pdf_type)
 
 
-async def read_medium(workspace: OpenWorkspace, call: ToolCall, medium: Medium) -> ToolResult:
+async def read_medium(workspace: OpenWorkspace, call: ToolCall, file_kind: FileKind) -> ToolResult:
     """Run `readImageFile` or `readPdfFile`: store the file as a blob of the Job."""
     with workspace.place(text(call.args, "path")) as place, open_regular(place) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > medium.max_bytes:
-            excess = f"{size} bytes, more than the {medium.max_bytes} allowed"
+        if size > file_kind.max_bytes:
+            excess = f"{size} bytes, more than the {file_kind.max_bytes} allowed"
             message = f"{place.shown} has {excess}; make it smaller with exec"
             raise SkillError(message)
         read = file.read
-        limit = medium.max_bytes + 1
+        limit = file_kind.max_bytes + 1
         data = await asyncio.to_thread(read, limit) if size > _THREAD_FROM_BYTES else read(limit)
-        kind = medium.sniff(data)
-        if kind is None:
-            raise SkillError(f"{place.shown} is not a {medium.label}; use another tool for this file")
-        description = compact({"path": place.shown, "mimeType": kind, "size": len(data)})
-    blob = BlobPart(sha256=await call.blobs.put(data), mime_type=kind, size=len(data), name=place.shown)
+        mime_type = file_kind.sniff(data)
+        if mime_type is None:
+            raise SkillError(f"{place.shown} is not a {file_kind.label}; use another tool for this file")
+        description = compact({"path": place.shown, "mimeType": mime_type, "size": len(data)})
+    blob = BlobPart(sha256=await call.blobs.put(data), mime_type=mime_type, size=len(data), name=place.shown)
     return ToolResult((TextPart(text=description), blob))

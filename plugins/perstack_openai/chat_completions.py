@@ -175,7 +175,7 @@ def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner, tools: 
     if not calls and is_blank(text):
         return []
     fields = {**_needed_reasoning(message, dialect, owner), **message_fields(message, owner)}
-    reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_taken(fields, dialect)}
+    reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_accepted_fields(fields, dialect)}
     if calls:
         reply["tool_calls"] = calls
     return [reply]
@@ -218,11 +218,11 @@ def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner, tools: WireT
             "name": tools.name(call.tool_name),
             "arguments": json.dumps(tools.arguments(call), ensure_ascii=False),
         },
-        **_taken(call_fields(call, owner), dialect),
+        **_accepted_fields(call_fields(call, owner), dialect),
     }
 
 
-def _taken(fields: JsonObject, dialect: Dialect) -> JsonObject:
+def _accepted_fields(fields: JsonObject, dialect: Dialect) -> JsonObject:
     return {name: value for name, value in fields.items() if not dialect.refuses(f"messages.{name}")}
 
 

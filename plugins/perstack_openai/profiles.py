@@ -82,7 +82,7 @@ class Profile:
     no_reasoning: str = " "  # content of that field for a reply that came without, or from elsewhere
     reads_tags: bool = True  # `<think>` at the start of a reply's text begins reasoning
     thinking_switch: Literal["none", "on and off", "off"] = "none"
-    """What its field `thinking` does: switch reasoning, in addition to the effort, or only off, as no effort does."""
+    """Use of the field `thinking`: it switches reasoning, in addition to the effort, or only off, as no effort does."""
     usage_at: Literal["top", "choice", "x_groq"] = "top"  # place of the token counts in a chunk
     models: ModelRules = ModelRules()
 

@@ -115,12 +115,12 @@ class KeptFields:
         """Add the extra fields of one delta."""
         for name, value in fields.items():
             if value is not None and _KEPT.search(name):
-                self._fields[name] = _joined(self._fields.get(name), value)
+                self._fields[name] = _joined_values(self._fields.get(name), value)
 
     def add_thinking(self, parts: list[JsonObject]) -> None:
         """Add parts of the content that are thinking."""
         if parts:
-            self._fields["_content"] = _joined(self._fields.get("_content"), [*parts])
+            self._fields["_content"] = _joined_values(self._fields.get("_content"), [*parts])
 
     def add_tags(self, opening: str, closing: str) -> None:
         """Add the tags that surrounded the thinking in the text."""
@@ -133,7 +133,7 @@ class KeptFields:
         return {"_text": names, **rest} if names else rest
 
 
-def _joined(known: JsonValue, value: JsonValue) -> JsonValue:
+def _joined_values(known: JsonValue, value: JsonValue) -> JsonValue:
     """Return a field with another piece of it: texts are joined, listed items by index, objects by name."""
     if isinstance(known, str) and isinstance(value, str):
         return known + value
@@ -180,7 +180,7 @@ def _updated(known: JsonObject, value: JsonObject, growing: frozenset[str]) -> J
         if isinstance(old, dict) and isinstance(new, dict):
             changed[name] = _updated(old, new, growing)
         elif name in growing and isinstance(old, str | list) and type(old) is type(new):
-            changed[name] = _joined(old, new)
+            changed[name] = _joined_values(old, new)
         elif new is not None:
             changed[name] = new
     return changed
@@ -223,7 +223,7 @@ class ThinkTags:
             case "thinking":
                 return self._think()
             case "after":
-                return self._after()
+                return self._read_end()
             case "text":
                 held, self._held = self._held, ""
                 return ("text", held)
@@ -251,7 +251,7 @@ class ThinkTags:
         self._held = thought[len(thought) - held :]
         return ("reasoning", thought[: len(thought) - held])
 
-    def _after(self) -> Piece | None:
+    def _read_end(self) -> Piece | None:
         rest = self._held.lstrip()
         self.closing += self._held[: len(self._held) - len(rest)]
         self._held = rest

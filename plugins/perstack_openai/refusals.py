@@ -1,4 +1,4 @@
-"""What a refusal names: fields and forms of a request, in the words of `profiles`.
+"""Find the fields and forms of a request that a refusal names, in the words of `profiles`.
 
 The rule is the same for every field: what the encoder wrote of its own accord, the endpoint names, and the request
 can do without, is left out. Servers name a field in many ways (a path, a `param`, a quotation, a sentence), so the text
@@ -37,7 +37,7 @@ def refused_parts(body: JsonObject, message: str, answer: str) -> tuple[Adaptati
     inner = sorted({name for reply in replies for name in _fields_of(reply)})
     for words in (places_in(answer), message):
         if named := [name for name in fields if is_named(name, words)]:
-            return tuple(_without(name, body) for name in named)
+            return tuple(_adapted_field(name, body) for name in named)
         if named := [name for name in inner if is_named(name, words)]:
             return tuple(Adaptation(part="field", form="omitted", name=f"messages.{name}") for name in named)
     words = f"{places_in(answer)}\n{message}"
@@ -52,7 +52,7 @@ def missing_reasoning(body: JsonObject, words: str) -> tuple[Adaptation, ...]:
     return (Adaptation(part="field", form="replaced", name=f"messages.{match[0]}"),)
 
 
-def _without(name: str, body: JsonObject) -> Adaptation:
+def _adapted_field(name: str, body: JsonObject) -> Adaptation:
     other = next((limit for limit in _LIMITS if limit != name), "") if name in _LIMITS else ""
     return Adaptation(part="field", form="plain" if other and other not in body else "omitted", name=name)
 

@@ -36,7 +36,7 @@ class AlternatingEncoder(ListEncoder):
                 super()._add(message, [*self._flushed(), item])
                 self._is_after_tool = item.startswith(_TOOL)
             elif self._held:
-                self._held = _joined(self._held, item)
+                self._held = _joined_messages(self._held, item)
             else:
                 super()._add(message, [self.bridge] if self.bridge and self._is_after_tool else [])
                 self._held = item
@@ -59,7 +59,7 @@ class BridgingEncoder(AlternatingEncoder):
     bridge: ClassVar[bytes] = b'{"role":"assistant","content":"OK."}'
 
 
-def _joined(first: bytes, second: bytes) -> bytes:
+def _joined_messages(first: bytes, second: bytes) -> bytes:
     contents: list[JsonValue] = [json.loads(message)["content"] for message in (first, second)]
     if all(isinstance(content, str) for content in contents):
         return to_bytes({"role": "user", "content": "\n\n".join(map(str, contents))})

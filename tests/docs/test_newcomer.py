@@ -77,6 +77,7 @@ def perstack(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(venv / "bin" / "perstack")
 
 
+@pytest.mark.timeout(400)  # twenty commands, each of up to SECONDS
 def test_the_newcomers_path_in_an_empty_folder_with_no_key(perstack: str, tmp_path: Path) -> None:
     folder = tmp_path / "first"
     folder.mkdir()

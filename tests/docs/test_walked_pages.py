@@ -62,6 +62,7 @@ def reader(folder: Path) -> Walk:
     )
 
 
+@pytest.mark.timeout(400)  # fifteen commands, each of which may take as long as `run_line` lets it
 def test_the_first_steps_lead_from_an_empty_folder_to_a_proof(tmp_path: Path) -> None:
     newcomer = Walk(tmp_path / "empty", {"HOME": str(tmp_path / "home")}, new=True)
     newcomer.folder.mkdir()

@@ -35,6 +35,7 @@ from perstack.core.definitions.trust_items import (
     items_of_keys,
     items_of_provider,
     items_to_trust,
+    no_files,
 )
 from perstack.errors import NotAgreed, StorageError
 from perstack.next_steps import Trust as AgreeTo
@@ -205,7 +206,7 @@ class Agreement:
         self._store = store
         self._is_whole = project.path is None or is_named(Path(project.path))
         own = ownership_of(project, is_vendor, workspace)
-        self.own = replace(own, files=lambda table: {}) if self._is_whole else own  # nothing is compared with them
+        self.own = replace(own, files=no_files) if self._is_whole else own  # nothing is compared with them
         self._adopted: Project | None = None  # the definition, if something of it needs an agreement
         self._withheld: list[TrustItem] = []
         self._chosen: frozenset[str] = frozenset()

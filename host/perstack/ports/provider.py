@@ -90,7 +90,7 @@ class GenerationRequest:
     place: RunPlace | None = None  # the Run's place in the tree of its Job; only for a provider that plays a recording
     purpose: Purpose = "reply"
     adaptations: Adaptations = ()
-    """What this endpoint needs changed: it has refused it before, or would refuse it. They only grow within one Run.
+    """Changes that this endpoint needs: it has refused a part before, or would. They only grow within one Run.
 
     `tools` has no tool that is left out. A codec sends the named fields, and schemas, accordingly; `message_encoder`
     applies what concerns messages."""

@@ -82,7 +82,7 @@ def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncod
     """Return the Run's turns encoded so far for this model."""
     says_status, tools = understands_status(request.model), tools_of(request)
     key = (VENDOR, says_status, settings.images, settings.documents, tools.key)
-    return message_encoder(request, key, TurnEncoder, lambda: _Writer(settings, tools, says_status).blocks)
+    return message_encoder(request, key, TurnEncoder, lambda: _BlockWriter(settings, tools, says_status).blocks)
 
 
 def tools_of(request: GenerationRequest) -> WireTools:
@@ -129,7 +129,7 @@ def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
     return [*blocks[:end], to_bytes(_CACHE_POINT), *blocks[end:]] if end else blocks
 
 
-class _Writer:
+class _BlockWriter:
     def __init__(self, settings: BedrockSettings, tools: WireTools, says_status: bool) -> None:
         self._settings = settings
         self._tools = tools

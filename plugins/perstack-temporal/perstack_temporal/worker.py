@@ -33,7 +33,7 @@ _LEAVE_TIMEOUT_S = 5.0
 
 
 @dataclass
-class _HeldClaim:
+class _WorkflowClaim:
     claim: Claim
     token: bytes
     workflow_id: str
@@ -63,7 +63,7 @@ class TemporalSeat(Seat):
         self._failure: DispatcherError | None = None
         self._news = asyncio.Event()
         self._claiming = asyncio.Lock()
-        self._claims: dict[str, _HeldClaim] = {}
+        self._claims: dict[str, _WorkflowClaim] = {}
 
     async def __aenter__(self) -> Self:
         """Register the worker."""
@@ -168,7 +168,7 @@ class TemporalSeat(Seat):
             await self._attempt(lambda client: activities.complete(client, ticket.token, {"again": None}))
             return None
         claim = Claim(ticket.claim_id, order, reply["is_taken_over"])
-        self._claims[claim.id] = _HeldClaim(claim, ticket.token, ticket.workflow_id, ticket.run_id)
+        self._claims[claim.id] = _WorkflowClaim(claim, ticket.token, ticket.workflow_id, ticket.run_id)
         return claim
 
     @override
@@ -217,7 +217,7 @@ class TemporalSeat(Seat):
         finally:
             held.is_ending = False
 
-    async def _is_held(self, claim: _HeldClaim) -> bool:
+    async def _is_held(self, claim: _WorkflowClaim) -> bool:
         try:
             return await self._connection.use(lambda client: activities.beat(client, claim.token))
         except LookupError:

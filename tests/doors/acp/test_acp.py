@@ -126,6 +126,29 @@ def test_a_call_that_a_rule_asks_about_is_a_permission_request(terminal: Termina
     assert (decided["decision"], decided["by"]["door"], decided["by"]["client"]) == ("job", "acp", "zed 1.2")
 
 
+@pytest.mark.parametrize("choice", ["yes", "always", "no"])
+def test_a_call_that_a_dialog_cannot_show_whole_is_offered_a_no_alone(terminal: Terminal, choice: str) -> None:
+    """Choose also what is not offered, as an editor could that does not keep to its options."""
+    long = ("writeTextFile", {"path": "a.txt", "text": "ls;\n" * 100 + "rm -r src"})
+    terminal.project(
+        '[permissions]\nask = ["writeTextFile"]\n[experts.guest]\ninstruction = "You write."\n',
+        guest=[reply("", long), reply("Not written.")],
+    )
+
+    async def work() -> None:
+        editor = Editor(choice)
+        async with editing(terminal, editor) as agent:
+            session = await agent.new_session(cwd=str(terminal.workspace), mcp_servers=[])
+            await agent.prompt(session_id=session.session_id, prompt=[text_block("Write")])
+            ((title, options),) = editor.asked
+            assert "nothing is agreed to here; the whole of it: perstack answer" in title
+            assert options == ["no"]
+            assert editor.texts().endswith("Not written.") == (choice == "no")
+
+    run(work())
+    assert not (terminal.workspace / "a.txt").exists()
+
+
 def test_a_turn_that_is_cancelled_while_a_permission_is_asked_for_ends_as_cancelled(terminal: Terminal) -> None:
     toml = ASKING_BY_SKILL.replace("tools.askUser]", "tools.askUser]\napproval = true")
     terminal.project(toml, guest=[reply("", ("askUser", {"question": "Pay 5?"})), reply("Paid.")])

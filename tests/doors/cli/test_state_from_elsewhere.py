@@ -182,6 +182,119 @@ def test_commands_that_read_work_and_write_nothing(cloned: Terminal) -> None:
     assert exported.exists()
 
 
+ASKED = '[permissions]\nask = ["exec"]\n' + HARMLESS
+SNAPSHOTS = 'workspace = { path = ".", snapshots = true }\n' + HARMLESS
+SCHEDULED = (
+    '[schedules.now]\ncron = "* * * * *"\ntimezone = "Europe/Berlin"\nexpert = "solo"\nquery = "go"\n' + HARMLESS
+)
+
+
+@pytest.fixture
+def room(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """Return a folder of another user, whose own programs write OWNED."""
+    theirs = Terminal(tmp_path_factory.mktemp("theirs"))
+    theirs.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("their-home"))
+    theirs.env["OWNED"] = str(tmp_path_factory.mktemp("owned") / "OWNED")
+    return theirs
+
+
+def arrived(theirs: Terminal, ours: Terminal, toml: str) -> Terminal:
+    """Return our folder with everything of theirs, and a definition that we have agreed to."""
+    by_copy(theirs.workspace, ours.workspace)
+    ours.env["OWNED"] = theirs.env["OWNED"]
+    ours.env["PERSTACK_SCRIPT"] = str(ours.workspace / "script.json")
+    (ours.workspace / "perstack.toml").write_text(toml)
+    assert ours.call("trust", "--yes").code == 0
+    return ours
+
+
+def writing_owned(theirs: Terminal) -> tuple[str, dict[str, object]]:
+    return ("exec", {"command": "sh", "args": ["-c", f"echo > {theirs.env['OWNED']}"]})
+
+
+def test_a_planted_question_takes_no_answer(room: Terminal, terminal: Terminal) -> None:
+    room.project(ASKED, solo=[reply("", writing_owned(room)), reply("done")])
+    assert room.run("run", "solo", "go", "--job-id", "asks").code == 3
+    ours = arrived(room, terminal, ASKED)
+    before = tree(ours.workspace / "perstack")
+    (item,) = ours.run("inbox", "--json").events
+    for answer in ("yes", "always", "no"):
+        refused = ours.call("answer", item["id"], answer)
+        assert (refused.code, NOBODY in refused.err) == (2, True), refused
+    assert not owned(ours)
+    assert tree(ours.workspace / "perstack") == before
+    assert ours.call("trust", "--state", "--yes").code == 0
+    assert ours.call("answer", item["id"], "yes").code == 0
+    assert owned(ours), "the planted question was one that could be answered"
+
+
+def test_a_planted_snapshot_restores_no_file(room: Terminal, terminal: Terminal) -> None:
+    writes = ("writeTextFile", {"path": "a.txt", "text": "theirs"})
+    room.project(SNAPSHOTS, solo=[reply("", writes), reply("", writing_owned(room)), reply("done")])
+    (room.workspace / "a.txt").write_text("before")
+    assert room.run("run", "solo", "go", "--job-id", "j").code == 0
+    ours = arrived(room, terminal, SNAPSHOTS)
+    (ours.workspace / "a.txt").write_text("ours")
+    before = tree(ours.workspace)
+    checkpoints = [path.stem for path in (ours.jobs() / "j" / "checkpoints").iterdir()]
+    assert checkpoints
+    for checkpoint in checkpoints:
+        assert ours.call("rewind", "j", checkpoint, "--yes").code == 2
+    branch = ("run", "solo", "x", "--continue-job", "j", "--resume-from", checkpoints[-1])
+    assert NOBODY in ours.call(*branch).err
+    assert tree(ours.workspace) == before
+
+
+def test_a_planted_schedule_starts_nothing(room: Terminal, terminal: Terminal) -> None:
+    room.project(SCHEDULED, solo=[reply("done")] * 4)
+    assert room.call("trust", "--yes").code == 0
+    assert room.run("task", "run-due").code == 0
+    assert (room.workspace / "perstack" / "schedules").is_dir()
+    ours = arrived(room, terminal, SCHEDULED)
+    before = tree(ours.workspace / "perstack")
+    refused = ours.call("task", "run-due")
+    assert (refused.code, NOBODY in refused.err) == (2, True), refused
+    assert "now" in ours.call("schedules").out
+    assert tree(ours.workspace / "perstack") == before
+
+
+def test_a_planted_recording_plays_no_model_and_no_person(room: Terminal, terminal: Terminal) -> None:
+    room.project(ASKED, solo=[reply("", writing_owned(room)), reply("done")])
+    assert room.run("run", "solo", "go", "--job-id", "asks").code == 3
+    (item,) = room.run("inbox", "--json").events
+    assert room.run("answer", item["id"], "yes").code == 0
+    assert owned(room)
+    Path(room.env["OWNED"]).unlink()
+    assert room.run("record", "asks", "--to", "tests/r.json").code == 0
+    by_copy(room.workspace, terminal.workspace)
+    terminal.env["OWNED"] = room.env["OWNED"]
+    test = '[[experts.solo.tests]]\nname = "t"\nquery = "go"\nmodel = "tests/r.json"\nexpect.called = ["exec"]\n'
+    provider = '[provider]\nproviderName = "recorded"\nsetting.recording = "tests/r.json"\n'
+    for toml, command in ((ASKED + test, ("test",)), (provider + ASKED, ("run", "solo", "go"))):
+        (terminal.workspace / "perstack.toml").write_text(toml)
+        refused = terminal.call(*command)
+        assert (refused.code, owned(terminal)) == (2, False), refused
+
+
+def test_a_planted_lock_holds_up_nobody_who_reads(room: Terminal, terminal: Terminal) -> None:
+    """Locks are files that a process left which is not ours, with any name and content."""
+    room.project(HARMLESS, solo=[reply("done")] * 2)
+    assert room.run("run", "solo", "go", "--job-id", "j").code == 0
+    theirs = room.workspace / "perstack"
+    for path in ("jobs/j/lock", "jobs/j/.lock", "jobs/j/lease", "jobs/j/lease.json", ".lock"):
+        (theirs / path).write_text(json.dumps({"pid": os.getpid(), "holder": "x", "expiresAt": 1 << 62}))
+    by_copy(room.workspace, terminal.workspace)
+    terminal.env["OWNED"] = room.env["OWNED"]
+    before = tree(terminal.workspace / "perstack")
+    for command_line in (("resume", "j"), ("delete", "j", "--yes"), ("run", "solo", "go")):
+        result = terminal.call(*command_line)
+        assert (result.code, NOBODY in result.err) == (2, True), (command_line, result)
+    for command_line in (("jobs",), ("log", "--job", "j"), ("du",)):
+        assert terminal.call(*command_line).code == 0, command_line
+    assert not owned(terminal)
+    assert tree(terminal.workspace / "perstack") == before
+
+
 def test_its_user_sees_what_waits_and_agrees(cloned: Terminal) -> None:
     shown = cloned.call("trust", "--state", "--show")
     assert f"echo > {cloned.env['OWNED']}" in shown.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 from http_server import AUTH_HEADERS, DECIDING_HEADERS, serving
 from terminal import SECONDS, Terminal, reply
 
@@ -52,3 +53,48 @@ def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_
     assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["x", ""]
     decided = terminal.call("log", "--job", "job", "--type", "decideApproval", "--json").events
     assert {one["by"]["door"] for one in decided} == {"http"}
+
+
+def test_a_long_call_is_listed_whole_and_may_be_approved(tmp_path: Path) -> None:
+    """A list in JSON has no room that ends, as a form has."""
+    (tmp_path / "a.txt").write_text("")
+    text = "ls;\n" * 100 + "rm -r src"
+    terminal = Terminal(tmp_path).project(
+        RULES, guest=[reply("", ("appendTextFile", {"path": "a.txt", "text": text})), reply("Done.")]
+    )
+    assert terminal.call("run", "guest", "Go", "--provider", "scripted", "--job-id", "job").code == 3
+    with (
+        serving(terminal) as (url, _),
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=DECIDING_HEADERS, timeout=SECONDS) as client,
+    ):
+        (waiting,) = client.get("/v1/approvals").json()["approvals"]
+        assert waiting["text"].count("  +ls;") == 100
+        assert "  +rm -r src" in waiting["text"]
+        body = {"answer": "yes", "callDigest": waiting["callDigest"], "wait": True}
+        assert client.post(f"/v1/approvals/{waiting['id']}", json=body).json()["status"] == "completed"
+    assert (tmp_path / "a.txt").read_text() == text
+
+
+@pytest.mark.parametrize("answer", ["yes", "always"])
+def test_a_call_that_the_list_does_not_show_whole_is_refused_and_not_approved(tmp_path: Path, answer: str) -> None:
+    """The change of a file that tools may not read is shown to nobody from outside, so only a no is taken."""
+    (tmp_path / "a.txt").write_text("")
+    call = ("appendTextFile", {"path": "a.txt", "text": "x"})
+    terminal = Terminal(tmp_path).project(RULES, guest=[reply("", call), reply("Done.")])
+    assert terminal.call("run", "guest", "Go", "--provider", "scripted", "--job-id", "job").code == 3
+    (tmp_path / ".env").write_text("KEY=secret\n")
+    (tmp_path / "a.txt").unlink()
+    (tmp_path / "a.txt").symlink_to(".env")
+    with (
+        serving(terminal) as (url, _),
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=DECIDING_HEADERS, timeout=SECONDS) as client,
+    ):
+        (waiting,) = client.get("/v1/approvals").json()["approvals"]
+        assert "off limits to tools" in waiting["missing"]
+        assert "secret" not in waiting["text"]
+        place = f"/v1/approvals/{waiting['id']}"
+        refused = client.post(place, json={"answer": answer, "callDigest": waiting["callDigest"], "wait": True})
+        assert (refused.status_code, "only a `no` is taken here" in refused.json()["detail"]) == (400, True)
+        assert f"a person approves the call, or not, by the answer to {waiting['id']}" in refused.json()["detail"]
+        assert client.post(place, json={"answer": "no", "wait": True}).json()["status"] == "completed"
+    assert (tmp_path / ".env").read_text() == "KEY=secret\n"

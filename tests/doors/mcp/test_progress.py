@@ -14,7 +14,7 @@ from perstack.core.runs.adaptations import Adaptation
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
 from perstack.core.runs.events import AdaptRequest, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
-from perstack.doors.mcp.driving import MAX_SILENCE_S, Progress, ProgressText, progress_reports
+from perstack.doors.mcp.driving import MAX_SILENCE_S, JobProgress, ProgressText, progress_reports
 
 
 def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:
@@ -100,7 +100,7 @@ def test_a_silence_is_broken_with_the_last_words() -> None:
             if len(texts) == 3:
                 is_enough.set()
 
-        progress = Progress(tell, tell, silence=0.01)
+        progress = JobProgress(tell, tell, silence=0.01)
         progress.report("step 7: exec make")
         running = asyncio.create_task(progress.run())
         await is_enough.wait()

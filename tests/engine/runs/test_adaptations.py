@@ -21,7 +21,7 @@ from perstack.core.runs.adaptations import (
     in_words,
     names_in,
     new_adaptations,
-    offered,
+    offered_tools,
     problem_of,
     thoughts_of,
 )
@@ -316,7 +316,7 @@ def test_no_adaptation_is_made_twice_and_none_of_what_is_left_out() -> None:
     assert new_adaptations((plain,), [plain, TOOL]) == (TOOL,)
     assert new_adaptations((TOOL,), [plain, TOOL]) == ()
     assert names_in((plain, TOOL), "tool", "plain") == frozenset()
-    assert offered((), (TOOL,)) == ()
+    assert offered_tools((), (TOOL,)) == ()
 
 
 def test_many_adaptations_are_told_in_one_short_line() -> None:

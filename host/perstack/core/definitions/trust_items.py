@@ -93,8 +93,8 @@ class TrustItem(StoredItem):
 
     kinds: tuple[str, ...]  # effects of its keys; not stored
     shown: str
-    """All that is agreed to, in one line; not stored. Nothing in it is masked: the author of a definition chooses what
-    looks like a secret, and could hide the command that runs."""
+    """The agreement's whole subject in one line; not stored. Nothing in it is masked: the author of a definition
+    chooses what looks like a secret, and could hide the command that runs."""
 
     def to_stored(self) -> StoredItem:
         """Return the stored part."""
@@ -106,6 +106,11 @@ def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
     return frozenset(item.digest for item in items)
 
 
+def no_files(table: Fact) -> Mapping[str, str]:
+    """Return the content of no file: one by the name of a folder covers all that is in it."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """Names that a definition may use without an agreement: paths in its own folder, and vendors of models."""
@@ -113,7 +118,7 @@ class Ownership:
     contains: Callable[[str], bool] = lambda path: False
     """Return whether a path, or the address of a file, stays in the definition's folder, also through links."""
     is_vendor: IsVendor = lambda name: None
-    files: Callable[[Fact], Mapping[str, str]] = lambda table: {}
+    files: Callable[[Fact], Mapping[str, str]] = no_files
     """Return the content of each file of the folder that a table runs, as a digest, by the file's path."""
 
 

@@ -38,7 +38,7 @@ class Measurement:
     cases: tuple[Case, ...] = ()
 
 
-class _Words(Fact):
+class _Details(Fact):
     analysis: str = ""
     cases: tuple[Case, ...] = ()
 
@@ -72,7 +72,7 @@ def measurement_of(answer: object) -> Measurement:
             raise ValueError(f"metric `{name}` should be a number, and is {_shorten(repr(value))}")
         metrics[name] = number
     try:
-        details = _Words.model_validate({name: fields[name] for name in ("analysis", "cases") if fields.get(name)})
+        details = _Details.model_validate({name: fields[name] for name in ("analysis", "cases") if fields.get(name)})
     except ValidationError as error:
         path, message = first_problem(error)
         raise ValueError(f"`{path}`: {message}") from error

@@ -130,7 +130,7 @@ def _has_thought(part: ReplyPart) -> bool:
     return isinstance(part, ThinkingPart) or (not isinstance(part, TextPart) and part.opaque is not None)
 
 
-def offered(specs: tuple[ToolSpec, ...], adaptations: Adaptations) -> tuple[ToolSpec, ...]:
+def offered_tools(specs: tuple[ToolSpec, ...], adaptations: Adaptations) -> tuple[ToolSpec, ...]:
     """Return the tools without those that the endpoint refuses in any form."""
     omitted = names_in(adaptations, "tool")
     return tuple(spec for spec in specs if spec.name not in omitted) if omitted else specs

@@ -27,7 +27,7 @@ _HEADROOM_BYTES = 1 << 20  # for instruction, tools and settings of a request
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """What an endpoint takes. None: unlimited, or unknown."""
+    """Limits of an endpoint for images and documents. None: unlimited, or unknown."""
 
     image_types: frozenset[str] = COMMON_IMAGE_TYPES
     takes_animations: bool = True

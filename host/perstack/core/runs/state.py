@@ -210,7 +210,7 @@ class Run:
     snapshot_due: SnapshotDue = "no"
     definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
-    """What the endpoint of each model, as `provider/model`, needs changed in requests."""
+    """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
 
     @property
     def on(self) -> str:
@@ -234,7 +234,7 @@ class Run:
 
     @property
     def adaptations(self) -> Adaptations:
-        """What the endpoint of the active model needs changed in requests."""
+        """Changes of requests that the endpoint of the active model needs."""
         return self.adaptations_by_model.get(self.on, ())
 
     @property

@@ -293,7 +293,7 @@ def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: 
     declared = items_of(place)
     items = declared.items
     record = store.read(folder)
-    agreed = frozenset() if record is None else digests_of(record.items)
+    agreed = frozenset[str]() if record is None else digests_of(record.items)
     _print(str(folder), items, record)
     if show:
         return
@@ -349,7 +349,7 @@ def _confirm() -> bool:
 
 def _print(folder: str, items: Sequence[TrustItem], record: TrustRecord | None) -> None:
     """Print a line for each item: `+` for one without an agreement."""
-    agreed = frozenset() if record is None else digests_of(record.items)
+    agreed = frozenset[str]() if record is None else digests_of(record.items)
     print_out(f"{one_line(folder)}:")
     for item in items:
         is_agreed = item.digest in agreed

@@ -112,7 +112,7 @@ class ClientCall(OperationCall[Outcome]):
         if not elicitation.can_ask(self.context):
             return await super().ask_question(job_id, decisions)
 
-        async def waiting(progress: Progress | None) -> JobSummary:
+        async def waiting(progress: JobProgress | None) -> JobSummary:
             return await self.project.job(job_id)
 
         return await self._converse(waiting)
@@ -137,7 +137,7 @@ class ClientCall(OperationCall[Outcome]):
             raise needs_person(decisions, reason="the person did not agree")
         return await agreed(self, digest)
 
-    async def _converse(self, begin: Callable[[Progress | None], Awaitable[JobSummary]]) -> Outcome:
+    async def _converse(self, begin: Callable[[JobProgress | None], Awaitable[JobSummary]]) -> Outcome:
         """Ask the questions of a Job while the user answers. A question that the call answers is not asked again."""
         elicitation.ASKS.set(elicitation.can_ask(self.context))
         async with progress_reports(*_senders(self.context, logs=self.logs)) as progress:
@@ -174,7 +174,7 @@ class ClientCall(OperationCall[Outcome]):
         return job, elicitation.answer_in(asking, before.reply, workspace)
 
     async def _answer(
-        self, job: JobSummary, question: OpenQuestion, text: str, progress: Progress | None
+        self, job: JobSummary, question: OpenQuestion, text: str, progress: JobProgress | None
     ) -> JobSummary:
         self.project.definitions.check_offered(job.expert_key)
         work = partial(answer_and_follow, self.project.host, job, text, question_id=question.id, by=self.by)
@@ -281,7 +281,7 @@ class ProgressText:
         return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _TEXT_CELLS)
 
 
-class Progress:
+class JobProgress:
     """A queue of progress texts that are sent one at a time; a slow client delays nothing else."""
 
     def __init__(self, tell: Send, remind: Send | None = None, *, silence: float = MAX_SILENCE_S) -> None:
@@ -328,12 +328,12 @@ class Progress:
 
 
 @asynccontextmanager
-async def progress_reports(tell: Send | None, remind: Send | None = None) -> AsyncGenerator[Progress | None]:
+async def progress_reports(tell: Send | None, remind: Send | None = None) -> AsyncGenerator[JobProgress | None]:
     """Report progress within the block, and send the rest before leaving it. Yields None if the client wants none."""
     if tell is None:
         yield None
         return
-    progress = Progress(tell, remind)
+    progress = JobProgress(tell, remind)
     task = asyncio.create_task(progress.run())
     try:
         yield progress

@@ -99,7 +99,7 @@ class JobCheck:
     doubtful: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
     """Contradictions that a redaction may have caused: findings if nothing was redacted."""
     delegations: dict[str, tuple[Delegation, Run]] = field(default_factory=dict[str, "tuple[Delegation, Run]"])
-    """What was decided about delegates by Run id, with the state of the Run that called each."""
+    """Decisions about delegates by Run id, with the state of the Run that called each."""
     chains: dict[str, list[tuple[int, tuple[RuleSet, ...]]]] = field(
         default_factory=dict[str, "list[tuple[int, tuple[RuleSet, ...]]]"]
     )

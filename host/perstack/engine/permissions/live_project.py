@@ -14,7 +14,7 @@ from perstack.config.load import LoadedProject, load_usable
 from perstack.config.project import is_named
 from perstack.config.source import TooMuch, matches
 from perstack.config.trust import TrustStore, folder_of, ownership_of, place_of
-from perstack.core.definitions.trust_items import IsVendor, TrustItem, digests_of, items_to_trust
+from perstack.core.definitions.trust_items import IsVendor, TrustItem, digests_of, items_to_trust, no_files
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
@@ -96,7 +96,7 @@ class ReloadedProject:
         """Use `loaded`, which its user has agreed to."""
         own = ownership_of(loaded.project) if is_vendor is None else ownership_of(loaded.project, is_vendor)
         is_whole = loaded.project.path is not None and is_named(Path(loaded.project.path))
-        self._own = replace(own, files=lambda table: {}) if is_whole else own
+        self._own = replace(own, files=no_files) if is_whole else own
         self.loaded = loaded
         self.problem: Note | None = None  # error in the files, or reason why they are not in use; None without any
         self.pending_change: PendingChange | None = None
@@ -164,7 +164,7 @@ class ReloadedProject:
         self._watch((*loaded.files, *self._named_files(items)))
         self._matched = included_files(loaded)
         record = self._store.read(self._folder)
-        agreed = self._agreed | (frozenset() if record is None else digests_of(record.items))
+        agreed = self._agreed | (frozenset[str]() if record is None else digests_of(record.items))
         new = tuple(item for item in items if item.digest not in agreed)
         if not new:
             self._use(loaded, items)

@@ -51,7 +51,7 @@ async def run_program(
     SkillError if it cannot be started, exceeds its timeout, is ended by a signal or a limit, or writes more than
     `MAX_OUTPUT_BYTES` bytes.
     """
-    with tempfile.TemporaryFile() as stdin, _Output() as out, _Output() as err:
+    with tempfile.TemporaryFile() as stdin, _ProgramOutput() as out, _ProgramOutput() as err:
         stdin.write(stdin_data)
         stdin.seek(0)
         program = Program(
@@ -82,7 +82,7 @@ async def run_program(
         return ProgramResult(status, output, _words(err))
 
 
-class _Output:
+class _ProgramOutput:
     """The read end of a program's pipe. Processes that keep the write end open after the program do not block it."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Output:
         self._keep: Callable[[], None] = lambda: None
         self._is_full = False
 
-    def __enter__(self) -> _Output:
+    def __enter__(self) -> _ProgramOutput:
         return self
 
     def __exit__(
@@ -153,6 +153,6 @@ def _after_colon(words: str) -> str:
     return words and f": {words}"
 
 
-def _words(err: _Output) -> str:
+def _words(err: _ProgramOutput) -> str:
     lines = err.read_rest().decode("utf-8", "replace").strip().splitlines()
     return lines[-1][-_MAX_ERROR_CHARACTERS:] if lines else ""

@@ -21,7 +21,7 @@ from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
-from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, Adaptations, new_adaptations, offered
+from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, Adaptations, new_adaptations, offered_tools
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
 from perstack.core.runs.decide import (
@@ -262,7 +262,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         model=run.model,
         instruction=run.instruction,
         messages=run.messages,
-        tools=offered(tools.specs, run.adaptations),
+        tools=offered_tools(tools.specs, run.adaptations),
         blobs=job.blobs.get,
         allow_tools=not command.final,
         reasoning_budget=run.start.reasoning_budget,
@@ -430,7 +430,7 @@ def adaptations_after(provider: Provider, request: GenerationRequest, error: Pro
 def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
     """Return the request with further adaptations."""
     known = (*request.adaptations, *adaptations)
-    return replace(request, adaptations=known, tools=offered(tuple(request.tools), known))
+    return replace(request, adaptations=known, tools=offered_tools(tuple(request.tools), known))
 
 
 async def _adapt_as_before(context: RunContext) -> None:

@@ -228,7 +228,7 @@ class Allowance:
 
 @dataclass(slots=True)
 class KnownMedia:
-    """What is known of the images and documents that one model was sent, so that no step examines them again."""
+    """Facts about the images and documents that one model was sent, so that no step examines them again."""
 
     facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
     fitted: History = field(default_factory=History)  # the latest messages whose media fit

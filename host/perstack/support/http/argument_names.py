@@ -76,26 +76,26 @@ class ArgumentNames:
 
     def to_wire(self, args: JsonObject) -> JsonObject:
         """Return the arguments of a call under the names that the model sees."""
-        return self._renamed_all(args, to_wire=True)
+        return self._rename_all(args, to_wire=True)
 
     def data_to_wire(self, value: JsonValue, schema: JsonObject) -> JsonValue:
         """Return a value that a schema names, such as a default, under the names that the model sees."""
         is_changed = bool(self._by_name) and isinstance(value, dict | list)
-        return self._renamed(value, [schema], to_wire=True) if is_changed else value
+        return self._rename_keys(value, [schema], to_wire=True) if is_changed else value
 
     def from_wire(self, args: JsonObject) -> JsonObject:
         """Return the arguments of a model's call under the tool's own names. A name in its own form is kept."""
-        return self._renamed_all(args, to_wire=False)
+        return self._rename_all(args, to_wire=False)
 
-    def _renamed_all(self, args: JsonObject, *, to_wire: bool) -> JsonObject:
+    def _rename_all(self, args: JsonObject, *, to_wire: bool) -> JsonObject:
         if not self._by_name or _is_too_deep(args):
             return args
-        return cast("JsonObject", self._renamed(args, [self._document.root], to_wire=to_wire))
+        return cast("JsonObject", self._rename_keys(args, [self._document.root], to_wire=to_wire))
 
-    def _renamed(self, value: JsonValue, schemas: list[JsonValue], *, to_wire: bool) -> JsonValue:
+    def _rename_keys(self, value: JsonValue, schemas: list[JsonValue], *, to_wire: bool) -> JsonValue:
         if isinstance(value, list):
             inner = item_schemas(self._declared(schemas).parts)
-            return [self._renamed(item, inner, to_wire=to_wire) for item in value] if inner else value
+            return [self._rename_keys(item, inner, to_wire=to_wire) for item in value] if inner else value
         if not isinstance(value, dict):
             return value
         declared = self._declared(schemas)
@@ -106,7 +106,7 @@ class ArgumentNames:
         for key, item in value.items():
             new_key = new_names[key]
             inner = property_schemas(declared.parts, key if to_wire else new_key)
-            renamed[new_key] = self._renamed(item, inner, to_wire=to_wire)
+            renamed[new_key] = self._rename_keys(item, inner, to_wire=to_wire)
         return renamed
 
     def _new_name(self, declared: frozenset[str], *, to_wire: bool) -> Callable[[str], str | None]:

@@ -76,13 +76,14 @@ def named_media(
     media = list(_media_of(request.messages, request.adaptations))
     if not media:
         return ()
+    refused = _refused_media(media, request, error, body)
     return tuple(
         Adaptation(part="media", form="replaced", name=name, text=_text(part, error.message))
-        for name, part in {used.original.sha256: used.sent for used in _refused(media, request, error, body)}.items()
+        for name, part in {used.original.sha256: used.sent for used in refused}.items()
     )
 
 
-def _refused(
+def _refused_media(
     media: Sequence[_Used], request: GenerationRequest, error: ProviderError, body: Mapping[str, JsonValue]
 ) -> Sequence[_Used]:
     message = words_of(error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -109,12 +110,12 @@ def named_places(words: str, body: Mapping[str, JsonValue]) -> list[Place]:
 
 def values_along(body: Mapping[str, JsonValue], place: Place) -> Iterator[JsonValue]:
     """Yield the value at each step of a place, from the outermost to the innermost."""
-    value: JsonValue = dict(body)
+    value = cast("JsonValue", body)
     for step in place:
-        if isinstance(value, dict):
-            value = value[str(step)]
-        elif isinstance(value, list) and isinstance(step, int):
+        if isinstance(value, list) and isinstance(step, int):
             value = value[step]
+        elif isinstance(value, dict):
+            value = value[str(step)]
         yield value
 
 
@@ -124,7 +125,7 @@ def _follow(body: Mapping[str, JsonValue], steps: list[str]) -> Place:
     Vendors name a block's type between its field and its index. AWS counts from 1 in paths with `member`.
     """
     place: list[str | int] = []
-    value: JsonValue = dict(body)
+    value = cast("JsonValue", body)
     first = 1 if "member" in steps else 0
     for step in steps:
         key = _key_of(value, step, first)

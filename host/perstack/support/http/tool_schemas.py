@@ -96,10 +96,10 @@ def _united(parts: Iterable[JsonObject]) -> JsonObject:
     for part in parts:
         for name, schema in declared_properties(part).items():
             variants.setdefault(name, {})[as_json(schema)] = schema
-    return {name: _either([*schemas.values()]) for name, schemas in variants.items()}
+    return {name: _any_of([*schemas.values()]) for name, schemas in variants.items()}
 
 
-def _either(schemas: list[JsonValue]) -> JsonValue:
+def _any_of(schemas: list[JsonValue]) -> JsonValue:
     if len(schemas) == 1:
         return schemas[0]
     choices = [_choice(schema) for schema in schemas]

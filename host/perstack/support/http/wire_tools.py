@@ -118,15 +118,15 @@ def _tool(spec: ToolSpec, name: str, rules: SchemaRules) -> WireTool:
     document = SchemaDocument(spec.input_schema)
     names = ArgumentNames(document, rules.argument_names)
     schema, sentences = wire_schema(document, names, rules)
-    return WireTool(name, _joined(*sentences, spec.description), schema, names)
+    return WireTool(name, _sentences(*sentences, spec.description), schema, names)
 
 
 def plain_tool(spec: ToolSpec, name: str) -> WireTool:
     """Return a tool in its plainest form: any object is accepted, and the description has the schema as text."""
     document = SchemaDocument(spec.input_schema)
     schema, words = plain_schema(document)
-    return WireTool(name, _joined(spec.description, words), schema, ArgumentNames(document, None))
+    return WireTool(name, _sentences(spec.description, words), schema, ArgumentNames(document, None))
 
 
-def _joined(*texts: str) -> str:
+def _sentences(*texts: str) -> str:
     return "\n".join(filter(None, texts))
