@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +126,8 @@ def test_arguments_that_a_tool_takes_fit_its_adapted_schema(schema: Any, args: A
 def test_names_come_back_exactly(schema: Any, args: Any) -> None:
     for rules, _ in FORMATS:
         names = ArgumentNames(SchemaDocument(schema), rules.argument_names)
+        if any(json.dumps(substitute) in json.dumps(args) for _, substitute in names.changes):
+            continue  # a call with an undeclared name that is a substitute means the declared one
         sent = names.to_wire(args)
         assert names.from_wire(sent) == args
         assert list(names.from_wire(sent)) == list(args), "in their order"
@@ -239,6 +243,36 @@ def test_the_plainest_form_takes_any_object_and_has_the_schema_as_text(
     assert tool.schema == {"type": "object", "properties": {}, "additionalProperties": True}
     assert tool.description.startswith("Do it.\n")
     assert not tool.arguments.changes, "the text has the true names"
+
+
+# A public suite of schemas, with data that fits them, if its folder is named.
+
+
+SUITE = sorted(Path(os.environ.get("PERSTACK_JSON_SCHEMA_SUITE", "nowhere")).rglob("*.json"))
+
+
+@pytest.mark.skipif(not SUITE, reason="PERSTACK_JSON_SCHEMA_SUITE names no checkout of JSON-Schema-Test-Suite/tests")
+def test_each_schema_of_a_suite_becomes_what_vendors_accept() -> None:
+    for path in SUITE:
+        for group in json.loads(path.read_text()):
+            schema = group["schema"]
+            below = {"type": "object", "properties": {"value": schema}}
+            for rules, refusal in FORMATS:
+                for one in (below, schema) if isinstance(schema, dict) else (below,):
+                    assert refusal(written(one, rules) or None) is None, (path, group["description"], rules.name)
+
+
+REQUIRED_BUT_UNDECLARED = {"required": ["a b"]}
+EVALUATED_IN_A_BRANCH = {"allOf": [{"unevaluatedProperties": True}], "unevaluatedProperties": False}
+
+
+@pytest.mark.parametrize("schema", [REQUIRED_BUT_UNDECLARED, EVALUATED_IN_A_BRANCH])
+@pytest.mark.parametrize("rules", [MESSAGES, OPENAI, CONVERSE], ids=lambda rules: rules.name)
+def test_the_adapted_schema_demands_no_more(rules: SchemaRules, schema: Any) -> None:
+    tool = tool_of(schema, rules)
+    args = {"a b": 1}
+    assert Draft202012Validator(tool.schema).is_valid(tool.arguments.to_wire(args))
+    assert tool.arguments.from_wire(tool.arguments.to_wire(args)) == args
 
 
 # Bounds.

@@ -5,7 +5,7 @@ for one of them. So the model sees a legal name, calls are mapped back before th
 history are mapped forth again, so that the model sees what it wrote.
 
 One name has one substitute within a tool, and no substitute is the name of another argument of the tool. A name is
-replaced only where the schema declares it: equal keys of free-form data inside the arguments stay.
+replaced only where the schema declares or requires it: equal keys of free-form data inside the arguments stay.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class ArgumentNames:
         key = tuple(map(id, schemas))
         if key not in self._known:
             parts = self._document.applicable(schemas)
-            names = frozenset(name for part in parts for name in declared_properties(part) if name in self._by_name)
+            listed = (name for part in parts for name in (*declared_properties(part), *required_names(part)))
+            names = frozenset(name for name in listed if name in self._by_name)
             self._known[key] = _Declared(schemas, parts, names)
         return self._known[key]
 

@@ -20,6 +20,12 @@ _OTHER_PROPERTIES = ("additionalProperties", "unevaluatedProperties")
 _ITEMS = ("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains")
 
 
+EVALUATING = frozenset(
+    (*_BRANCHES, *_CONDITIONS, "dependentSchemas", "patternProperties", "$ref", "$dynamicRef", "$recursiveRef")
+)
+"""Keywords whose subschemas evaluate properties for `unevaluatedProperties`."""
+
+
 _Parts = Callable[[JsonObject], Iterable[JsonValue]]
 
 
@@ -144,12 +150,16 @@ def conjoined(conjuncts: Iterable[JsonObject]) -> JsonObject:
     joined: JsonObject = {}
     properties: JsonObject = {}
     required: list[str] = []
+    is_evaluated_elsewhere = False
     for part in conjuncts:
+        is_evaluated_elsewhere |= bool(part.keys() & EVALUATING)
         joined |= {keyword: value for keyword, value in part.items() if keyword not in ("allOf", "$ref", *joined)}
         required += required_names(part)
         for name, schema in declared_properties(part).items():
             known = properties.get(name)
             properties[name] = {**schema, **known} if isinstance(schema, dict) and isinstance(known, dict) else schema
+    if is_evaluated_elsewhere:  # `unevaluatedProperties` counts what these parts evaluate, of which some is not joined
+        joined.pop("unevaluatedProperties", None)
     if properties:
         joined["properties"] = properties
     if required:

@@ -17,13 +17,14 @@ from perstack.core.base.json_schema import shorten
 from perstack.core.base.records import JsonObject, layers
 from perstack.support.http.argument_names import ArgumentNames
 from perstack.support.http.schema_document import (
+    EVALUATING,
     SchemaDocument,
     branches,
     conjoined,
     declared_properties,
     required_names,
 )
-from perstack.support.http.schema_rules import BRANCHING, SHAPES, SchemaRules, Shape
+from perstack.support.http.schema_rules import SHAPES, SchemaRules, Shape
 
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 _BOOLEANS = frozenset(("additionalProperties", "unevaluatedProperties", "unevaluatedItems"))  # may be true or false
@@ -221,7 +222,7 @@ class SchemaWriter:
         rules, kinds = self._rules, _kinds(written)
         if "patternProperties" in schema and "patternProperties" not in written:
             written.pop("additionalProperties", None)
-        if schema.keys() & _EVALUATING - written.keys():
+        if schema.keys() & EVALUATING - written.keys():
             written.pop("unevaluatedProperties", None)
         if "object" in kinds and (rules.needs_properties or not depth):
             written.setdefault("properties", {})
@@ -235,7 +236,6 @@ class SchemaWriter:
 
 
 _EXCLUDING = frozenset(("not", "if"))
-_EVALUATING = frozenset((*BRANCHING, "if", "then", "else", "dependentSchemas", "patternProperties", "$ref"))
 _ANY_ITEM: JsonObject = {"description": "any JSON value"}  # not `{}`, which some servers take for none
 
 
