@@ -144,7 +144,7 @@ def _named(data: str, name: str) -> str:
         return data
     document: JsonValue
     try:
-        document: JsonValue = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         document = {"message": data} if is_error else {}
     if not is_error:
