@@ -221,6 +221,7 @@ def drive_job(wire: Wire, port: int, steps: int) -> tuple[list[float], float]:
     command = [PERSTACK, "run", "bench", "go", "--model", wire.model, "--max-steps", str(steps)]
     unwanted = ("PYTHONDONTWRITEBYTECODE", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
     env = {name: value for name, value in os.environ.items() if name not in unwanted}
+    env["PERSTACK_TRUST"] = str(folder)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(command, cwd=folder, env={**env, **wire.env}, stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
