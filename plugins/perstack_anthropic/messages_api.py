@@ -6,6 +6,7 @@ Other endpoints of the format (Bedrock, Vertex AI) use it too. Source: Anthropic
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Literal, assert_never
@@ -56,6 +57,7 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
     sent_back,
+    to_bytes,
     tool_label,
     tool_schema,
 )
@@ -64,7 +66,7 @@ from perstack.support.http.replies import (
     Count,
     Index,
     OrNone,
-    Progress,
+    ReplyProgress,
     StreamedText,
     Text,
     Wire,
@@ -133,7 +135,9 @@ def encode(
     turns.extend(request.messages, blobs)
     head = request_prefix(request, VENDOR, (settings, opening), lambda: {**opening, **_head(request, settings)})
     continuation = (_CONTINUE,) if ends_unfinished(request, offered_names(request)) else ()
-    return request_body(head, (*turns.parts(_add_cache_mark), *continuation))
+    is_continued = not continuation and bool(request.messages) and isinstance(request.messages[-1], ExpertMessage)
+    parts = turns.parts(_end_of_reply if is_continued else _add_cache_mark)
+    return request_body(head, (*parts, *continuation))
 
 
 def turns_of(request: GenerationRequest) -> TurnEncoder:
@@ -176,6 +180,14 @@ def _head(request: GenerationRequest, settings: AnthropicSettings) -> JsonObject
 def takes_schemas(model: str) -> bool:
     """Return whether the model accepts a schema for its reply. Source: Claude API, «Structured outputs»."""
     return _CLAUDE_FROM_4_5.search(model) is not None
+
+
+def _end_of_reply(blocks: list[bytes]) -> list[bytes]:
+    """Return the blocks of a paused reply as the end of a request, where the API refuses blanks."""
+    last: JsonValue = json.loads(blocks[-1])
+    if isinstance(last, dict) and last.get("type") == "text":
+        blocks = [*blocks[:-1], to_bytes({**last, "text": str(last.get("text")).rstrip()})]
+    return _add_cache_mark(blocks)
 
 
 def _add_cache_mark(blocks: list[bytes]) -> list[bytes]:
@@ -286,8 +298,7 @@ def _reply_blocks(part: ReplyPart, offered: frozenset[str]) -> Iterable[JsonObje
     block: JsonObject | None
     match part:
         case TextPart():
-            # a paused reply is the end of the next request, and the API refuses blanks there
-            block = _text(part.text.rstrip())
+            block = _text(part.text)
         case ToolCallPart():
             block = {
                 "type": "tool_use",
@@ -344,7 +355,7 @@ class _ContentBlock(Wire):
     content: JsonValue = None
 
 
-class _Message(Wire):
+class _WireMessage(Wire):
     content: OrNone[list[_ContentBlock]] = None
     stop_reason: Text = ""
     usage: OrNone[_MessageUsage] = None
@@ -358,10 +369,10 @@ class _BlockDelta(Wire):
     stop_reason: Text = ""
 
 
-class _MessageStreamEvent(_Message):
+class _MessageStreamEvent(_WireMessage):
     type: Text = ""
     index: Index = None
-    message: _Message | None = None
+    message: _WireMessage | None = None
     content_block: _ContentBlock | None = None
     delta: _BlockDelta | None = None
 
@@ -413,22 +424,22 @@ class MessagesDecoder:
         """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._blocks: list[_Block] = []
-        self._message: _Message | None = None  # the start, which may have the whole content
+        self._message: _WireMessage | None = None  # the start, which may have the whole content
         self._counts: dict[str, int] = {}
         self._stop_reason = ""
         self._has_mark = self._has_stop = False
 
-    def feed(self, data: str) -> Progress:
+    def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
         if data.strip() == END_MARK:
             self._has_mark = True
-            return Progress.LAST
+            return ReplyProgress.LAST
         event = read_event(_MessageStreamEvent, data, "the Messages API")
         self._count(event.usage)
         self._stop_reason = event.stop_reason or self._stop_reason
         match event.type:
             case "message_start":
-                self._begin(event.message or _Message())
+                self._begin(event.message or _WireMessage())
             case "message":
                 self._begin(event)
                 self._has_mark = True
@@ -443,10 +454,10 @@ class MessagesDecoder:
             case "message_stop":
                 self._has_mark = self._has_stop = True
             case _:
-                return Progress.IDLE
+                return ReplyProgress.IDLE
         if self._has_mark:
-            return Progress.LAST
-        return Progress.FINISHED if self._stop_reason else Progress.MORE
+            return ReplyProgress.LAST
+        return ReplyProgress.FINISHED if self._stop_reason else ReplyProgress.MORE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or as failed."""
@@ -464,7 +475,7 @@ class MessagesDecoder:
             )
         return Generation(reply, self._usage(), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
-    def _begin(self, message: _Message) -> None:
+    def _begin(self, message: _WireMessage) -> None:
         self._count(message.usage)
         self._stop_reason = message.stop_reason or self._stop_reason
         self._message = message

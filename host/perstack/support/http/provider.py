@@ -83,6 +83,8 @@ def are_installed(modules: tuple[str, ...]) -> bool:
 class HttpProvider(Provider):
     """Provider of one endpoint, whose connections are opened by the first request."""
 
+    may_omit_usage = True
+
     def __init__(self, endpoint: Endpoint, reply_settings: JsonObject, read_events: ReadEvents | None = None) -> None:
         """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""
         self.endpoint = endpoint
