@@ -25,7 +25,8 @@ TOOL = {"name": "walk", "inputSchema": {"type": "object", "properties": {}}}
 def skills(env: Mapping[str, str]) -> None:
     """Print the figures; `env` selects the scripted model."""
     without_server, with_locked, with_unlocked, with_three = _folder(0), _folder(1), _folder(1), _folder(3, wait=1)
-    subprocess.run([PERSTACK, "install"], cwd=with_locked, env=_trusting(with_locked, env), check=True, capture_output=True)
+    install = [PERSTACK, "install"]
+    subprocess.run(install, cwd=with_locked, env=_trusting(with_locked, env), check=True, capture_output=True)
     # In turn, so that other load on the machine affects all three equally.
     rounds = [[_run(folder, env)[0] for folder in (without_server, with_locked, with_unlocked)] for _ in range(9)]
     without_s, locked_s, unlocked_s = (sorted(column)[4] for column in zip(*rounds, strict=True))
@@ -101,7 +102,8 @@ def _run(folder: Path, env: Mapping[str, str]) -> tuple[float, list[bytes]]:
     """Return the seconds to the first generation, and all events."""
     command = [PERSTACK, "run", "bench", "go", "--provider", "scripted"]
     began, first_generation_s, lines = time.perf_counter(), 0.0, []
-    with subprocess.Popen(command, cwd=folder, env=_trusting(folder, env), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    env = _trusting(folder, env)
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         for line in process.stdout or ():
             lines.append(line)
             if not first_generation_s and b'"type":"startGeneration"' in line:

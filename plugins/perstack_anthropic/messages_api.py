@@ -67,7 +67,7 @@ from perstack.support.http.replies import (
     Count,
     Index,
     OrNone,
-    Progress,
+    ReplyProgress,
     StreamedText,
     Text,
     Wire,
@@ -342,8 +342,7 @@ def _reply_blocks(part: ReplyPart, tools: WireTools, offered: frozenset[str]) ->
     block: JsonObject | None
     match part:
         case TextPart():
-            # a paused reply is the end of the next request, and the API refuses blanks there
-            block = _text(part.text.rstrip())
+            block = _text(part.text)
         case ToolCallPart():
             block = {
                 "type": "tool_use",
@@ -400,7 +399,7 @@ class _ContentBlock(Wire):
     content: JsonValue = None
 
 
-class _Message(Wire):
+class _WireMessage(Wire):
     content: OrNone[list[_ContentBlock]] = None
     stop_reason: Text = ""
     usage: OrNone[_MessageUsage] = None
@@ -414,10 +413,10 @@ class _BlockDelta(Wire):
     stop_reason: Text = ""
 
 
-class _MessageStreamEvent(_Message):
+class _MessageStreamEvent(_WireMessage):
     type: Text = ""
     index: Index = None
-    message: _Message | None = None
+    message: _WireMessage | None = None
     content_block: _ContentBlock | None = None
     delta: _BlockDelta | None = None
 
@@ -469,22 +468,22 @@ class MessagesDecoder:
         """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._blocks: list[_Block] = []
-        self._message: _Message | None = None  # the start, which may have the whole content
+        self._message: _WireMessage | None = None  # the start, which may have the whole content
         self._counts: dict[str, int] = {}
         self._stop_reason = ""
         self._has_mark = self._has_stop = False
 
-    def feed(self, data: str) -> Progress:
+    def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
         if data.strip() == END_MARK:
             self._has_mark = True
-            return Progress.LAST
+            return ReplyProgress.LAST
         event = read_event(_MessageStreamEvent, data, "the Messages API")
         self._count(event.usage)
         self._stop_reason = event.stop_reason or self._stop_reason
         match event.type:
             case "message_start":
-                self._begin(event.message or _Message())
+                self._begin(event.message or _WireMessage())
             case "message":
                 self._begin(event)
                 self._has_mark = True
@@ -499,10 +498,10 @@ class MessagesDecoder:
             case "message_stop":
                 self._has_mark = self._has_stop = True
             case _:
-                return Progress.IDLE
+                return ReplyProgress.IDLE
         if self._has_mark:
-            return Progress.LAST
-        return Progress.FINISHED if self._stop_reason else Progress.MORE
+            return ReplyProgress.LAST
+        return ReplyProgress.FINISHED if self._stop_reason else ReplyProgress.MORE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or as failed."""
@@ -520,7 +519,7 @@ class MessagesDecoder:
             )
         return Generation(reply, self._usage(), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
-    def _begin(self, message: _Message) -> None:
+    def _begin(self, message: _WireMessage) -> None:
         self._count(message.usage)
         self._stop_reason = message.stop_reason or self._stop_reason
         self._message = message

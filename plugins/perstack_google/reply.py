@@ -35,7 +35,7 @@ from perstack.support.http.replies import (
     TOO_DEEP,
     Count,
     OrNone,
-    Progress,
+    ReplyProgress,
     StreamedText,
     Text,
     Wire,
@@ -183,14 +183,14 @@ class GeminiDecoder:
         self._has_begun = False
         self._has_mark = False
 
-    def feed(self, data: str) -> Progress:
+    def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event.
 
         There is no end mark: parts may follow a finish reason, which some servers send with every event.
         """
         if data.strip() == END_MARK:
             self._has_mark = True
-            return Progress.LAST
+            return ReplyProgress.LAST
         response = _read(data)
         if response.usage is not None:
             highest(self._counts, response.usage.model_dump())
@@ -201,8 +201,8 @@ class GeminiDecoder:
         for candidate in (response.candidates or ())[:1]:
             has_more = self._add_candidate(candidate) or has_more
         if self._is_whole:
-            return Progress.FINISHED if has_more or self._blocked else Progress.IDLE
-        return Progress.MORE if has_more else Progress.IDLE
+            return ReplyProgress.FINISHED if has_more or self._blocked else ReplyProgress.IDLE
+        return ReplyProgress.MORE if has_more else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or the reply is malformed."""

@@ -45,7 +45,7 @@ from perstack.support.http.replies import (
     Count,
     Index,
     OrNone,
-    Progress,
+    ReplyProgress,
     StreamedText,
     Text,
     Wire,
@@ -345,11 +345,11 @@ class ChatDecoder:
         self._has_begun = False
         self._has_mark = False
 
-    def feed(self, data: str) -> Progress:
+    def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
         if data.strip() == END_MARK:
             self._has_mark = True
-            return Progress.LAST
+            return ReplyProgress.LAST
         chunk = read_event(_ChatCompletionChunk, data, "Chat Completions")
         for usage in chunk.usages():
             highest(self._counts, usage.model_dump())
@@ -358,9 +358,9 @@ class ChatDecoder:
             if not choice.index:
                 has_more = self._take(choice) or has_more
         if self._finish:
-            return Progress.FINISHED if has_more or chunk.usage is not None else Progress.IDLE
+            return ReplyProgress.FINISHED if has_more or chunk.usage is not None else ReplyProgress.IDLE
         is_first, self._has_begun = bool(chunk.choices) and not self._has_begun, self._has_begun or bool(chunk.choices)
-        return Progress.MORE if has_more or is_first else Progress.IDLE
+        return ReplyProgress.MORE if has_more or is_first else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early, or as failed."""
@@ -466,7 +466,7 @@ class _Calls:
 
     def add(self, index: int | None, call_id: str, function: _Function, extra: JsonObject | None = None) -> None:
         """Add a delta; `extra` has its other fields."""
-        call = self._known(index, call_id, function)
+        call = self._find_known(index, call_id, function)
         if call is None:
             call = _Call(index, call_id)
             self._calls.append(call)
@@ -485,9 +485,9 @@ class _Calls:
         """Return the calls in the order in which they began, without empty ones."""
         return [_call_part(call, owner) for call in self._calls if call.name or call.pieces]
 
-    def _known(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+    def _find_known(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
         """Return the call that a delta belongs to; None if it begins one."""
-        call = self._same(index, call_id, function)
+        call = self._find_same(index, call_id, function)
         if call is None or not function.name or not call.name:
             return call
         has_other_name = function.name != call.name and bool(call.pieces)
@@ -498,7 +498,7 @@ class _Calls:
             return None
         return call
 
-    def _same(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+    def _find_same(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
         candidates = list(reversed(self._calls))
         if call_id:
             matches = [call for call in candidates if call.id == call_id]

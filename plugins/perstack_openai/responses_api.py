@@ -50,7 +50,7 @@ from perstack.support.http.replies import (
     Count,
     Index,
     OrNone,
-    Progress,
+    ReplyProgress,
     StreamedText,
     Text,
     Wire,
@@ -347,7 +347,7 @@ class _StreamedItem:
         """Text or arguments as streamed."""
         return self.arguments or "".join(self.json) or "".join(self.texts_of("text", "refusal"))
 
-    def whole(self) -> _Item:
+    def completed_item(self) -> _Item:
         """Return the item, completed by what was streamed."""
         changes: dict[str, object] = {}
         if self.item.type == "function_call" and is_placeholder(arguments_text(self.item.arguments)):
@@ -389,11 +389,11 @@ class ResponsesDecoder:
         self._has_begun = False
         self._has_mark = False
 
-    def feed(self, data: str) -> Progress:
+    def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
         if data.strip() == END_MARK:
             self._has_mark = True
-            return Progress.LAST
+            return ReplyProgress.LAST
         event = read_event(_ResponseStreamEvent, data, _API)
         # a server that does not stream sends a whole response in one document
         response = event if event.output is not None or event.status in _FINAL else event.response
@@ -404,8 +404,8 @@ class ResponsesDecoder:
             return self._end(response or _Response(), end or "")
         if event.type == "response.created":
             has_begun, self._has_begun = self._has_begun, True
-            return Progress.IDLE if has_begun else Progress.MORE
-        return Progress.MORE if self._take(event) else Progress.IDLE
+            return ReplyProgress.IDLE if has_begun else ReplyProgress.MORE
+        return ReplyProgress.MORE if self._take(event) else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
@@ -417,13 +417,13 @@ class ResponsesDecoder:
         self._show_rest(reply)
         return Generation(reply, _with_uses(_usage(self._counts), items), _finish_reason(response, items))
 
-    def _end(self, response: _Response, status: str) -> Progress:
+    def _end(self, response: _Response, status: str) -> ReplyProgress:
         status = response.status if response.status in _FINAL else status
         if status in ("failed", "cancelled"):
             raise stream_error(response.error if isinstance(response.error, dict) else {"message": response.error})
         response.status = status
         self._response = response
-        return Progress.LAST
+        return ReplyProgress.LAST
 
     def _take(self, event: _ResponseStreamEvent) -> bool:
         """Process an event within a response. Return False if it brings nothing."""
@@ -475,15 +475,15 @@ class ResponsesDecoder:
         known.is_done = known.is_done or is_done
 
     def _streamed_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem:
-        known = self._known(index, item_id, "") if item_id else None
+        known = self._find_known(index, item_id, "") if item_id else None
         if known is None or known.item.id != item_id:
-            known = self._known(index, item_id, kind)
+            known = self._find_known(index, item_id, kind)
         if known is None:
             known = _StreamedItem(index, _Item(type=kind, id=item_id))
             self._streamed.append(known)
         return known
 
-    def _known(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
+    def _find_known(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
         """Return the latest item that an event may be about; one with its very id takes precedence."""
         matches = [known for known in reversed(self._streamed) if known.is_of(index, item_id, kind)]
         exact = next((known for known in matches if item_id and known.item.id == item_id), None)
@@ -514,7 +514,7 @@ class ResponsesDecoder:
         indexes = [streamed.index for streamed in self._streamed]
         if None not in indexes and len(set(indexes)) == len(indexes):
             self._streamed.sort(key=lambda streamed: streamed.index or 0)
-        streamed = [one.whole() for one in self._streamed]
+        streamed = [one.completed_item() for one in self._streamed]
         more, fewer = (output, streamed) if len(output) > len(streamed) else (streamed, output)
         rest = list(fewer)
         items: list[_Item] = []

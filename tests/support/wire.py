@@ -14,7 +14,7 @@ import httpx
 from perstack.ports.provider import Delta, Generation, Provider, ProviderConfig, ProviderFactory
 from perstack.support.http.client import ReadEvents, receive
 from perstack.support.http.event_streams import server_sent_events
-from perstack.support.http.replies import Progress
+from perstack.support.http.replies import ReplyProgress
 from perstack.testing.fake_endpoint import PreparedReply, events
 
 KEY = "sk-very-secret-0123456789"
@@ -50,7 +50,7 @@ def as_data(document: Document) -> str:
 class Decoder(Protocol):
     """The decoder of a codec's replies."""
 
-    def feed(self, data: str) -> Progress: ...
+    def feed(self, data: str) -> ReplyProgress: ...
     def finish(self) -> Generation: ...
 
 

@@ -147,6 +147,8 @@ class Provider(ABC):
     """
     tools: tuple[ProviderTool, ...] = ()
     """Tools that this endpoint runs itself; a subset of the tools of its factory."""
+    may_omit_usage: bool = False
+    """True for an endpoint of others: the host estimates missing token counts. Otherwise 0 is exact."""
     player: Player | None = None
     """Source of recorded answers, of a provider that plays a recording: it also answers for tools, skills and people.
 

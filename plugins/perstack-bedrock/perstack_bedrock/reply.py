@@ -26,7 +26,7 @@ from perstack.support.http.replies import (
     Count,
     Index,
     OrNone,
-    Progress,
+    ReplyProgress,
     StreamedText,
     Text,
     Wire,
@@ -126,12 +126,12 @@ class _Metadata(Wire):
     usage: OrNone[_ConverseUsage] = None
 
 
-class _Message(Wire):
+class _ConverseMessage(Wire):
     content: list[_Change] | None = None
 
 
-class _Output(Wire):
-    message: OrNone[_Message] = None
+class _ConverseOutput(Wire):
+    message: OrNone[_ConverseMessage] = None
 
 
 class _ConverseEvent(_Failures):
@@ -143,7 +143,7 @@ class _ConverseEvent(_Failures):
     block_stop: JsonValue = Field(default=None, alias="contentBlockStop")
     stop: _Stop | None = Field(default=None, alias="messageStop")
     metadata: OrNone[_Metadata] = None
-    output: OrNone[_Output] = None
+    output: OrNone[_ConverseOutput] = None
     stop_reason: Text = Field(default="", alias="stopReason")
     usage: OrNone[_ConverseUsage] = None
 
@@ -197,7 +197,7 @@ class ConverseDecoder:
         self._stop_reason: str | None = None
         self._counts: dict[str, int] = {}
 
-    def feed(self, data: str) -> Progress:
+    def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
         event = _read(_ConverseEvent, data)
         if event.usage is not None:
@@ -211,12 +211,12 @@ class ConverseDecoder:
         elif event.metadata is not None:
             if event.metadata.usage is not None:
                 highest(self._counts, event.metadata.usage.model_dump())
-            return Progress.IDLE if self._stop_reason is None else Progress.LAST
+            return ReplyProgress.IDLE if self._stop_reason is None else ReplyProgress.LAST
         elif event.output is not None and event.output.message is not None:
             return self._take_whole(event, event.output.message)
         elif not event.model_fields_set:
-            return Progress.IDLE
-        return Progress.MORE if self._stop_reason is None else Progress.FINISHED
+            return ReplyProgress.IDLE
+        return ReplyProgress.MORE if self._stop_reason is None else ReplyProgress.FINISHED
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
@@ -233,11 +233,11 @@ class ConverseDecoder:
         check_end(self._stop_reason, _FINISH, reply.contents, has_mark=True, wanted="no messageStop came")
         return Generation(reply, _usage(self._counts), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
-    def _take_whole(self, event: _ConverseEvent, message: _Message) -> Progress:
+    def _take_whole(self, event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
         for index, change in enumerate(message.content or ()):
             self._grow(self._start(index, change), change.model_copy(update={"tool_use": None}))
         self._stop_reason = event.stop_reason
-        return Progress.LAST
+        return ReplyProgress.LAST
 
     def _start(self, index: int | None, start: _Change) -> _ConverseBlock:
         if self._blocks:
@@ -285,12 +285,12 @@ class ChunkDecoder:
         """Pass each piece of text to `on_delta`."""
         self._messages = MessagesDecoder(on_delta)
 
-    def feed(self, data: str) -> Progress:
+    def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
         event = _read(_ChunkEvent, data)
         if event.chunk is not None:
             return self._messages.feed(_bytes(event.chunk.bytes).decode("utf-8", "replace"))
-        return Progress.IDLE if event.model_fields_set else self._messages.feed(data)
+        return ReplyProgress.IDLE if event.model_fields_set else self._messages.feed(data)
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""

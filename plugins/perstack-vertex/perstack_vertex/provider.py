@@ -26,7 +26,7 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest, Provid
 from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack.support.http.replies import OnData, Progress
+from perstack.support.http.replies import OnData, ReplyProgress
 from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, finished, turns_of
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
@@ -167,7 +167,7 @@ class VertexProvider(HttpProvider):
         token = await self._identity.token()
         has_begun = False
 
-        def take(data: str) -> Progress:
+        def take(data: str) -> ReplyProgress:
             nonlocal has_begun
             has_begun = True
             return on_data(data)

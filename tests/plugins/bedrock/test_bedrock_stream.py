@@ -155,7 +155,8 @@ def test_a_chunk_that_is_no_base64_is_worth_another_try() -> None:
 
 @given(st.data())
 def test_no_damage_goes_unnoticed(data: st.DataObject) -> None:
-    stream = bytearray(b"".join(BEDROCK.reply(SAID).chunks))
+    # after the reply's end only its token counts can be damaged
+    stream = bytearray(b"".join(BEDROCK.reply(SAID).chunks[:-1]))
     place = data.draw(st.integers(0, len(stream) - 1))
     stream[place] ^= data.draw(st.integers(1, 255))
     ends = data.draw(st.lists(st.integers(0, len(stream)), max_size=5).map(sorted))

@@ -23,7 +23,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, GenerationRequest
-from perstack.support.http.replies import Progress
+from perstack.support.http.replies import ReplyProgress
 from perstack_google.reply import GeminiDecoder
 from perstack_google.request import UNSIGNED, GoogleSettings, encode
 
@@ -223,7 +223,7 @@ def _fed(*data: str) -> GeminiDecoder:
 def test_a_recorded_stream_becomes_parts_usage_and_deltas() -> None:
     deltas: list[Delta] = []
     decoder = GeminiDecoder(deltas.append)
-    assert [decoder.feed(data) for data in RECORDED] == [Progress.MORE] * 5 + [Progress.FINISHED]
+    assert [decoder.feed(data) for data in RECORDED] == [ReplyProgress.MORE] * 5 + [ReplyProgress.FINISHED]
     generation = decoder.finish()
     thought, text, first, second, mark = generation.reply.contents
     assert (thought, text) == (ThinkingPart(thinking="Let me see."), TextPart(text="I loök."))
@@ -290,7 +290,7 @@ def test_a_blocked_prompt_is_a_refusal_that_says_why() -> None:
 
 def test_usage_that_comes_after_the_end_is_still_counted() -> None:
     decoder = _fed(chunk(sdk.Part(text="x"), finish="STOP"))
-    assert decoder.feed('{"usageMetadata": {"promptTokenCount": 7}}') is Progress.IDLE
+    assert decoder.feed('{"usageMetadata": {"promptTokenCount": 7}}') is ReplyProgress.IDLE
     assert decoder.finish().usage.input_tokens == 7
 
 

@@ -23,7 +23,7 @@ from perstack.errors import ProviderError
 from perstack.support.http.client import StreamClient
 from perstack.support.http.endpoint import Endpoint, EndpointSettings
 from perstack.support.http.errors import error_message_in, retry_after, status_error
-from perstack.support.http.replies import Progress
+from perstack.support.http.replies import ReplyProgress
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 
 HOUR = timedelta(hours=1)
@@ -36,9 +36,9 @@ class Heard:
     def __init__(self) -> None:
         self.data: list[str] = []
 
-    def __call__(self, data: str) -> Progress:
+    def __call__(self, data: str) -> ReplyProgress:
         self.data.append(data)
-        return Progress.LAST if data == "end" else Progress.MORE
+        return ReplyProgress.LAST if data == "end" else ReplyProgress.MORE
 
 
 def _client(base_url: str, read_seconds: float = 30) -> StreamClient:

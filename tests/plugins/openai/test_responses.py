@@ -30,7 +30,7 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.replies import Progress
+from perstack.support.http.replies import ReplyProgress
 from perstack_openai.dialect import Dialect
 from perstack_openai.responses_api import ResponsesDecoder, encode_responses
 
@@ -187,7 +187,7 @@ def _decode(stream: bytes) -> tuple[Generation, list[Delta]]:
 def _fed(*events: dict[str, Any] | str) -> Generation:
     decoder = ResponsesDecoder(lambda delta: None, "openai")
     for event in events:
-        if decoder.feed(event if isinstance(event, str) else json.dumps(event)) is Progress.LAST:
+        if decoder.feed(event if isinstance(event, str) else json.dumps(event)) is ReplyProgress.LAST:
             break
     return decoder.finish()
 

@@ -395,3 +395,23 @@ def cancelled(wire: Wire) -> str:
 
     asyncio.run(scenario())
     return "connection closed"
+
+
+@capability("A reply without token counts")
+def no_counts(wire: Wire) -> str:
+    bare = wire.framed([_without_usage(one) for one in wire.documents(HELLO)])
+    job, seen, _ = run(wire, bare)
+    assert (job.status, job.text) == ("completed", HELLO.text)
+    assert job.usage.input_tokens > 0 < job.usage.output_tokens
+    assert job.usage.assumed_tokens == job.usage.total_tokens
+    (finished,) = seen.of("finishGeneration")
+    assert finished.usage.assumed_tokens == job.usage.total_tokens
+    return "estimated, and marked `assumed`"
+
+
+def _without_usage(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {
+            name: _without_usage(value) for name, value in document.items() if name not in ("usage", "usageMetadata")
+        }
+    return [_without_usage(one) for one in document] if isinstance(document, list) else document

@@ -102,7 +102,7 @@ class Attempts:
             return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
 
         generation = await run_in_turn(self.ticket, tokens, work)
-        if self.provider.player is not None:
+        if not self.provider.may_omit_usage:
             return generation
         usage = generation.usage.completed(tokens, generated_tokens(generation.reply))
         return replace(generation, usage=usage)

@@ -148,7 +148,7 @@ class Sampling:
                 self._assume(granted)
             raise
         usage, _ = await context.job.prices.cost_and_window(self._run.provider, self._run.model, reply)
-        if granted is None:
+        if granted is None and context.endpoint.provider.may_omit_usage:
             usage = usage.completed(estimated_tokens(input_bytes), generated_tokens(reply.reply))
         self.usage = (self.usage or NO_USAGE) + usage
         has_reply = bool(reply.reply.contents)

@@ -16,7 +16,7 @@ from perstack.errors import ProviderError
 from perstack.support.http.endpoint import Endpoint
 from perstack.support.http.errors import bad_response, status_error, stream_interrupted, with_message
 from perstack.support.http.event_streams import server_sent_events
-from perstack.support.http.replies import OnData, Progress
+from perstack.support.http.replies import OnData, ReplyProgress
 
 _CONNECT_TIMEOUT_S = 15.0
 _DRAIN_TIMEOUT_S = 1.0
@@ -107,27 +107,27 @@ async def receive(
     reply has FINISHED, silence, a broken connection and what is not in the format are its end.
     """
     before, within = silences
-    seconds, progress = before, Progress.IDLE
+    seconds, progress = before, ReplyProgress.IDLE
     has_begun = is_finished = False
     async with aclosing(_limited_body(response)) as body, aclosing(read_events(body)) as events:
         began = asyncio.get_running_loop().time()
-        while progress is not Progress.LAST:
+        while progress is not ReplyProgress.LAST:
             try:
                 async with asyncio.timeout_at(began + seconds):
                     data = await anext(events, None)
                 if data is None:
                     return
-                progress = on_data(data) if data else Progress.MORE
+                progress = on_data(data) if data else ReplyProgress.MORE
             except (TimeoutError, httpx.HTTPError, ProviderError) as error:
                 if is_finished and _is_end(error):
                     return
                 if isinstance(error, TimeoutError):
                     raise _too_silent(seconds, has_begun=has_begun) from error
                 raise
-            if progress is Progress.IDLE:
+            if progress is ReplyProgress.IDLE:
                 continue
             began, has_begun = asyncio.get_running_loop().time(), True
-            is_finished = is_finished or progress is Progress.FINISHED
+            is_finished = is_finished or progress is ReplyProgress.FINISHED
             seconds = min(_END_GRACE_S, within) if is_finished else within
         await _drain(events)
 

@@ -40,7 +40,7 @@ _BY_PHRASE = {status.phrase.lower(): status.value for status in HTTPStatus if st
 async def server_sent_events(body: AsyncIterable[bytes]) -> AsyncGenerator[str]:
     """Yield the data of each event. Raises ProviderError for a page or text in place of a reply."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    reader: _Events | _Documents | _Words | None = None
+    reader: _Events | _Documents | _PlainText | None = None
     start = ""
     async for chunk in body:
         text = decoder.decode(chunk)
@@ -65,7 +65,7 @@ async def server_sent_events(body: AsyncIterable[bytes]) -> AsyncGenerator[str]:
         yield data
 
 
-def _reader_for(start: str) -> _Events | _Documents | _Words | None:
+def _reader_for(start: str) -> _Events | _Documents | _PlainText | None:
     """Return the reader for a body that begins like this; None if it is too early to say."""
     text = start.lstrip("\ufeff \t\r\n")
     if not text:
@@ -73,11 +73,11 @@ def _reader_for(start: str) -> _Events | _Documents | _Words | None:
     if text[0] in "{[":
         return _Documents()
     if text[0] == "<":
-        return _Words(is_page=True)
+        return _PlainText(is_page=True)
     line = _LINE_END.split(text, 1)[0]
     if _MAY_BE_FIELD.match(line):
         return _Events()
-    return _Words(is_page=False) if line != text or len(text) > _MAX_TEXT_BYTES else None
+    return _PlainText(is_page=False) if line != text or len(text) > _MAX_TEXT_BYTES else None
 
 
 class _Events:
@@ -127,7 +127,7 @@ class _Events:
             self._stray = []
         if not line:
             if self._data:
-                yield _named("\n".join(self._data), self._name)
+                yield _completed_data("\n".join(self._data), self._name)
             self._data, self._name = [], ""
             return
         field, _, value = line.partition(":")
@@ -137,7 +137,7 @@ class _Events:
             self._name = value.strip()
 
 
-def _named(data: str, name: str) -> str:
+def _completed_data(data: str, name: str) -> str:
     """Return data completed by the name of its event, for servers that tell an error or a type by the name alone."""
     is_error = name == "error"
     if not is_error and (name in ("", "message") or '"type"' in data or data.strip() == END_MARK):
@@ -199,7 +199,7 @@ def _documents_in(text: str) -> Iterator[tuple[int, str]]:
         position = end
 
 
-class _Words:
+class _PlainText:
     """A page or text in place of a reply."""
 
     is_inside = False

@@ -86,6 +86,7 @@ def are_installed(modules: tuple[str, ...]) -> bool:
 class HttpProvider(Provider):
     """Provider of one endpoint, whose connections are opened by the first request."""
 
+    may_omit_usage = True
     required_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that its format requires, in addition to those that every format does."""
 

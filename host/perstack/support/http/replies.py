@@ -8,9 +8,9 @@ Servers deviate from their formats in the same ways, so they are repaired here o
 - Token counts that fall or are missing within one reply: `highest`.
 - Errors in place of events: `read_event` raises them (see stream_errors.py).
 
-A decoder has `feed`, which processes the data of one event and returns the `Progress` of its reply, and `finish`, which
-returns the reply or raises. The client counts silence by `Progress` (see client.py): a decoder returns IDLE for every
-event that brings nothing of the reply.
+A decoder has `feed`, which processes the data of one event and returns the `ReplyProgress`, and `finish`, which returns
+the reply or raises. The client counts silence by the progress (see client.py): a decoder returns IDLE for every event
+that brings nothing of the reply.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ END_MARK = "[DONE]"
 TOO_DEEP = f"(they have more than {MAX_VALUE_DEPTH} levels)"  # replacement for arguments that are nested too deep
 
 
-class Progress(Enum):
+class ReplyProgress(Enum):
     """State of a reply after one event."""
 
     IDLE = "idle"  # the event brought nothing of the reply, such as a ping
@@ -47,7 +47,7 @@ class Progress(Enum):
     LAST = "last"  # no event follows
 
 
-OnData = Callable[[str], Progress]  # processes the data of one event
+OnData = Callable[[str], ReplyProgress]  # processes the data of one event
 
 
 # Fields of events, as servers send them.
@@ -105,6 +105,8 @@ def read_event(kind: type[_WireT], data: str, api: str) -> _WireT:
     except ValidationError as error:
         document = parsed(data)
         _raise_error_in(document)
+        if is_too_deep(document):
+            raise unexpected_event(data, api) from error
         try:  # only this parser accepts halves of surrogate pairs
             return kind.model_validate(document)
         except ValidationError:
@@ -278,6 +280,8 @@ def arguments_text(value: JsonValue) -> str:
     """Return the text of arguments that a server may also send as an object."""
     if isinstance(value, str):
         return value
+    if is_too_deep(value):
+        return TOO_DEEP
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
