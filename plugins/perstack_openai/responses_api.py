@@ -347,7 +347,7 @@ class _StreamedItem:
         """Text or arguments as streamed."""
         return self.arguments or "".join(self.json) or "".join(self.texts_of("text", "refusal"))
 
-    def whole(self) -> _Item:
+    def assemble(self) -> _Item:
         """Return the item, completed by what was streamed."""
         changes: dict[str, object] = {}
         if self.item.type == "function_call" and is_placeholder(arguments_text(self.item.arguments)):
@@ -475,15 +475,15 @@ class ResponsesDecoder:
         known.is_done = known.is_done or is_done
 
     def _streamed_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem:
-        known = self._known(index, item_id, "") if item_id else None
+        known = self._find_item(index, item_id, "") if item_id else None
         if known is None or known.item.id != item_id:
-            known = self._known(index, item_id, kind)
+            known = self._find_item(index, item_id, kind)
         if known is None:
             known = _StreamedItem(index, _Item(type=kind, id=item_id))
             self._streamed.append(known)
         return known
 
-    def _known(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
+    def _find_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
         """Return the latest item that an event may be about; one with its very id takes precedence."""
         matches = [known for known in reversed(self._streamed) if known.is_of(index, item_id, kind)]
         exact = next((known for known in matches if item_id and known.item.id == item_id), None)
@@ -514,7 +514,7 @@ class ResponsesDecoder:
         indexes = [streamed.index for streamed in self._streamed]
         if None not in indexes and len(set(indexes)) == len(indexes):
             self._streamed.sort(key=lambda streamed: streamed.index or 0)
-        streamed = [one.whole() for one in self._streamed]
+        streamed = [one.assemble() for one in self._streamed]
         more, fewer = (output, streamed) if len(output) > len(streamed) else (streamed, output)
         rest = list(fewer)
         items: list[_Item] = []

@@ -127,7 +127,7 @@ class _Events:
             self._stray = []
         if not line:
             if self._data:
-                yield _named("\n".join(self._data), self._name)
+                yield _add_event_name("\n".join(self._data), self._name)
             self._data, self._name = [], ""
             return
         field, _, value = line.partition(":")
@@ -137,7 +137,7 @@ class _Events:
             self._name = value.strip()
 
 
-def _named(data: str, name: str) -> str:
+def _add_event_name(data: str, name: str) -> str:
     """Return data completed by the name of its event, for servers that tell an error or a type by the name alone."""
     is_error = name == "error"
     if not is_error and (name in ("", "message") or '"type"' in data or data.strip() == END_MARK):

@@ -97,9 +97,11 @@ class SchemaWriter:
 
     def _outline(self, schema: JsonObject) -> JsonObject:
         """Return a subschema without those in it: its type and description."""
-        return self._completed({**self._kept(schema, "type"), **self._kept(schema, "description")}, schema, 1)
+        return self._completed(
+            {**self._keyword_of(schema, "type"), **self._keyword_of(schema, "description")}, schema, 1
+        )
 
-    def _kept(self, schema: JsonObject, keyword: str) -> JsonObject:
+    def _keyword_of(self, schema: JsonObject, keyword: str) -> JsonObject:
         written = self._value(keyword, schema.get(keyword), schema, MAX_DEPTH)
         return {} if written is None else {keyword: written[0]}
 
@@ -149,9 +151,9 @@ class SchemaWriter:
             case "type":
                 return _types(value)
             case shape:
-                return (value,) if self._fits(keyword, shape, value) else None
+                return (value,) if self._fits_shape(keyword, shape, value) else None
 
-    def _fits(self, keyword: str, shape: Shape, value: JsonValue) -> bool:
+    def _fits_shape(self, keyword: str, shape: Shape, value: JsonValue) -> bool:
         if shape == "text":
             return isinstance(value, str) and self._fits_text(keyword, value)
         if shape == "flag" or isinstance(value, bool):
