@@ -461,7 +461,7 @@ class _Block:
 class MessagesDecoder:
     """Decoder of a reply from the data of its stream's events.
 
-    Blocks are told apart by their index and kind: some servers omit the start of a block, or use an index twice. A
+    Blocks are distinguished by index and kind: some servers omit the start of a block, or use an index twice. A
     whole message in one document is taken too.
     """
 

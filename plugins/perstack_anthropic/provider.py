@@ -33,8 +33,8 @@ from perstack_anthropic.messages_api import (
     REQUIRED,
     AnthropicSettings,
     MessagesDecoder,
-    encode,
     complete_generation,
+    encode,
     turns_of,
 )
 

@@ -444,7 +444,7 @@ class _Call:
         return is_object(join_arguments(self.pieces))
 
     def repeats(self, function: _Function) -> bool:
-        """Return whether a delta brings nothing new: the same name, and no arguments or the same ones."""
+        """Return whether a delta brings nothing new: an equal name, and no arguments or equal ones."""
         text = arguments_text(function.arguments)
         return function.name == self.name and (
             not text.strip() or parsed(text) == parsed(join_arguments(self.pieces)) is not None
@@ -506,7 +506,7 @@ class _Calls:
             if exact is not None or (matches and not function.name):
                 return exact or matches[0]
             if function.name and matches:
-                return None  # the same id, with another index
+                return None  # an id that is used twice, with another index
         if index is not None:
             match = next((call for call in candidates if call.index == index), None)
             is_other = match is not None and call_id and match.id and function.name

@@ -316,7 +316,7 @@ _PARTS: dict[str, tuple[_Field, str]] = {
     "reasoning_text": ("reasoning", "reasoning"),
     "summary_text": ("summary", "reasoning"),
 }
-"""The same for an event with a part of one of these types."""
+"""Field and type of item of an event with a part of one of these types."""
 
 
 class _StreamedItem:
@@ -331,7 +331,7 @@ class _StreamedItem:
         self.has_start = self.is_done = False
 
     def is_of(self, index: int | None, item_id: str, kind: str) -> bool:
-        """Return whether an event with these marks, of which each may be missing, is about this item."""
+        """Return whether an event with these marks, each of which may be missing, belongs to this item."""
         if kind and self.item.type and self.item.type != kind:
             return False
         same_id = not item_id or not self.item.id or self.item.id == item_id
@@ -374,7 +374,7 @@ def _text_of(contents: Iterable[_OutputContent] | None) -> str:
 class ResponsesDecoder:
     """Decoder of a reply from the data of its stream's events.
 
-    The same text or call comes up to four times: in deltas, as a `done` event, in its item, and in the final response.
+    A text or call comes up to four times: in deltas, as a `done` event, in its item, and in the final response.
     Servers leave out any of them, so that the reply is assembled from all, once.
     """
 
@@ -503,7 +503,7 @@ class ResponsesDecoder:
         self._on_delta(delta)
 
     def _show_rest(self, reply: ExpertMessage) -> None:
-        """Show what came without deltas."""
+        """Show text and reasoning that no delta has shown."""
         thinking = "".join(part.thinking for part in reply.contents if isinstance(part, ThinkingPart))
         for kind, text in (("reasoning", thinking), ("text", reply.text)):
             if text != self._shown[kind] and text.startswith(self._shown[kind]):

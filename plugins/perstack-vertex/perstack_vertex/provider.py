@@ -31,8 +31,8 @@ from perstack_anthropic.messages_api import (
     REQUIRED,
     AnthropicSettings,
     MessagesDecoder,
-    encode,
     complete_generation,
+    encode,
     turns_of,
 )
 from perstack_google.provider import generate as generate_by_gemini

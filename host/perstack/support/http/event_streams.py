@@ -1,4 +1,4 @@
-"""Split the body of a reply into the data of its events, whatever its content type says.
+"""Split the body of a reply into the data of its events, without regard to its content type.
 
 The first line decides: server-sent events; JSON documents, alone, in lines or in one array; or a page or text, which
 is an error. Each generator yields the empty string when bytes of an event have come but not yet its end, so that the
