@@ -173,7 +173,7 @@ def request_limits(request: GenerationRequest, settings: AnthropicSettings) -> t
     return limits_of(request.model, request.reasoning_budget, settings)
 
 
-def finished(generation: Generation, request: GenerationRequest, settings: AnthropicSettings) -> Generation:
+def complete_generation(generation: Generation, request: GenerationRequest, settings: AnthropicSettings) -> Generation:
     """Return a decoded reply with what only its request tells: names of arguments, signer of thinking, limit."""
     generation = tools_of(request).restored(signed_by(generation, request.model))
     return replace(generation, max_tokens=request_limits(request, settings)[0])
@@ -460,7 +460,7 @@ class _Block:
 class MessagesDecoder:
     """Decoder of a reply from the data of its stream's events.
 
-    Blocks are told apart by their index and kind: some servers omit the start of a block, or use an index twice. A
+    Blocks are distinguished by index and kind: some servers omit the start of a block, or use an index twice. A
     whole message in one document is taken too.
     """
 

@@ -8,7 +8,7 @@ Each request extends the bytes of the Run's earlier requests, so that prompt cac
 once. Thinking is sent back only with Anthropic's signature, kept in the part's opaque data under the vendor's key.
 
 Change together: the codec with `perstack_bedrock` and `perstack_vertex`, which import `encode`, `turns_of`,
-`finished`, the decoder, `limits_of`, `effort_of`, `temperature_of` and `takes_schemas`.
+`complete_generation`, the decoder, `limits_of`, `effort_of`, `temperature_of` and `takes_schemas`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from perstack.support.http.endpoint import (
 )
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, finished, turns_of
+from perstack_anthropic.messages_api import (
+    REQUIRED,
+    AnthropicSettings,
+    MessagesDecoder,
+    complete_generation,
+    encode,
+    turns_of,
+)
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 API_VERSION = "2023-06-01"
@@ -52,7 +59,7 @@ class AnthropicProvider(HttpProvider):
         body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
         decoder = MessagesDecoder(on_delta)
         await self.post("/v1/messages", body, decoder.feed)
-        return finished(decoder.finish(), request, self._settings)
+        return complete_generation(decoder.finish(), request, self._settings)
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:

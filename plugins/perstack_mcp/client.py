@@ -239,7 +239,7 @@ class McpClient:
                 await asyncio.wait({work})
 
     async def cancel_held(self) -> None:
-        """Cancel the calls that wait for an answer: the connection is about to be closed."""
+        """Cancel the calls that wait for an answer, before the connection is closed."""
         await asyncio.gather(*map(self._end, self._held.values()))
 
     async def _end(self, one: PendingCall) -> None:

@@ -93,7 +93,7 @@ async def repaired_answer(response: httpx2.Response, request_id: int | str, show
 
 
 def repaired_stream(response: httpx2.Response, shown: ShownOnce) -> httpx2.Response:
-    """Return a stream of events with those that the SDK takes."""
+    """Return a stream of server-sent events with only the events that the SDK takes."""
     if _media_type(response) != _EVENTS:
         return response
     return _with_body(response, _EVENTS, _repaired_events(response.aiter_bytes(), None, shown))
@@ -213,7 +213,7 @@ async def _repaired_events(
 
 
 async def _blocks(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield events, each with its end; the last one also without. One that is too large is left to the SDK."""
+    """Yield events, each with its end; the last one also without. An event that is too large is left to the SDK."""
     buffer = bytearray()
     searched = 0  # bytes of the buffer in which no event ends
     is_first = True
@@ -237,7 +237,7 @@ async def _blocks(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 
 
 def _repaired_event(block: bytes, request_id: RequestId, shown: ShownOnce) -> bytes:
-    """Return an event as the SDK takes it; empty for one that is no message."""
+    """Return an event as the SDK takes it; empty if it is no message."""
     lines = [line for line in _LINE_END.split(block) if line]
     data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
     name = next((line[6:].strip() for line in lines if line.startswith(b"event:")), b"message")

@@ -262,7 +262,7 @@ _LOST_WORDS = re.compile(
 def _is_lost(status: int, text: bytes) -> bool:
     """Return whether a refusal of a request with a session says that the session is lost, so nothing was executed.
 
-    By the protocol status 404 does, whatever its text; status 400 does in the words of known servers.
+    By the protocol status 404 does, with any text; status 400 does with the words of known servers.
     """
     if status == _NOT_FOUND:
         return True

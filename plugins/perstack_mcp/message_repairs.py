@@ -117,7 +117,7 @@ def _repaired_message(value: JsonValue, request_id: int | str | None) -> Receive
 
 
 def _is_likely_message(value: JsonObject, is_answer: bool) -> bool:
-    """Return whether a value without a right version is a message all the same, and no line of a JSON log."""
+    """Return whether a value without a valid `jsonrpc` is probably a message, rather than a line of a JSON log."""
     if "jsonrpc" in value:
         return True
     return is_answer and "id" in value and value.keys() <= {"id", "result", "error", "method"}
@@ -172,7 +172,7 @@ def unwrapped_result(result: JsonObject) -> JsonValue:
 
 # Greetings: the answers to `initialize` and to `server/discover`.
 
-_REVISIONS = {"2024-10-07": "2024-11-05"}  # what an early revision is read as: its lists and results are the same
+_REVISIONS = {"2024-10-07": "2024-11-05"}  # revision as which an early one is read: its lists and results do not differ
 
 
 def repaired_greeting(result: JsonObject) -> tuple[JsonObject, Sequence[str]]:

@@ -98,7 +98,7 @@ class Repairs:
             message.result = {}
 
     def _known_id(self, identity: RequestId | None) -> RequestId:
-        """Return the request's own id for an answer's, which may be a text; that of the only request for none."""
+        """Return the id of the request that an answer belongs to, whose id may be missing or a number in a text."""
         if identity is None or identity == UNKNOWN_ID:
             return next(iter(self._requests)) if len(self._requests) == 1 else UNKNOWN_ID
         if identity in self._requests or not isinstance(identity, str) or _NUMBER.fullmatch(identity) is None:

@@ -144,7 +144,7 @@ def _block(value: JsonValue, place: str, note: Note, depth: int) -> Iterator[Jso
 
 
 def _typed_block(block: JsonObject, place: str, note: Note) -> JsonObject | None:
-    """Return a block of the protocol; None for one that says nothing."""
+    """Return a block of the protocol; None for a block without content."""
     kind = block.get("type")
     name = kind.strip().casefold() if isinstance(kind, str) else _likely_type(block)
     repair = _REPAIRS.get(_SYNONYMS.get(name, name))

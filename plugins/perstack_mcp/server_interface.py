@@ -144,7 +144,7 @@ NOT_SENT = secrets.token_hex(8)
 BROKEN = secrets.token_hex(8)
 """Data of the error of a request whose connection broke, so that it may have been executed.
 
-These are made anew by each process, so that no server can send them.
+Each process makes other data, so that no server can send them.
 """
 
 

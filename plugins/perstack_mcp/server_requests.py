@@ -279,7 +279,7 @@ class OpenCalls:
                 self._unassigned.remove(asked)
 
     def _assign_if_all_ask(self) -> None:
-        """Give each active call a question once all of them ask: first the one that a person has answered for it."""
+        """Give each active call a question once all of them ask, preferring one that a person has answered for it."""
         calls = self._candidates_of(None)
         if not 2 <= len(calls) <= len(self._unassigned):
             return

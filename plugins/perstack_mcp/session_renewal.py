@@ -41,7 +41,7 @@ class SessionRenewal:
     ) -> None:
         """Belong to a connected client; `relist` lists the tools again and returns their number.
 
-        `leave` ends the connection: if no new session begins, the next call connects anew.
+        `leave` ends the connection: if no new session begins, the next call connects again.
         """
         self._client = client
         self._relist = relist
@@ -66,7 +66,7 @@ class SessionRenewal:
     def _forget(self, done: asyncio.Task[None]) -> None:
         self._renewing = None
         if not done.cancelled():
-            done.exception()  # those who wait have it
+            done.exception()  # retrieved, or asyncio would report it: the waiting calls raise it
 
     async def _begin(self, greeting: JsonObject) -> None:
         session = self._client.session

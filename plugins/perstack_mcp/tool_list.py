@@ -96,7 +96,7 @@ class ToolList:
         return Toolset(await self._read_tools(client), client.instructions or "")
 
     async def _read_tools(self, client: Client) -> tuple[ToolSpec, ...]:
-        """Read the list whatever the server announces: many list tools without the capability."""
+        """Read the list also from a server that does not announce the capability: many list tools without it."""
         if client.server_capabilities.tools is not None:
             return await self._read_pages(client, await client.list_tools())
         try:
@@ -112,7 +112,7 @@ class ToolList:
         return await self._read_pages(client, first)
 
     async def _read_pages(self, client: Client, page: ListToolsResult) -> tuple[ToolSpec, ...]:
-        """Read the pages after the first. Where they do not end as they should, keep those that came, and say so."""
+        """Read the pages after the first. If they do not end as they should, keep the received ones, and say so."""
         pages = _Pages()
         problem = pages.add(page)
         try:

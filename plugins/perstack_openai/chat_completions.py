@@ -444,7 +444,7 @@ class _Call:
         return is_object(join_arguments(self.pieces))
 
     def repeats(self, function: _Function) -> bool:
-        """Return whether a delta brings nothing new: the same name, and no arguments or the same ones."""
+        """Return whether a delta brings nothing new: an equal name, and no arguments or equal ones."""
         text = arguments_text(function.arguments)
         return function.name == self.name and (
             not text.strip() or parsed(text) == parsed(join_arguments(self.pieces)) is not None
@@ -466,7 +466,7 @@ class _Calls:
 
     def add(self, index: int | None, call_id: str, function: _Function, extra: JsonObject | None = None) -> None:
         """Add a delta; `extra` has its other fields."""
-        call = self._find_known(index, call_id, function)
+        call = self._find_call(index, call_id, function)
         if call is None:
             call = _Call(index, call_id)
             self._calls.append(call)
@@ -485,9 +485,9 @@ class _Calls:
         """Return the calls in the order in which they began, without empty ones."""
         return [_call_part(call, owner) for call in self._calls if call.name or call.pieces]
 
-    def _find_known(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+    def _find_call(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
         """Return the call that a delta belongs to; None if it begins one."""
-        call = self._find_same(index, call_id, function)
+        call = self._find_by_marks(index, call_id, function)
         if call is None or not function.name or not call.name:
             return call
         has_other_name = function.name != call.name and bool(call.pieces)
@@ -498,7 +498,7 @@ class _Calls:
             return None
         return call
 
-    def _find_same(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
+    def _find_by_marks(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
         candidates = list(reversed(self._calls))
         if call_id:
             matches = [call for call in candidates if call.id == call_id]
@@ -506,7 +506,7 @@ class _Calls:
             if exact is not None or (matches and not function.name):
                 return exact or matches[0]
             if function.name and matches:
-                return None  # the same id, with another index
+                return None  # an id that is used twice, with another index
         if index is not None:
             match = next((call for call in candidates if call.index == index), None)
             is_other = match is not None and call_id and match.id and function.name

@@ -45,7 +45,7 @@ class Dialect:
     vendor: str = "openai"
     """Key of opaque parts: no other provider, and over Chat Completions no other server, can read them."""
     refused: frozenset[str] = frozenset()
-    """Fields and forms that the endpoint has refused, in the words of `profiles`, in addition to those of its row."""
+    """Fields and forms that the endpoint has refused, in the words of `profiles`, in addition to its row."""
     needed: frozenset[str] = frozenset()  # fields of messages that it has missed
     takes_images: bool = True
     takes_documents: bool = True

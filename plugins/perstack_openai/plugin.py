@@ -27,7 +27,7 @@ class LocalServerFactory(EndpointProviderFactory):
     """Factory of a server that the user runs, which can list its models."""
 
     profile: Profile = PLAIN
-    is_asked_always: bool = False  # True if the usual port is its own: it is asked without any variable as well
+    is_asked_always: bool = False  # True if no other program has its port: it is asked without any variable as well
 
     @override
     def models(self, env: Mapping[str, str]) -> Sequence[OfferedModel] | None:

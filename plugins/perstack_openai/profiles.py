@@ -68,7 +68,7 @@ class Profile:
     keys: tuple[str, ...] = ()  # environment variables of the key, the first is the usual one
     address_variables: tuple[str, ...] = ()
     is_local: bool = False  # a server that the user runs: its address must be set, plain http is allowed, no key needed
-    other_hosts: tuple[str, ...] = ()  # where the same service answers as well
+    other_hosts: tuple[str, ...] = ()  # where this service answers as well
     has_own_port: bool = False  # True if no other program usually has its port: `perstack init` looks there
     start: str = ""  # how to start a local server, for its error
     priority: int = 80  # position among configured providers when the user names none
@@ -79,7 +79,7 @@ class Profile:
     reasoning: tuple[str, ...] = ()  # fields in which its reasoning comes, for people; any other is understood as well
     needs_reasoning: str | None = None  # field that each earlier reply with calls must have
     reasoning_models: str = ""  # models with that need
-    no_reasoning: str = " "  # content of that field for a reply that came without, or from elsewhere
+    no_reasoning: str = " "  # content of that field for a reply without reasoning, or of another endpoint
     reads_tags: bool = True  # `<think>` at the start of a reply's text begins reasoning
     thinking_switch: Literal["none", "on and off", "off"] = "none"
     """Use of the field `thinking`: it switches reasoning, in addition to the effort, or only off, as no effort does."""

@@ -1,6 +1,6 @@
 """Provider port implemented with OpenAI's APIs: Chat Completions and Responses.
 
-`profiles` is the table of endpoints: what each needs, refuses and does its own way. `endpoints` builds an
+`profiles` is the table of endpoints: what each needs, refuses and does differently. `endpoints` builds an
 `OpenAIConnection` (address, credentials, wire format) from a row, settings and environment. `chat_completions` and
 `responses_api` are the codecs: pure functions that encode a request, and a decoder fed with the data of each
 server-sent event. `dialect` joins a row with the user's settings.
@@ -9,7 +9,7 @@ Each request extends the bytes of the Run's earlier requests, so that the vendor
 is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again.
 
 Change together: a new option in `Dialect` with its settings classes and `reply_settings`. A new provider is a row of
-`profiles`; it is in `CONNECTIONS` only if it has settings of its own.
+`profiles`; it is in `CONNECTIONS` only if it has a settings class.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reasoning over Chat Completions: what a reply's endpoint needs back with it, kept as opaque data of that endpoint.
 
 Servers disagree on where reasoning comes: in a field of the message, in parts of its content, in tags at the start of
-its text, as a signature on a call. `KeptFields` collects all of it while a reply arrives, whatever it is called.
+its text, as a signature on a call. `KeptFields` collects all of it while a reply arrives, under any name.
 `OpaqueOwner` writes it into the parts of the reply under a key for the endpoint and the model, and reads it back only
 for these, so that after a switch of either nothing of it is sent.
 """
@@ -69,7 +69,7 @@ def message_fields(message: ExpertMessage, owner: OpaqueOwner) -> JsonObject:
 
 
 def plain_thinking(message: ExpertMessage) -> str:
-    """Return the thinking that no endpoint claims as its own."""
+    """Return the thinking that belongs to no endpoint."""
     parts = (part for part in message.contents if isinstance(part, ThinkingPart) and part.opaque is None)
     return "".join(part.thinking for part in parts)
 
@@ -127,7 +127,7 @@ class KeptFields:
         self._fields["_tags"] = [opening, closing]
 
     def fields(self, thinking: str = "") -> JsonObject:
-        """Return the fields; `_text` has the names of those that equal `thinking`, which is not stored twice."""
+        """Return the fields; `_text` has the names of the fields that equal `thinking`, which is not stored twice."""
         names: list[JsonValue] = [name for name, value in self._fields.items() if thinking and value == thinking]
         rest: JsonObject = {name: value for name, value in self._fields.items() if name not in names}
         return {"_text": names, **rest} if names else rest

@@ -1,9 +1,9 @@
 """Find the fields and forms of a request that a refusal names, in the words of `profiles`.
 
-The rule is the same for every field: what the encoder wrote of its own accord, the endpoint names, and the request
-can do without, is left out. Servers name a field in many ways (a path, a `param`, a quotation, a sentence), so the text
-is searched for the fields of the very request that was refused, rather than for known sentences. Only names that are
-English words as well must stand in quotes, in a path or next to a word of refusal.
+One rule holds for every field: it is left out if the encoder wrote it unasked, the endpoint names it, and the request
+can do without it. Servers name a field in many ways (a path, a `param`, a quotation, a sentence), so the text is
+searched for the fields of the very request that was refused, rather than for known sentences. Only names that are also
+English words must be in quotes, in a path or next to a word of refusal.
 """
 
 from __future__ import annotations

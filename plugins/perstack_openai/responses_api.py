@@ -316,7 +316,7 @@ _PARTS: dict[str, tuple[_Field, str]] = {
     "reasoning_text": ("reasoning", "reasoning"),
     "summary_text": ("summary", "reasoning"),
 }
-"""The same for an event with a part of one of these types."""
+"""Field and type of item of an event with a part of one of these types."""
 
 
 class _StreamedItem:
@@ -331,7 +331,7 @@ class _StreamedItem:
         self.has_start = self.is_done = False
 
     def is_of(self, index: int | None, item_id: str, kind: str) -> bool:
-        """Return whether an event with these marks, of which each may be missing, is about this item."""
+        """Return whether an event with these marks, each of which may be missing, belongs to this item."""
         if kind and self.item.type and self.item.type != kind:
             return False
         same_id = not item_id or not self.item.id or self.item.id == item_id
@@ -347,7 +347,7 @@ class _StreamedItem:
         """Text or arguments as streamed."""
         return self.arguments or "".join(self.json) or "".join(self.texts_of("text", "refusal"))
 
-    def completed_item(self) -> _Item:
+    def assemble(self) -> _Item:
         """Return the item, completed by what was streamed."""
         changes: dict[str, object] = {}
         if self.item.type == "function_call" and is_placeholder(arguments_text(self.item.arguments)):
@@ -374,7 +374,7 @@ def _text_of(contents: Iterable[_OutputContent] | None) -> str:
 class ResponsesDecoder:
     """Decoder of a reply from the data of its stream's events.
 
-    The same text or call comes up to four times: in deltas, as a `done` event, in its item, and in the final response.
+    A text or call comes up to four times: in deltas, as a `done` event, in its item, and in the final response.
     Servers leave out any of them, so that the reply is assembled from all, once.
     """
 
@@ -475,15 +475,15 @@ class ResponsesDecoder:
         known.is_done = known.is_done or is_done
 
     def _streamed_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem:
-        known = self._find_known(index, item_id, "") if item_id else None
+        known = self._find_item(index, item_id, "") if item_id else None
         if known is None or known.item.id != item_id:
-            known = self._find_known(index, item_id, kind)
+            known = self._find_item(index, item_id, kind)
         if known is None:
             known = _StreamedItem(index, _Item(type=kind, id=item_id))
             self._streamed.append(known)
         return known
 
-    def _find_known(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
+    def _find_item(self, index: int | None, item_id: str, kind: str) -> _StreamedItem | None:
         """Return the latest item that an event may be about; one with its very id takes precedence."""
         matches = [known for known in reversed(self._streamed) if known.is_of(index, item_id, kind)]
         exact = next((known for known in matches if item_id and known.item.id == item_id), None)
@@ -503,7 +503,7 @@ class ResponsesDecoder:
         self._on_delta(delta)
 
     def _show_rest(self, reply: ExpertMessage) -> None:
-        """Show what came without deltas."""
+        """Show text and reasoning that no delta has shown."""
         thinking = "".join(part.thinking for part in reply.contents if isinstance(part, ThinkingPart))
         for kind, text in (("reasoning", thinking), ("text", reply.text)):
             if text != self._shown[kind] and text.startswith(self._shown[kind]):
@@ -514,7 +514,7 @@ class ResponsesDecoder:
         indexes = [streamed.index for streamed in self._streamed]
         if None not in indexes and len(set(indexes)) == len(indexes):
             self._streamed.sort(key=lambda streamed: streamed.index or 0)
-        streamed = [one.completed_item() for one in self._streamed]
+        streamed = [one.assemble() for one in self._streamed]
         more, fewer = (output, streamed) if len(output) > len(streamed) else (streamed, output)
         rest = list(fewer)
         items: list[_Item] = []

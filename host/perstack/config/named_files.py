@@ -1,8 +1,8 @@
 """Files of a folder that its definition runs, and their content, which an agreement to a declaration covers.
 
-Whoever changes `srv.py` changes what `args = ["srv.py"]` does. So the digest of a declaration that executes contains
-the content of each file that its words name, and a change asks again, whoever made it: a pull, an archive, an Expert or
-the user. Two kinds of words are told apart:
+A change of `srv.py` changes what `args = ["srv.py"]` does. So the digest of a declaration that executes contains
+the content of each file that its words name, and any change asks again: by a pull, an archive, an Expert or the
+user. There are two kinds of words:
 
 - What is started: the program, its script, the module after `-m`, what an `allow` rule runs, a recording that is
   played. Their files always count.
@@ -61,7 +61,7 @@ NO_WORDS = Words({}, {}, {})
 
 
 def words_of(table: Fact) -> Words:
-    """Return the paths that a table of a definition names; none of one that runs nothing."""
+    """Return the paths that a table of a definition names; none if it runs nothing."""
     finder = FINDERS.get(type(table).__name__)
     return NO_WORDS if finder is None else finder(table)
 

@@ -3,7 +3,7 @@
 What needs an agreement is derived from the definition (`core.definitions.trust_items`), and from the content of a
 `.env` file that nobody named. Agreements are stored by folder, outside of every workspace, as digests: a change of a
 declaration, of a file that it runs (`perstack.config.named_files`), or of a `.env` file, needs another one. A
-definition made in Python, and one that PERSTACK_TRUST names, is the user's own.
+definition made in Python, or named by PERSTACK_TRUST, is the user's own.
 """
 
 import os
@@ -167,7 +167,7 @@ class TrustStore:
     def agreed_in_copy(self, folder: Path, items: Collection[TrustItem]) -> Generator[None]:
         """Agree to items in a copy that perstack made of a folder, as long as the context lasts.
 
-        The files are those that perstack copied, but git may count others there.
+        perstack copied the files, so their content is not compared: git may count others there.
         """
         if not items:
             yield
@@ -223,7 +223,7 @@ class Agreement:
             self.check(items_of_keys(project, names, self.own))
 
     def adopt(self, project: Project) -> Project:
-        """Return a definition of the same folder without what has no agreement, which `check_definition` names."""
+        """Return the folder's definition without its items that have no agreement; `check_definition` names these."""
         items = [] if self._is_whole else items_to_trust(project, self.own)
         self._adopted = project if items else None
         self._withheld = self.missing(items)

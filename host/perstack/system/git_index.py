@@ -44,7 +44,7 @@ def tracked_digest(path: Path) -> str:
 def is_untracked(path: Path) -> bool:
     """Return whether a file is in a repository that does not track it, so that no pull or checkout changes it.
 
-    An unreadable index counts as one that tracks everything.
+    An unreadable index counts as tracking everything.
     """
     try:
         repository = _repository_of(path)

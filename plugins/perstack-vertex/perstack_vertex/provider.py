@@ -27,7 +27,14 @@ from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_ba
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack.support.http.replies import OnData, ReplyProgress
-from perstack_anthropic.messages_api import REQUIRED, AnthropicSettings, MessagesDecoder, encode, finished, turns_of
+from perstack_anthropic.messages_api import (
+    REQUIRED,
+    AnthropicSettings,
+    MessagesDecoder,
+    complete_generation,
+    encode,
+    turns_of,
+)
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
 from perstack_google.request import GoogleSettings, is_sendable
@@ -158,7 +165,7 @@ class VertexProvider(HttpProvider):
         decoder = MessagesDecoder(on_delta)
         path = self._place.path_of("anthropic", request.model, "streamRawPredict")
         await self._post(path, body, decoder.feed)
-        return finished(decoder.finish(), request, self._settings.for_claude())
+        return complete_generation(decoder.finish(), request, self._settings.for_claude())
 
     async def _post(self, path: str, body: bytes, on_data: OnData) -> None:
         """Send a request with a token. A refused token is replaced once, unless it is new or the reply has begun."""

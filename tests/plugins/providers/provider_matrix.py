@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import provider_capabilities  # noqa: F401 - registers its rows
-import refused_forms  # noqa: F401 - registers its rows
 import refused_media  # noqa: F401 - registers its rows
 import refused_requests  # noqa: F401 - registers its rows
 import reply_situations  # noqa: F401 - registers its rows

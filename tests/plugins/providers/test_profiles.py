@@ -145,8 +145,7 @@ def test_a_conversation_with_blanks_and_calls_is_taken_at_the_first_try(profile:
     assert len(server.bodies) == 3
     assert last.reply.text.strip() == "Done."
     for generation in (first, second, last):
-        if profile.usage_at == "top":
-            assert (generation.usage.input_tokens, generation.usage.output_tokens) == (100, 50)
+        assert (generation.usage.input_tokens, generation.usage.output_tokens) == (100, 50)
         assert generation.reply.contents[0].model_dump()["thinking"].strip() == "Hm, yes."
     replies = [one for one in server.bodies[-1]["messages"] if one["role"] == "assistant" and "tool_calls" in one]
     assert ["Hm, yes." in json.dumps(one) for one in replies] == [True, True], "it goes back to its endpoint"

@@ -3,7 +3,7 @@
 Public skills are written for programs that are tolerant, so only what leaves nothing to use makes a skill unusable: no
 front matter, no description, other bytes than UTF-8. Everything else is read as well as it can be and reported: a key
 that the YAML parser refuses is read by itself, as text; what is too long is shortened; what has the wrong type is made
-text or ignored. The name is always that of the folder.
+text or ignored. The folder's name is always the name of the skill.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ class Expert(SharedKeys):
 
     @model_validator(mode="after")
     def _with_questions(self) -> Self:
-        """Add the skill that `ask`, or a `pick` of the base skill with its tool, stands for."""
+        """Add the skill with `askUser` if `ask`, or a `pick` of the base skill, names it."""
         asks = self.ask or any(is_base_skill(skill) and ASK_USER in skill.pick for skill in with_tools(self.skills))
         if asks and all(skill.name != QUESTIONS.name for skill in self.skills):
             object.__setattr__(self, "skills", (*self.skills, QUESTIONS))

@@ -68,7 +68,7 @@ class Key:
     is_inert: Callable[[object], bool] = _never  # whether a value, or one item of a list, has no effect
 
     def widens(self, value: object) -> bool:
-        """Return whether a limit spends more than the one that holds without it."""
+        """Return whether a limit allows to spend more than the default does."""
         if self.widens_above is None or not isinstance(value, int | float):
             return False
         return value > self.widens_above or (self.zero_lifts and value == 0)

@@ -42,7 +42,7 @@ class SeriesDefinition(SharedKeys):
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """Return what is recorded of one of a project's Experts."""
     experts = tuple(without_secrets(item) for item in with_delegates(project, (expert.key,)))
-    values = {"experts": experts, "provider": _name(project.provider), "chosen": chosen.recorded()}
+    values = {"experts": experts, "provider": _name(project.provider), "chosen": chosen.without_excluded()}
     return SeriesDefinition(**fields_of(project, SeriesDefinition, **values))
 
 

@@ -364,7 +364,7 @@ class Overrides(metaclass=StrictCalls):
         repeated = (name for name, option in options().items() if option.is_repeated)
         return tuple(to_camel(name) for name in repeated if not _is_open(getattr(self, name)))
 
-    def recorded(self) -> Self:
+    def without_excluded(self) -> Self:
         """Return a copy without the fields that are not recorded."""
         return type(self)(**_dump_overrides(self))
 

@@ -1,7 +1,7 @@
 """Items of a definition that its user has to agree to, derived from the effects that its keys declare.
 
 A perstack.toml may be written by somebody else: the author of a cloned repository, or a model. So each key declares its
-effect (`Key.effect`), and whatever is not a text and does not narrow does nothing before the user of the folder has
+effect (`Key.effect`), and a key that is neither a text nor a restriction does nothing before the user of the folder has
 agreed to it. There is no list of dangerous keys: a key cannot be declared without an effect, and the walk below meets
 every key.
 
@@ -65,16 +65,16 @@ class StoredItem(Fact):
 
     @property
     def without_files(self) -> str:
-        """Digest of what the definition says, whatever its files contain."""
+        """Digest of the declaration without the content of its files."""
         return self.declaration or self.digest
 
     @property
     def with_any_files(self) -> str:
-        """Digest of an agreement to what the definition says with whatever its files contain."""
+        """Digest of an agreement to the declaration with any content of its files."""
         return f"{self.without_files} with any files"
 
     def changes_since(self, earlier: StoredItem) -> list[str]:
-        """Return how the files differ from those of an earlier item of the same declaration, a phrase for each."""
+        """Return a phrase for each file that differs between an earlier item of this declaration and this one."""
         names = sorted({*self.files, *earlier.files})
         words = {
             (True, True): "has changed",

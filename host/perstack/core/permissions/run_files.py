@@ -59,7 +59,7 @@ def files_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
 
 
 def scripts_of_command(command: str | Sequence[str]) -> Mapping[str, bool]:
-    """Return the paths among those of `files_of_command` that are started, without data such as a measured result.
+    """Return the paths of `files_of_command` that are started, without data such as a measured result.
 
     After a program with a folder in its name, or its script, all words of a simple command are data.
 

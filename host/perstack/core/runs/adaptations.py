@@ -3,7 +3,7 @@
 An endpoint may refuse one part of a request, and with it every request of the Run from then on. So a generation climbs
 a ladder: what the wire format is known to refuse is adapted before sending; if a refusal still names a part, that part
 is adapted and the request repeated. Each adaptation is recorded by `adaptRequest`, holds for all later requests of the
-Run to the same model, and is never taken back: a rung is climbed at most once, so the ladder ends.
+Run to that model, and is never taken back: a rung is climbed at most once, so the ladder ends.
 
 A provider names the parts (`Provider.adapt`); what is sent must be as the adaptations of its request say. The host
 leaves out tools (`offered`). Messages are adapted here (`adapted_message`), before a codec sees them; fields and the
@@ -131,7 +131,7 @@ def _has_thought(part: ReplyPart) -> bool:
 
 
 def offered_tools(specs: tuple[ToolSpec, ...], adaptations: Adaptations) -> tuple[ToolSpec, ...]:
-    """Return the tools without those that the endpoint refuses in any form."""
+    """Return the tools without the ones that the endpoint refuses in any form."""
     omitted = names_in(adaptations, "tool")
     return tuple(spec for spec in specs if spec.name not in omitted) if omitted else specs
 

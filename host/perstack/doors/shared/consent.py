@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """The lines as plain text; those of a value are marked, and cannot be mistaken for others."""
+        """The lines as plain text. Lines of a value are marked, so that none looks like a line of the page."""
         match self.kind:
             case "argument":
                 return f"  {self.label}: {marked(self.text)}".split("\n")

@@ -53,8 +53,8 @@ def protection_of(
 ) -> Protection:
     """Return what is protected in a workspace. Reads no content of files.
 
-    `projects`: the definition in force, and today's. `commands` and `rules` are those of the user and of tasks, which
-    no definition has.
+    `projects`: the definition in force, and today's. `commands` and `rules` belong to the user and to tasks; no
+    definition has them.
     """
     projects = tuple(projects)
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))

@@ -43,7 +43,7 @@ from perstack.support.variables import fill_address, find_by_address, variables_
 async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
     """Report what the installed plugins lack or reject in the valid parts of the file. Keys are not checked.
 
-    What its user has not agreed to is not opened: folders elsewhere, and providers that are not a vendor's endpoint.
+    Without its user's agreement, no folder outside its own is opened, and no provider but a vendor's endpoint.
     """
     agreement = Agreement(Project(path=str(definition.path.absolute())), is_vendor=plugins.is_vendor)
     _check_storage(definition, plugins, env)

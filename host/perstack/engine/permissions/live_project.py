@@ -58,7 +58,7 @@ class PendingChange:
     file: str
     loaded: LoadedProject
     items: tuple[TrustItem, ...]  # all that needs an agreement, with the files as they were read
-    new: tuple[TrustItem, ...]  # those of them that have none
+    new: tuple[TrustItem, ...]  # the items that have none
     page: tuple[str, ...]  # a line for each new one
 
     @property

@@ -3,7 +3,7 @@
 Each try flushes `startGeneration`, with the most that it may cost, before the model is called. `after_failure`
 (core/runs/retries_and_fallbacks.py) decides what follows a failed try. A try that the endpoint refuses because of one
 part of the request is repeated with that part adapted (core/runs/adaptations.py), which is no retry of the policy.
-compaction.py uses the same tries for summaries.
+compaction.py uses these tries for summaries too.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False
 
 
 def error_info(error: ProviderError) -> ErrorInfo:
-    """Convert a provider's error to its recorded form, with its own message and status."""
+    """Convert a provider's error to its recorded form, with the endpoint's message and status."""
     return ErrorInfo(
         name=error.name, message=str(error), status_code=error.status_code, is_retryable=error.is_retryable
     )
@@ -325,8 +325,8 @@ async def _reply(
 ) -> tuple[Generation, ErrorInfo | None] | None:
     """Return the model's reply after as many tries as needed, with its problem if it is no answer.
 
-    Returns None without a reply, and records why. A try begins anew if it may be charged for, or if its request is
-    another one.
+    Returns None without a reply, and records why. `begin` is called again before a try whose cost is
+    reserved, or whose request has changed.
     """
     attempt = 1
     ladder = Ladder(session, attempts.provider, session.run.on)
@@ -389,7 +389,7 @@ class Ladder:
     """The repetitions of one generation's request with parts adapted that its endpoint has refused."""
 
     def __init__(self, session: RunSession, provider: Provider, model: str) -> None:
-        """Start on the ground; `model` is the one that is asked, as `provider/model`."""
+        """Start without adaptations; `model` is the model that is asked, as `provider/model`."""
         self._session, self._provider, self._model = session, provider, model
         self._rungs = 0
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
     """Return what the catalogue and the permission rules decide about the calls of a reply.
 
-    A locked skill is connected to before its first call is decided: its tools may not be those of the lock.
+    A locked skill is connected to before its first call is decided: its tools may differ from the lock.
     """
     decided = await _decide(context, parts)
     called = {call.skill_name for call in decided if call.kind == "tool" and call.definition}
@@ -216,7 +216,7 @@ _FIRST_RESULT_TIMEOUT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """Result of a call, its duration in milliseconds, and its own cost."""
+    """Result of a call, its duration in milliseconds, and its cost."""
 
     result: ToolResult | Question
     duration_ms: int = 0

@@ -84,7 +84,7 @@ class ArgumentNames:
         return self._rename_keys(value, [schema], to_wire=True) if is_changed else value
 
     def from_wire(self, args: JsonObject) -> JsonObject:
-        """Return the arguments of a model's call under the tool's own names. A name in its own form is kept."""
+        """Return the arguments of a model's call under the tool's names. A name that is the tool's already is kept."""
         return self._rename_all(args, to_wire=False)
 
     def _rename_all(self, args: JsonObject, *, to_wire: bool) -> JsonObject:

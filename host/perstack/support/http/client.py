@@ -103,7 +103,7 @@ async def receive(
     """Pass on a response's events until `on_data` returns LAST, or nothing more is to be expected.
 
     `silences`: the maximum seconds before the reply begins, and within it. Raises ProviderError if it is too large or
-    too silent. Only what `on_data` calls progress breaks a silence: pings and comments could go on for ever. After a
+    too silent. Only what `on_data` calls progress breaks a silence: pings and comments may continue for ever. After a
     reply has FINISHED, silence, a broken connection and what is not in the format are its end.
     """
     before, within = silences

@@ -74,7 +74,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         retry_after=_first_known(retry_after(headers, datetime.now(UTC)), delay_in(text)),
         body=text,
     )
-    if status >= 500 and explanation and error.name != "ContextOverflow":  # the words may be those of a proxy
+    if status >= 500 and explanation and error.name != "ContextOverflow":  # the words may be from a proxy
         return with_message(error, f"{error.message} (HTTP {status} from {urlsplit(url).netloc or url})")
     return error
 

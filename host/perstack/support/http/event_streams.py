@@ -1,4 +1,4 @@
-"""Split the body of a reply into the data of its events, whatever its content type says.
+"""Split the body of a reply into the data of its events, without regard to its content type.
 
 The first line decides: server-sent events; JSON documents, alone, in lines or in one array; or a page or text, which
 is an error. Each generator yields the empty string when bytes of an event have come but not yet its end, so that the
@@ -127,7 +127,7 @@ class _Events:
             self._stray = []
         if not line:
             if self._data:
-                yield _completed_data("\n".join(self._data), self._name)
+                yield _add_event_name("\n".join(self._data), self._name)
             self._data, self._name = [], ""
             return
         field, _, value = line.partition(":")
@@ -137,7 +137,7 @@ class _Events:
             self._name = value.strip()
 
 
-def _completed_data(data: str, name: str) -> str:
+def _add_event_name(data: str, name: str) -> str:
     """Return data completed by the name of its event, for servers that tell an error or a type by the name alone."""
     is_error = name == "error"
     if not is_error and (name in ("", "message") or '"type"' in data or data.strip() == END_MARK):

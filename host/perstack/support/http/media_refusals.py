@@ -1,4 +1,4 @@
-"""Find the image or document that an endpoint's refusal is about, and write the text that is sent in its place.
+"""Find the image or document that an endpoint refuses, and write the text that is sent in its place.
 
 Endpoints tell it by a path in the request (`messages.2.content.0.tool_result.content.1.image.source.base64: …`,
 `input[4].output[1].image_url`, `contents[3].parts[0].inline_data`), by its kind alone («Could not process image»), or
@@ -127,7 +127,7 @@ def _of_kind(media: Sequence[_Used], message: str) -> Sequence[_Used]:
 
 
 def _media_of(messages: Sequence[Message], adaptations: Adaptations) -> Iterator[_Used]:
-    """Yield the media as they were sent; those that were replaced by a text are left out."""
+    """Yield the media as they were sent, without the ones that were replaced by a text."""
     substitutes = {item.name: item.blob for item in adaptations if item.part == "media"}
     latest = _latest_reply(messages)
     for index, message in enumerate(messages):

@@ -186,7 +186,7 @@ def to_bytes(body: JsonObject) -> bytes:
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has no printing character: several endpoints refuse such a text, or one that is empty."""
+    """Return whether a text has no printing character: several endpoints refuse such a text, also an empty one."""
     return not any(char.isprintable() and not char.isspace() for char in text)
 
 
@@ -366,7 +366,7 @@ def _write_own(write: Write, model: str) -> Write:
 
 
 def signed_by(generation: Generation, model: str) -> Generation:
-    """Return a reply whose signatures name the model that made them: others refuse them, also of the same vendor."""
+    """Return a reply whose signatures name the model that made them: any other model refuses them, the vendor's too."""
     contents = tuple(_signed_part(part, model) for part in generation.reply.contents)
     if contents == generation.reply.contents:
         return generation
@@ -430,7 +430,7 @@ MARKS = ("cache_control", "cachePoint")  # marks for a vendor's cache, which may
 
 
 def without_fields(head: JsonObject, refused: frozenset[str], required: frozenset[str] = frozenset()) -> JsonObject:
-    """Return the fields of a request without those that its endpoint refuses; a required one is always sent."""
+    """Return the fields of a request without the refused ones; a required one is always sent."""
     dropped = refused - REQUIRED_FIELDS - required
     if not dropped:
         return head
@@ -466,7 +466,7 @@ def request_prefix(
 
     `make` builds that object from `settings` and the request without its messages. It is called again only when one of
     them has changed, which is rare within a Run, so that a Run's tools are encoded once. Fields that the endpoint
-    refuses are left out, except for those that every format requires and the `required` ones.
+    refuses are left out, except for `REQUIRED_FIELDS` and `required`.
     """
     inputs = (
         settings,

@@ -46,7 +46,7 @@ class Refusal:
 
 
 _BY_STATUS_ALONE = frozenset((401, 402, 403, 404, 405, 408, 409, 501, 529))
-"""Statuses that say what is wrong, whatever the words."""
+"""Statuses that determine the cause without the words."""
 _UNEXPLAINED = frozenset((400, 413, 422, 500))
 
 
@@ -66,7 +66,7 @@ _RATE = _any(
 )
 _LIMIT_OF_RATE = _any(r"\blimit:? ([\d,]+),(?: used:? [\d,]+,)? requested:? ([\d,]+)")
 """Groq's and OpenAI's rate limit in tokens. What asks for more than the whole limit never fits."""
-_ELSEWHERE = _any(  # causes besides size and rate
+_ELSEWHERE = _any(  # causes other than size and rate
     r"service (?:is )?(?:temporarily )?unavailable|overloaded|(?:at|over|no|insufficient) capacity",
     r"quota|billing|credits?\b|insufficient (?:balance|funds)",
     r"api[ _-]?key|(?:access|auth\w*|bearer|api|security|refresh|id) ?tokens?\b|\bJWT\b|credential|unauthori[sz]ed",
@@ -84,7 +84,7 @@ _OUTPUT = _any(
     r"max(?:imum)?[ _]?(?:new_|new |output_|output |completion_|completion )?tokens?\b|maxOutputTokens|maxTokens",
     r"(?:output|completion|generated|response|thinking|reasoning)[ _]tokens?|budget_tokens",
 )
-_NOT_OUTPUT_ALONE = _any(  # the output counts together with the input, or the maximum is that of the input
+_NOT_OUTPUT_ALONE = _any(  # the output counts together with the input, or the maximum is for the input
     r"\binputs?\b|\bprompts?\b|\bconversation\b|context (?:length|limit|size)|in the messages|length of the messages",
     r"max(?:imum)? (?:number of )?(?:input |prompt )?tokens? allowed|context window of",
 )

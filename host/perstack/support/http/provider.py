@@ -88,7 +88,7 @@ class HttpProvider(Provider):
 
     may_omit_usage = True
     required_fields: ClassVar[frozenset[str]] = frozenset()
-    """Fields that its format requires, in addition to those that every format does."""
+    """Fields that its format requires, in addition to `REQUIRED_FIELDS`."""
 
     def __init__(self, endpoint: Endpoint, reply_settings: JsonObject, read_events: ReadEvents | None = None) -> None:
         """Import and connect nothing yet. `read_events` splits a reply into events; None for server-sent events."""

@@ -126,7 +126,7 @@ _OF_TOOLS = re.compile(r"tool|function|schema|declaration|parameters", re.IGNORE
 
 
 def _own_names(request: GenerationRequest, body: JsonObject) -> dict[str | None, str]:
-    """Return the tools' own names by those in the body, which has them in the same order."""
+    """Return the tools' names by the names in the body, which keeps their order."""
     sent = [name for name in map(_tool_name, _tools_of(body)) if name is not None]
     own = [spec.name for spec in request.tools]
     if len(sent) >= len(own):  # tools that the provider runs follow

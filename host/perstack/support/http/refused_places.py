@@ -25,12 +25,12 @@ _STEP = re.compile(r"\w+")
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 _NAMED = re.compile(r'"(?:param|code|field)"\s*:\s*"([^"]{1,200})"|["\']loc["\']\s*:\s*[\[(]([^\])]{1,300})[\])]')
 _MAX_INDEX_DIGITS = 9
-_ECHO_WORDS = 4  # words in a row that stand in the conversation as well, and so are its own
+_ECHO_WORDS = 4  # words in a row that the conversation contains too, so that the answer quotes it
 _MAX_ECHO_SEARCH_CHARS = 2_000_000
 
 
 def places_in(answer: str) -> str:
-    """Return the places that an answer names in fields of its own: `param`, `loc` of pydantic's errors."""
+    """Return the places that an answer names in separate fields: `param`, `loc` of pydantic's errors."""
     places = (match[1] or ".".join(_STEP.findall(match[2])) for match in _NAMED.finditer(answer))
     return "\n".join(f"param: {place}" for place in places)
 

@@ -1,6 +1,6 @@
 """Decode the parts of replies that the vendors' formats share.
 
-Servers deviate from their formats in the same ways, so they are repaired here once, for every codec:
+Servers of all formats deviate in like ways, so replies are repaired here once, for every codec:
 
 - Fields of another type: `Text`, `Index` and `Count` accept what can be read as one, and `OrNone` drops the rest.
 - Characters that a gateway has cut between two deltas: `StreamedText` joins their halves, and shows whole ones only.

@@ -58,7 +58,7 @@ class SchemaDocument:
         return self._closure([schema], lambda part: [self.target(part.get("$ref")), *_members(part, ("allOf",))])
 
     def applicable(self, schemas: Iterable[JsonValue]) -> list[JsonObject]:
-        """Return all parts of the schemas that may say something about the same value: also of every branch."""
+        """Return all parts of the schemas that may describe one value, with those in every branch."""
         return self._closure(schemas, self._parts)
 
     def _closure(self, schemas: Iterable[JsonValue], parts: _Parts) -> list[JsonObject]:

@@ -47,7 +47,7 @@ class SchemaRules:
     has_references: bool = True  # False: `$ref` is replaced by what it refers to
     needs_properties: bool = False  # objects below the root must have `properties`, too
     needs_items: bool = False  # arrays must have `items`
-    requires_declared: bool = False  # `required` may only name what `properties` of the same schema have
+    requires_declared: bool = False  # `required` may only name properties that the schema declares next to it
     enum_types: tuple[type, ...] | None = None  # types of values in `enum`; None: all
     formats: frozenset[str] | None = None  # values of `format`; None: all
     no_arguments: JsonObject | None = None  # schema of a tool without arguments; None: an object without properties
@@ -82,7 +82,7 @@ OPENAI = SchemaRules(
 
 Source: OpenAI guide, «Function calling»; the API's errors «schema must have type 'object' and not have
 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level», «object schema missing properties» and «array schema missing
-items». Names of arguments are those of the Messages API, to which many compatible servers forward.
+items». Names of arguments follow the Messages API, to which many compatible servers forward.
 """
 
 GENERATE_CONTENT = SchemaRules(
@@ -107,7 +107,7 @@ GENERATE_CONTENT = SchemaRules(
 
 Source: Gemini API reference, `FunctionDeclaration` and `responseJsonSchema` (keywords of JSON Schema); Vertex AI
 reference, `FunctionDeclaration` (names of parameters and functions; without parameters the field is left unset). The
-API has references, but refuses cyclic ones in required properties, and any with other keywords beside them.
+API has references, but refuses cyclic ones in required properties, and any with other keywords next to them.
 """
 
 CONVERSE = SchemaRules(

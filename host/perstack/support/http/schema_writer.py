@@ -1,4 +1,4 @@
-"""Write a subschema anew with what a wire format accepts: its keywords, values, names and what it demands.
+"""Write a subschema in the part of JSON Schema that a wire format accepts.
 
 It copies the keywords that draft 2020-12 knows, if their values fit it, and the description tells what a format lacks.
 Less may be demanded than before, never more. Size and depth are bounded, so any schema ends in a schema.
@@ -35,7 +35,7 @@ _TOLD = frozenset(
         *("enum", "const"),
     )
 )
-"""Keywords that are told in the description where a format does not have them."""
+"""Keywords that are quoted in the description for a format that lacks them."""
 
 MAX_DEPTH = 32  # levels of subschemas that are written; deeper ones are reduced to their type
 MAX_SUBSCHEMAS = 4_000
@@ -47,7 +47,7 @@ class SchemaWriter:
     """Writes subschemas for one format, up to `MAX_SUBSCHEMAS` of them."""
 
     def __init__(self, document: SchemaDocument, names: ArgumentNames, rules: SchemaRules) -> None:
-        """Store what is the same for all subschemas of a tool."""
+        """Write the schema of one tool: `names` are the arguments of `document`, as `rules` demand them."""
         self._document = document
         self._names = names
         self._rules = rules
@@ -65,7 +65,7 @@ class SchemaWriter:
         return {**schema, "$defs": definitions} if definitions else schema
 
     def _schema(self, schema: JsonValue, depth: int) -> JsonObject:
-        """Return a subschema; an empty one, which accepts anything, for one that is not an object."""
+        """Return a subschema; `{}`, which accepts anything, if it is not an object."""
         if not isinstance(schema, dict):
             return {}
         self._left -= 1
@@ -97,9 +97,11 @@ class SchemaWriter:
 
     def _outline(self, schema: JsonObject) -> JsonObject:
         """Return a subschema without those in it: its type and description."""
-        return self._completed({**self._kept(schema, "type"), **self._kept(schema, "description")}, schema, 1)
+        return self._completed(
+            {**self._keyword_of(schema, "type"), **self._keyword_of(schema, "description")}, schema, 1
+        )
 
-    def _kept(self, schema: JsonObject, keyword: str) -> JsonObject:
+    def _keyword_of(self, schema: JsonObject, keyword: str) -> JsonObject:
         written = self._value(keyword, schema.get(keyword), schema, MAX_DEPTH)
         return {} if written is None else {keyword: written[0]}
 
@@ -149,9 +151,9 @@ class SchemaWriter:
             case "type":
                 return _types(value)
             case shape:
-                return (value,) if self._fits(keyword, shape, value) else None
+                return (value,) if self._fits_shape(keyword, shape, value) else None
 
-    def _fits(self, keyword: str, shape: Shape, value: JsonValue) -> bool:
+    def _fits_shape(self, keyword: str, shape: Shape, value: JsonValue) -> bool:
         if shape == "text":
             return isinstance(value, str) and self._fits_text(keyword, value)
         if shape == "flag" or isinstance(value, bool):
@@ -218,7 +220,7 @@ class SchemaWriter:
         return self._names.data_to_wire(value, schema)
 
     def _completed(self, written: JsonObject, schema: JsonObject, depth: int) -> JsonObject:
-        """Return the keywords with those that the format demands beside them."""
+        """Return the keywords with the ones that the format requires next to them."""
         rules, kinds = self._rules, _kinds(written)
         if "patternProperties" in schema and "patternProperties" not in written:
             written.pop("additionalProperties", None)
@@ -245,7 +247,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def as_json(value: JsonValue) -> str:
-    """Return a value as JSON text; a text that is the same for no other value if it is too deep."""
+    """Return a value as JSON text; if it is too deep, a text that no other value has."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     except (ValueError, RecursionError):
@@ -253,7 +255,7 @@ def as_json(value: JsonValue) -> str:
 
 
 def _with_origin(name: str, schema: JsonValue) -> JsonObject:
-    """Return the schema of a renamed argument with its own name, which the texts of its server may use."""
+    """Return the schema of a renamed argument with its original name, which the texts of its server may use."""
     table = schema if isinstance(schema, dict) else {}
     words = table.get("description")
     origin = f"The argument `{shorten(name, 200)}`"

@@ -1,6 +1,6 @@
 """Recognise errors inside replies, which have status 200, and classify them.
 
-A vendor's error has no status of its own inside a stream, but a code or a type, and servers put it in many places:
+Inside a stream an error has no status, but a code or a type, and servers put it in many places:
 `error_in` finds it, `stream_error` maps its code, status or type to an HTTP status by `_RULES`.
 """
 

@@ -1,7 +1,7 @@
 """Turn the schema of a tool's arguments into what a wire format accepts.
 
 Servers send any JSON Schema, in any draft, and endpoints refuse a whole request for one tool that they do not accept.
-So a schema is written anew for the format, in two steps that are the same for every vendor:
+So a schema is rewritten for the format, in two steps that all vendors share:
 
 1. `_flat` joins what a root may not contain on any vendor (`$ref`, `allOf`, `anyOf`, `oneOf`) to one object: the
    properties of all branches, and as text what of them cannot be said by `required`.
@@ -91,7 +91,7 @@ def _may_be_object(schema: JsonObject) -> bool:
 
 
 def _united(parts: Iterable[JsonObject]) -> JsonObject:
-    """Return the properties of all parts. One that they declare differently may be as any of them says."""
+    """Return the properties of all parts; several declarations of one property are alternatives."""
     variants: dict[str, dict[str, JsonValue]] = {}
     for part in parts:
         for name, schema in declared_properties(part).items():

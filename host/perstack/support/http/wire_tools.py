@@ -45,7 +45,7 @@ class WireTools:
     """The tools of a request in one wire format, in their order."""
 
     def __init__(self, specs: Iterable[ToolSpec], rules: SchemaRules, adaptations: Adaptations = ()) -> None:
-        """Adapt the tools. `adaptations` names those that are sent in their plainest form."""
+        """Adapt the tools. `adaptations` names the tools that are sent in their plainest form."""
         plain = names_in(adaptations, "tool", "plain")
         self._rule = rules.tool_names
         self._by_name: dict[str, WireTool] = {}
@@ -66,7 +66,7 @@ class WireTools:
         """Everything that the encoding of calls depends on; empty if the format takes all names as they are."""
 
     def name(self, tool_name: str) -> str:
-        """Return the name under which calls and results of a tool are sent, also of one that is not offered."""
+        """Return the name under which calls and results of a tool are sent, also if the tool is not offered."""
         tool = self._by_name.get(tool_name)
         if tool is not None:
             return tool.name

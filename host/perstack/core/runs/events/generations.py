@@ -127,7 +127,7 @@ class FinishGeneration(LaterEvent):
     unreported: bool = Field(default=False, exclude_if=falsy)  # True: the whole reservation is charged
     over_reserved: Charge | None = None  # amount by which `usage` exceeds the reservation; only with a budget
     problem: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # why it is no answer, though the model ended it
-    # query that asks the model to continue this reply, which was cut at its limit; empty if it does not go on
+    # query that asks the model to continue this reply, which was cut at its limit; empty if it is not continued
     continuation: Text = Field(default="", exclude_if=falsy)
 
     @property
