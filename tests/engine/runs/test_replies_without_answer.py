@@ -12,7 +12,7 @@ from perstack.testing.scripted import ScriptedProvider, Turn, TurnLike, text, to
 USAGE = (5, 2)
 EMPTY: dict[str, Turn] = {  # what came, and the reply
     "nothing": turn(usage=USAGE),
-    "blanks": turn(text=" \n\t ", usage=USAGE),
+    "blanks": turn(text=" \n\t\u200b ", usage=USAGE),
     "4 characters of thinking": turn(thinking="Hmm.", usage=USAGE),
     "4 characters of thinking and blanks": turn(thinking="Hmm.", text="\n", usage=USAGE),
 }
@@ -50,6 +50,26 @@ def test_without_an_answer_at_any_try_the_run_fails_and_can_be_resumed(bench: Be
     assert wait_for(host.audit.replay(job.id)).findings == ()
     again = wait_for(bench.host(lambda request: text("done"), expert("a")).resume(job.id))
     assert (again.status, again.text) == ("completed", "done")
+
+
+def test_a_text_before_a_call_that_was_lost_is_no_answer(bench: Bench) -> None:
+    seen, lost = Seen(), turn(text="I call the tool now.", finish_reason="toolCalls", usage=USAGE)
+    host = bench.host(_first(lost), expert("a"))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert (job.status, job.text, job.usage.total_tokens) == ("completed", "done", 14)
+    assert "ends for a tool call" in seen.of("retry")[0].error.message
+    assert wait_for(host.audit.replay(job.id)).findings == ()
+    failed = wait_for(bench.host(lambda request: lost, expert("a", max_retries=0)).run("a", "q"))
+    assert (failed.status, failed.text) == ("stoppedByError", None)
+
+
+def test_a_reply_that_pauses_before_it_begins_is_tried_again(bench: Bench) -> None:
+    seen = Seen()
+    job = wait_for(
+        bench.host(_first(turn(finish_reason="paused", usage=USAGE)), expert("a")).run("a", "q", on_event=seen)
+    )
+    assert (job.status, job.text) == ("completed", "done")
+    assert seen.of("retry")[0].error.name == "EmptyReply"
 
 
 def test_a_text_is_needed_once_the_model_has_said_that_it_is_done(bench: Bench) -> None:

@@ -209,13 +209,22 @@ def may_continue(run: Run, reply: ExpertMessage, reason: FinishReason) -> bool:
     return is_cut and bool(reply.text.strip()) and not run.unfinished
 
 
+_NO_CALL = "the reply ends for a tool call (finish reason `toolCalls`), but there is none in it, only a text"
+
+
 def empty_reply(reply: ExpertMessage, reason: FinishReason, *, final: bool) -> ErrorInfo | None:
     """Return the error of a reply with neither text nor call, such as thinking alone; None for other replies.
 
-    A `final` reply needs a text. Replies that were cut, paused or refused are not judged here.
+    A reply that ends for its calls needs one, since a text before a lost call is no answer; a `final` reply needs a
+    text. Replies that were cut, refused, or paused after they had begun, are not judged here.
     """
-    if reason in ("length", "paused", "refusal") or reply.text.strip() or (reply.tool_calls and not final):
+    if reason in ("length", "refusal") or (reason == "paused" and reply.contents) or (reply.tool_calls and not final):
         return None
+    has_text = any(character.isprintable() and not character.isspace() for character in reply.text)
+    if has_text and (final or reason != "toolCalls" or reply.provider_tools):
+        return None
+    if has_text:
+        return ErrorInfo(name="EmptyReply", message=_NO_CALL, is_retryable=True)
     thinking = sum(len(part.thinking) for part in reply.contents if isinstance(part, ThinkingPart))
     kinds = (
         (f"{thinking:,} characters of thinking", thinking),
