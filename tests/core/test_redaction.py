@@ -87,8 +87,10 @@ IDENTIFIERS = {
         "base",
         "blob",
         "blobs",
+        "sha256",
+        "thoughts",
     ),
-    *("readable", "writable", "env", "runtime", "network", "expert", "source", "remains"),
+    *("part", "form", "mime_type", "readable", "writable", "env", "runtime", "network", "expert", "source", "remains"),
     *(
         "settled",
         "overrides",

@@ -222,12 +222,12 @@ def test_a_message_of_any_bytes_is_taken_or_passed_over_in_both_directions() -> 
         greeted = greet(data)
         if greeted is not None:
             assert json.loads(greeted.line)["id"] == greeted.request_id
-        taken = [client_side._parse(data)]
+        taken = [*client_side._messages_in(data)[0]]
         with suppress(ValueError):  # which whoever reads the lines passes over
-            taken += server_side._parsed(data)
-        for message in filter(None, taken):
+            taken += [message.message for message in server_side._parsed(data)]
+        for message in taken:
             # what was taken can be sent on
-            line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")
+            line = message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace")
             jsonrpc_message_adapter.validate_json(line)
 
     fuzz(CORPUS / "message", MESSAGES, take, 4)

@@ -166,7 +166,7 @@ def test_bytes_are_kept_as_blobs_of_the_job_alone_or_among_text(bench: Bench) ->
     @kit.tool()
     async def draw() -> list[str | Blob]:
         """Draw."""
-        return ["a dot", Blob(b"\x89PNG", "image/png", "dot.png")]
+        return ["a dot", Blob(b"....", "application/x-dots", "dot")]
 
     @kit.tool()
     async def raw() -> bytes:
@@ -175,7 +175,7 @@ def test_bytes_are_kept_as_blobs_of_the_job_alone_or_among_text(bench: Bench) ->
 
     seen, _ = call(bench, kit, tool("draw"), tool("raw"))
     by_name = {event.tool_name: event.contents for event in seen.of("finishToolCall")}
-    assert text_of(by_name["draw"]) == "a dot[image/png, 4 bytes]"
+    assert text_of(by_name["draw"]) == "a dot[application/x-dots, 4 bytes]"
     (blob,) = by_name["raw"]
     assert isinstance(blob, BlobPart)
     assert blob.mime_type == "application/octet-stream"

@@ -84,7 +84,8 @@ def test_an_expert_works_on_the_editors_model_with_tools(terminal: Terminal) -> 
 
 
 def test_an_image_that_a_tool_reads_is_shown_to_the_editors_model_and_a_pdf_is_told_of(terminal: Terminal) -> None:
-    (terminal.workspace / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
+    dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    (terminal.workspace / "a.png").write_bytes(b64decode(dot))
     (terminal.workspace / "a.pdf").write_bytes(b"%PDF-1.7\n" + bytes(64))
     seen: list[CreateMessageRequestParams] = []
     script = [_uses("readImageFile", path="a.png"), _uses("readPdfFile", path="a.pdf"), _says("Seen.")]

@@ -248,7 +248,7 @@ def test_a_blob_that_another_event_is_made_of_stays_and_goes_with_that(bench: Be
     @kit.tool(effect="readOnly")
     async def picture() -> Blob:
         """A picture."""
-        return Blob(SECRET.encode(), "image/png")
+        return Blob(SECRET.encode(), "application/octet-stream")
 
     script = [tool("picture", {}), tool("picture", {}), text("seen")]
 

@@ -266,7 +266,7 @@ def stable_prefix(wire: Wire) -> str:
 @capability("A reply at its limit")
 def length(wire: Wire) -> str:
     assert generate(wire, wire.reply(Said("Half a", stop="length")))[0].finish_reason == "length"
-    return error_of_run(wire, *[wire.reply(Said("Half a", stop="length"))] * 2)
+    return error_of_run(wire, *[wire.reply(Said("Half a", stop="length"))] * 2, maxTokens=60)
 
 
 @capability("A reply at its limit is continued once")

@@ -226,9 +226,9 @@ def run_under_rule(
     return asyncio.run(scenario())
 
 
-def error_of_run(wire: Wire, *replies: PreparedReply) -> str:
+def error_of_run(wire: Wire, *replies: PreparedReply, **setting: Any) -> str:
     """Return the name of the error that ends a Run."""
-    job, seen, endpoint = run(wire, *replies)
+    job, seen, endpoint = run(wire, *replies, **setting)
     assert (job.status, len(endpoint.asked)) == ("stoppedByError", len(replies))
     error = seen.of("errorRun")[0].error
     assert KEY not in error.message

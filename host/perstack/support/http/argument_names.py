@@ -143,7 +143,7 @@ def _swapped(value: JsonObject, new_name: Callable[[str], str | None]) -> Mappin
     """
     new_names = {key: renamed for key in value if (renamed := new_name(key)) is not None}
     freed = {renamed: key for key, renamed in new_names.items()}
-    return {key: new_names.get(key) or freed.get(key, key) for key in value}
+    return {key: new_names[key] if key in new_names else freed.get(key, key) for key in value}
 
 
 def _substitutes(document: SchemaDocument, rule: NameRule) -> dict[str, str]:

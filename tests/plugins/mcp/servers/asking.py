@@ -6,7 +6,6 @@ that was answered so far as the request's state.
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Generator
@@ -82,7 +81,7 @@ def run(name: str, args: dict) -> Tool:
             answer = yield {"method": "elicitation/create", "params": params}
             return text(f"{answer['action']} {'content' in answer}")
         case "sum" | "nest":
-            data = base64.b64encode(b"a picture").decode()
+            data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
             block = {"type": "audio", "data": data, "mimeType": "audio/wav"} if name == "nest" else None
             messages = [
                 {"role": "user", "content": {"type": "text", "text": "2 + 2?"}},
