@@ -96,7 +96,7 @@ def test_a_conversation_of_one_vendor_continues_with_another_and_back(tmp_path: 
             body = json.loads(asked.body)
             if wire.title in FORMS:
                 for message in body.get("messages", []):
-                    message.pop("reasoning_content", None)  # what a compatible server gets back, and no part of the form
+                    message.pop("reasoning_content", None)  # of compatible servers, no part of the form
                 assert plain(TypeAdapter(FORMS[wire.title]).validate_python(body)) == body
     last = one.asked[-1].body.decode()
     assert last.count("found in a") == 3
