@@ -76,7 +76,8 @@ def endpoint_of(settings: AnthropicSettings, env: Mapping[str, str]) -> Endpoint
     headers = {"anthropic-version": API_VERSION, **_credentials(env), **custom}
     if not {"x-api-key", "authorization"} & {name.lower() for name in headers} and not is_loopback(base_url):
         raise missing_key("anthropic", "ANTHROPIC_API_KEY")
-    return Endpoint(base_url, headers, *settings.silences())
+    # a model that thinks without showing it sends only pings, often for minutes
+    return Endpoint(base_url, headers, *settings.silences(thinks_silently=True))
 
 
 def _credentials(env: Mapping[str, str]) -> dict[str, str]:
