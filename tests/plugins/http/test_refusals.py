@@ -183,6 +183,15 @@ def test_a_part_is_found_in_fields_of_the_answer() -> None:
     assert _found_in(CHAT, json.dumps({"detail": detail}).encode()) == ["tool plain fetch_part"]
 
 
+@pytest.mark.parametrize("order", [("type", "loc", "msg", "input"), ("input", "type", "loc", "msg")])
+def test_a_request_that_the_answer_echoes_names_nothing(order: tuple[str, ...]) -> None:
+    said = "the tool 'read' is unknown, maximum context length is 4096 tokens, `top_p` is unsupported " * 300
+    sent = {**CHAT, "messages": [{"role": "user", "content": said}]}
+    parts = {"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs", "input": sent}
+    answer = json.dumps({"detail": [{name: parts[name] for name in order}]}).encode()
+    assert _found_in(sent, answer) == ["field omitted stream_options"]
+
+
 @pytest.mark.parametrize(
     "message",
     [

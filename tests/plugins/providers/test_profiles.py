@@ -163,7 +163,9 @@ def test_whatever_is_refused_besides_is_left_out_at_the_second_try(profile: Prof
         body = json.loads(request.body)
         names.append(refusing in body)
         if refusing in body:
-            words = {"detail": [{"type": "extra_forbidden", "loc": ["body", refusing], "input": body[refusing]}]}
+            # the whole request is echoed, as some servers do, in more than any usual error
+            echo = {**body, "messages": [*body["messages"], {"role": "user", "content": "tools.0 " * 20_000}]}
+            words = {"detail": [{"input": echo, "type": "extra_forbidden", "loc": ["body", refusing]}]}
             return PreparedReply((json.dumps(words).encode(),), status=422)
         return Server(profile, bodies=[None, None]).answer(request)
 

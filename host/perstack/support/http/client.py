@@ -22,7 +22,7 @@ _CONNECT_TIMEOUT_S = 15.0
 _DRAIN_TIMEOUT_S = 1.0
 _END_GRACE_S = 2.0  # for token counts and an end mark after the end of a reply
 _KEEP_ALIVE_S = 60.0  # of an idle connection: tools often take longer than httpx's default of 5 s
-_MAX_ERROR_BYTES = 65_536
+_MAX_ERROR_BYTES = 1 << 20  # some servers echo the request in an error
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 
 ReadEvents = Callable[[AsyncIterable[bytes]], AsyncGenerator[str]]

@@ -72,7 +72,7 @@ def status_error(status: int, headers: Mapping[str, str], body: bytes, url: str)
         status,
         retryable=_read_should_retry(headers),
         retry_after=_first_known(retry_after(headers, datetime.now(UTC)), delay_in(text)),
-        body=text,
+        body=_without_echoed_input(text),
     )
     if status >= 500 and explanation and error.name != "ContextOverflow":  # the words may be from a proxy
         return with_message(error, f"{error.message} (HTTP {status} from {urlsplit(url).netloc or url})")
@@ -206,8 +206,29 @@ def error_message_in(body: bytes) -> str:
     try:
         document: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
-        return _shorten(text)
-    return _shorten(_words_in(document) or text)
+        is_cut_document = text.startswith(("{", "["))  # too long to be read whole, so most of it echoes the request
+        return _shorten(text, _MAX_PAGE_CHARS if is_cut_document else _MAX_MESSAGE_CHARS)
+    return _shorten(_words_in(document) or _without_echoed_input(text))
+
+
+def _without_echoed_input(text: str) -> str:
+    """Return an answer without the `input` beside each `loc`, in which pydantic's servers echo parts of the request."""
+    if '"loc"' not in text:
+        return text
+    try:
+        document: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    pending = [document]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            if "loc" in value:
+                value.pop("input", None)
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+    return json.dumps(document)
 
 
 _MESSAGE_KEYS = ("error", "message", "Message", "msg", "detail", "errors", "error_msg", "base_resp", "status_msg")
@@ -237,5 +258,5 @@ def _words_in(document: JsonValue) -> str:
     return ""
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}…"
+def _shorten(text: str, max_chars: int = _MAX_MESSAGE_CHARS) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"

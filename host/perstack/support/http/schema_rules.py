@@ -1,4 +1,4 @@
-"""What each wire format accepts of a tool, beyond valid JSON Schema of draft 2020-12: tables with their sources."""
+"""Rules of the wire formats for tools, beyond valid JSON Schema of draft 2020-12: tables with their sources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL_KEYWORDS = frozenset(SHAPES)
 
 @dataclass(frozen=True, slots=True)
 class SchemaRules:
-    """What of a tool one wire format accepts, beyond valid draft 2020-12 with an object at the root."""
+    """Rules of one wire format for tools, beyond valid draft 2020-12 with an object at the root."""
 
     name: str
     argument_names: NameRule | None  # None: any names

@@ -171,7 +171,7 @@ class FinishGeneration(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         if self.continuation and not may_continue(run, self.message, self.finish_reason):
-            return "finishGeneration with a continuation, where the reply is not one that may be continued"
+            return "finishGeneration with a continuation of a reply that may not be continued"
         return _generation_difference(self, run, command)
 
     def describe(self, context: EventContext) -> list[LogRow]:
