@@ -65,12 +65,16 @@ def window_of(run: Run) -> int | None:
     return learned if declared is None else declared if learned is None else min(declared, learned)
 
 
-def load(run: Run) -> int:
-    """Return the estimated tokens of the next generation's request."""
+def load(run: Run, tools_bytes: int = 0) -> int:
+    """Return the estimated tokens of the next generation's request.
+
+    `tools_bytes` is the size of its tools, which counts until an endpoint has counted them.
+    """
     messages, counted = run.messages, run.context.counted
     total = messages.tokens(len(messages))
     if counted is None or counted.messages > len(messages):
-        return _overhead(run) + total
+        tools = 0 if run.context.overhead else estimated_tokens(tools_bytes)
+        return _overhead(run) + tools + total
     return max(0, counted.tokens - run.context.freed) + total - messages.tokens(counted.messages)
 
 

@@ -281,7 +281,9 @@ async def generate(context: RunContext, command: Generate) -> None:
     attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
     with attempts.ticket:
         is_reserved = context.budget is not None
-        reply = await _reply(session, request, show, attempts, job.prices, begin, is_reserved=is_reserved)
+        reply = await _reply(
+            session, request, show, attempts, job.prices, begin, is_reserved=is_reserved, tools_bytes=len(tools.blob)
+        )
     if reply is None:
         return
     generation, problem = reply
@@ -322,6 +324,7 @@ async def _reply(
     begin: Callable[[], Awaitable[bool]],
     *,
     is_reserved: bool,
+    tools_bytes: int,
 ) -> tuple[Generation, ErrorInfo | None] | None:
     """Return the model's reply after as many tries as needed, with its problem if it is no answer.
 
@@ -333,7 +336,7 @@ async def _reply(
     while True:
         adapted: GenerationRequest | None = None
         try:
-            generation = await attempts.once(request, show, load(session.run))
+            generation = await attempts.once(request, show, load(session.run, tools_bytes))
         except ProviderError as error:
             adapted = await ladder.climb(request, error)
             if adapted is not None:
