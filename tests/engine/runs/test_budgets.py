@@ -10,6 +10,7 @@ import pytest
 from hosts import Bench, Seen, crashing, expert, results, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling_skill import Summing
 
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.models import Price
@@ -441,19 +442,8 @@ class Showing(SkillFactory, SkillSession):
 # --- generations that a tool asks for -----------------------------------------------------------------------------
 
 
-class Summing(SkillFactory, SkillSession):
+class SummingAtOnce(Summing):
     """A skill whose tool `sum` asks the model four times concurrently."""
-
-    name = "summing"
-
-    def handles(self, definition) -> bool:
-        return isinstance(definition, McpStdioSkill) and definition.name == "summing"
-
-    async def open(self, definition, context):
-        return self
-
-    async def tools(self) -> Toolset:
-        return Toolset((ToolSpec(name="sum"),))
 
     async def call(self, call: ToolCall) -> ToolResult:
         assert call.sample is not None
@@ -461,13 +451,6 @@ class Summing(SkillFactory, SkillSession):
         asked = (call.sample(SampleRequest((query,), "[[calculator]]", max_tokens=500)) for _ in range(4))
         found = await asyncio.gather(*asked, return_exceptions=True)
         return ToolResult.text(" ".join(getattr(one, "name", "4") for one in found))
-
-    async def close(self) -> None:
-        pass
-
-    @hookimpl
-    def perstack_skills(self):
-        return [self]
 
 
 @pytest.mark.parametrize(
@@ -479,7 +462,7 @@ def test_generations_that_a_tool_asks_for_are_reserved_and_counted(bench: Bench,
     turns = [turn(tool("sum"), usage=(9, 1)), text("done", usage=(9, 1))]
     script, seen = {"[[calculator]]": [answer], "[[a]]": turns}, Seen()
     one = expert("a").model_copy(update={"skills": (McpStdioSkill(name="summing", command="x", sampling=True),)})
-    host = bench.host(script, one, plugins=(Summing(),), max_tokens=20_000)
+    host = bench.host(script, one, plugins=(SummingAtOnce(),), max_tokens=20_000)
     job = wait_for(host.run("a", "q", on_event=seen))
     (finished,) = seen.of("finishToolCall")
     assert results(seen) == [" ".join([said] * 4)]
@@ -498,7 +481,7 @@ def test_a_generation_that_a_tool_asks_for_and_that_does_not_fit_is_an_error_for
     seen = Seen()
     one = expert("a").model_copy(update={"skills": (McpStdioSkill(name="summing", command="x", sampling=True),)})
     script = {"[[calculator]]": [text("4", usage=(9, 1))], "[[a]]": [turn(tool("sum"), usage=(8_000, 500))]}
-    host = bench.host(script, one, plugins=(Summing(),), max_tokens=9_500)
+    host = bench.host(script, one, plugins=(SummingAtOnce(),), max_tokens=9_500)
     job = wait_for(host.run("a", "q", on_event=seen))
     assert job.status == "stoppedByBudget"
     assert results(seen) == ["ExceededBudget ExceededBudget ExceededBudget ExceededBudget"]
