@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from simulation import SCRIPTS, Simulation
+from simulation import SCRIPTS, Simulation, choices
 
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.usage import NO_USAGE
@@ -102,6 +102,7 @@ def test_replay_finds_a_result_that_the_loop_would_not_have_written(choose) -> N
 
 @settings(deadline=None)
 @given(SCRIPTS)
+@example(choices([1, 0, 1, 0, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0]))  # asked again, with no rule on offer
 def test_a_run_is_never_at_a_loss_unless_it_has_stopped(choose) -> None:
     simulation = Simulation(choose)
     simulation.drive()

@@ -130,7 +130,8 @@ class Simulation:
             call = self.run.calls[self.run.asked]
             if call.waits_for_approval:
                 decision = ("once", "job", "no")[self.choose(3)]
-                rule = "tool(*)" if decision == "job" and self.choose(2) else ""
+                wants_rule = decision == "job" and self.choose(2) == 1
+                rule = "tool(*)" if wants_rule and "tool(*)" in call.offers else ""
                 self.note(answer_event(self.run, Approval(decision=decision, rule=rule), self.stamps, None))
                 return
             if call.question is None:
