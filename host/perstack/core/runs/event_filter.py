@@ -22,6 +22,7 @@ from typing import Literal, assert_never, cast, get_args
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import nearest
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 
@@ -32,6 +33,18 @@ MAX_DEPTH = 50  # maximum parentheses and negations around a comparison
 ORIGINAL_TYPES: Mapping[str, tuple[str, ...]] = {
     kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent)
 }
+
+_ORIGINAL_FIELDS = ("toolCalls", "toolCall", "toolResult", "toolResults", "checkpoint", "reason")
+"""Fields of the original's events that `_original_field` answers for."""
+
+FIELDS = frozenset(
+    name
+    for kind in get_args(StoredEvent)
+    for key, field in kind.model_fields.items()
+    for name in (key, field.alias, field.serialization_alias)
+    if name is not None
+) | frozenset(_ORIGINAL_FIELDS)
+"""Fields that an expression may begin with."""
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 Value = str | int | float | bool
@@ -156,8 +169,12 @@ class _Parser:
             return condition
         path = self.expect("path", "a field such as .type")
         operator = cast("Operator", self.expect("compare", f"one of {' '.join(get_args(Operator))} after {path}"))
-        names = path.replace("[]", ".[]").strip(".").split(".")
-        return Comparison(tuple(name for name in names if name), operator, self._value(operator))
+        names = tuple(name for name in path.replace("[]", ".[]").strip(".").split(".") if name)
+        if names[0] not in FIELDS:
+            similar = nearest(names[0], FIELDS)
+            hint = "" if similar is None else f"; did you mean .{similar}?"
+            raise ValueError(f"no event has a field .{names[0]}{hint}")
+        return Comparison(names, operator, self._value(operator))
 
     def _value(self, operator: str) -> Value:
         if self._tokens[self._position].kind not in ("text", "number", "word"):
