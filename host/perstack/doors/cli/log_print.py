@@ -65,7 +65,7 @@ def _legend(marks: Marks) -> Iterator[str]:
 _T = TypeVar("_T")
 
 _TOOL_CALL_ID = re.compile(rb'"toolCallId":"([^"\\]*)"')
-_STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>\d+)(?:-(?P<last>\d+))?")
+_STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
 
 TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(StoredEvent))
 
