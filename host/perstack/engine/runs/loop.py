@@ -61,7 +61,7 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.pending import begins_step, pending
+from perstack.core.runs.pending import INTERRUPTED, begins_step, pending
 from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
@@ -162,7 +162,8 @@ class RunLoop:
                 if await self._delegates.await_all(session, command.delegations):
                     self._record_interrupt(session)
             case Ask() if job.host.overrides.unattended and not run.plays_recording:
-                refuse_calls(session, ((command.call, NOBODY_ANSWERS),))
+                text = INTERRUPTED if command.call.settlement == "ask" else NOBODY_ANSWERS
+                refuse_calls(session, ((command.call, text),))
             case Ask():
                 tool = run.catalogue.find(command.call.decided)
                 approval = tool is not None and tool.spec.approval
