@@ -153,4 +153,4 @@ def test_a_filter_names_fields_that_events_have(terminal: Terminal) -> None:
     terminal.project(SOLO, solo=[reply("ok")])
     terminal.call("run", "solo", "q", *SCRIPTED)
     refused = terminal.call("log", "--filter", ".stepNumbr > 1")
-    assert (refused.code, "no event has a field .stepNumbr; did you mean .stepNumber?" in refused.err) == (2, True)
+    assert (refused.code, "no event has a field .stepNumbr; did you mean `.stepNumber`?" in refused.err) == (2, True)

@@ -287,7 +287,7 @@ class Overrides(metaclass=StrictCalls):
         bool,
         Field(exclude=True),
         Option(
-            "No person answers: decline every question, and deny calls that need approval; the model is told.",
+            "No person answers: decline every question, and deny calls that need approval; the model sees that.",
             is_repeated=False,
         ),
     ] = False

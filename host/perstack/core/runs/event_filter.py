@@ -22,7 +22,6 @@ from typing import Literal, assert_never, cast, get_args
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import nearest
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 
@@ -170,10 +169,6 @@ class _Parser:
         path = self.expect("path", "a field such as .type")
         operator = cast("Operator", self.expect("compare", f"one of {' '.join(get_args(Operator))} after {path}"))
         names = tuple(name for name in path.replace("[]", ".[]").strip(".").split(".") if name)
-        if names[0] not in FIELDS:
-            similar = nearest(names[0], FIELDS)
-            hint = "" if similar is None else f"; did you mean .{similar}?"
-            raise ValueError(f"no event has a field .{names[0]}{hint}")
         return Comparison(names, operator, self._value(operator))
 
     def _value(self, operator: str) -> Value:
@@ -185,6 +180,21 @@ class _Parser:
             return float(token.text) if set(token.text) & set(".eE") else int(token.text)
         constants: dict[str, Value] = {"true": True, "false": False}
         return token.text[1:-1] if token.kind == "text" else constants.get(token.text, token.text)
+
+
+def unknown_fields(condition: Condition) -> Iterator[str]:
+    """Yield the names that a condition begins with and no event has."""
+    match condition:
+        case Comparison():
+            if condition.path[0] not in FIELDS:
+                yield condition.path[0]
+        case Negation():
+            yield from unknown_fields(condition.of)
+        case Combination():
+            for part in condition.parts:
+                yield from unknown_fields(part)
+        case _:
+            assert_never(condition)
 
 
 def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:

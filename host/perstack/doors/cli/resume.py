@@ -74,7 +74,7 @@ _SETTLEMENTS: dict[str, Settlement] = {how: how for how in get_args(Settlement)}
     "--settle",
     multiple=True,
     metavar="CALL=done|retry|ask|tell",
-    help="How an interrupted call without result ended, or ask me; by default the model is told of it.",
+    help="How an interrupted call without result ended, or ask me; by default the model sees that it was interrupted.",
 )
 @click.option(
     "--max-iterations", type=click.IntRange(min=1), metavar="N", help=("For iterations: maximum further iterations.")

@@ -245,7 +245,7 @@ class ProviderPool:
         if settings.unnamed and name not in self._reported_names:
             self._reported_names.add(name)
             kinds = " or ".join(settings.unnamed)
-            notice(f"no {kinds} is named: uses {name}; to choose, name one in perstack.toml or by `--model`")
+            notice(f"no {kinds} is named: uses {name}; to choose, name one in perstack.toml or for this run")
         if endpoint.player is None:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:

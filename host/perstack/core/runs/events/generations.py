@@ -312,7 +312,7 @@ class Retry(LaterEvent):
         total = "" if self.most_tries is None else f" of {self.most_tries}"
         limit = "" if self.most_ms is None else f", all within {duration(self.most_ms)}"
         again = f"try {self.attempt + 1}{total} after {duration(self.delay_ms)}{limit}"
-        return [LogRow("retries", again, "yellow"), LogRow("", self.error.words, "yellow")]
+        return [LogRow("retries", again, "yellow"), LogRow("because", self.error.words, "yellow")]
 
 
 class AdaptRequest(LaterEvent):
