@@ -143,6 +143,13 @@ class Repeats:
 
     calls: tuple[SameCall, ...] = ()
     times: int = 0
+    before: tuple[SameCall, ...] = ()  # the calls of the step before
+    alternating: int = 0  # steps in a row, of which each had just the calls of the one before the last
+
+    @property
+    def rounds(self) -> int:
+        """How often the Run did the same in a row: one step, or two that alternate."""
+        return max(self.times, self.alternating // 2)
 
 
 NO_REPEATS = Repeats()
