@@ -35,7 +35,7 @@ and imported on first use. Times are milliseconds. This page is made of the docs
 | `await agent.run("…")`, `await Runner.run(agent, "…")`, `await graph.ainvoke(…)` | `await host.run("writer", "…")` |
 | `agent.iter(…)`, `result.stream_events()`, `graph.astream(…)` | `async for event in host.stream("writer", "…")` |
 | `Agent(output_type=City)`, `with_structured_output(City)` | `run(…, output=City)`, `job.output` |
-| `@agent.tool_plain`, `@function_tool`, `@tool` | `@kit.tool()` of a `Toolkit` |
+| `@agent.tool_plain`, `@function_tool`, `@tool` | `Expert(…, tools=[find_order])`, `file = "orders.py"` |
 | `Agent("model", instructions="…")`, `create_react_agent(…)` | `Expert(name="…", instruction="…")`, `Host.of(experts=[…])` |
 | `handoffs=[…]`, an agent as a tool, a subgraph | `delegates = ["helper"]` |
 | `requires_approval=True`, `interrupt(…)` and `Command(resume=…)` | `[permissions] ask = […]`, `ask = true`; `host.answer("yes", question=…)` |
@@ -65,9 +65,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "Results as objects": ("See [results](results.md#objects-in-python).", ("ParsedJob",), ("result.py",)),
     "Experts without a file": (
-        "Keys are those of [perstack.toml](perstack-toml.md), in snake_case. Tools are plain or async functions, see"
-        " [plugins](plugins.md#tools-from-functions).",
-        ("Expert", "Project"),
+        "Keys are those of [perstack.toml](perstack-toml.md), in snake_case. Tools are plain or async functions: the schema"
+        " comes from the type hints, the description from the docstring. A log has the names of the functions, so a Job is"
+        " resumed by a program that gives them again. More in [plugins](plugins.md#tools-from-functions).",
+        ("Expert", "Project", "tool", "ToolContext"),
         ("no_file.py",),
     ),
     "Errors": (
