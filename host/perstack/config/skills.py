@@ -26,6 +26,7 @@ from perstack.core.definitions.skills import (
     OAuth,
     PluginSkill,
     is_base_skill,
+    without_groups,
 )
 
 # Agent Skills: declared one by one, or by patterns of folders, relative to the file that declares them.
@@ -146,6 +147,17 @@ def _check_command(skill: McpStdioSkill, at: KeyPath, report: Reporter) -> None:
     command = skill.command if "command" in skill.model_fields_set else ""
     if skill.name != BASE_SKILL and not (command or skill.package_name):
         report.error((*at, "command"), "is missing: say which command, or which `packageName`, starts the server")
+
+
+def with_named_tools(expert: Expert) -> Expert:
+    """Return the Expert with the names of tools in place of groups, in `pick` and `omit` of its base skill."""
+    skills = tuple(
+        skill.model_copy(update={"pick": without_groups(skill.pick), "omit": without_groups(skill.omit)})
+        if not isinstance(skill, AgentSkill) and is_base_skill(skill)
+        else skill
+        for skill in expert.skills
+    )
+    return expert.model_copy(update={"skills": skills})
 
 
 def _check_source(skill: PluginSkill, at: KeyPath, report: Reporter) -> None:

@@ -1,7 +1,7 @@
 """Skills of an Expert: the sources of its tools, and folders of knowledge that it reads when needed."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -131,6 +131,21 @@ def legal_tool_name(name: str) -> str:
 
 
 BASE_SKILL = "@perstack/base"
+
+BASE_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "files": (
+        *("readTextFile", "readImageFile", "readPdfFile", "getFileInfo", "listDirectory"),
+        *("writeTextFile", "appendTextFile", "editTextFile", "moveFile", "deleteFile"),
+        *("createDirectory", "deleteDirectory"),
+    ),
+    "programs": ("exec",),
+    "todo": ("todo", "clearTodo"),
+}
+"""Tools of the base skill by the name of their group, for `pick` and `omit` of a definition file.
+
+A file's groups are read as the names of their tools, so that records, rules and agreements have these. A test compares
+the groups with the tools that the skill declares.
+"""
 
 _Filled = Annotated[str, NOT_EMPTY]
 
@@ -446,6 +461,12 @@ def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
         for name in tool.names if arguments else ():
             if name not in arguments:
                 yield f"tool {tool.name} has no argument {name}, which perstack.toml describes"
+
+
+def without_groups(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the patterns of a base skill's `pick` or `omit` with the names of tools in place of groups."""
+    names = (name for pattern in patterns for name in BASE_GROUPS.get(pattern, (pattern,)))
+    return tuple(dict.fromkeys(names))
 
 
 def is_picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:

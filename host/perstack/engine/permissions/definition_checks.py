@@ -22,6 +22,7 @@ from perstack.core.definitions.sandbox import runtime_of
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
     ASK_USER,
+    BASE_GROUPS,
     OWN_FUNCTIONS,
     AgentSkill,
     AnySkill,
@@ -298,5 +299,5 @@ def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[s
         for index, pattern in enumerate(patterns):
             is_question = pattern == ASK_USER and is_base_skill(skill)
             if not is_question and not any(is_picked(name, [pattern], ()) for name in names):
-                hint = suggestion(pattern, names)
+                hint = suggestion(pattern, [*names, *(BASE_GROUPS if is_base_skill(skill) else ())])
                 report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{hint}")
