@@ -91,7 +91,7 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": (
-        "perstack record haiku --to tests/haiku.json",
+        "perstack record haiku --to tests/haiku.json --test",
         'perstack run writer "A haiku about logs" --recording tests/haiku.json',
         "perstack record @last --to - | jq '.runs[].replies[].reply'",
     ),
