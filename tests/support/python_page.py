@@ -11,10 +11,10 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
+from field_tables import table_of
 from pydantic import BaseModel
 
 import perstack
@@ -90,7 +90,12 @@ PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("mistakes.py",),
     ),
-    "In FastAPI": ("A person answers over HTTP what a Job asks.", (), ("web_fastapi.py",)),
+    "In FastAPI": (
+        "A browser reads a Job as it is driven, as server-sent events, until it ends or asks; a person answers over HTTP."
+        " A reader that leaves interrupts the Job.",
+        (),
+        ("web_fastapi.py",),
+    ),
     "In Django": (
         "The same, in async views. Each request opens a Host, so any server and its event loops will do.",
         (),
@@ -130,13 +135,12 @@ def _describe(name: str, found: object) -> tuple[str, str]:
         return _signature(name, found), _prose(found)
     if isinstance(found, type) and issubclass(found, BaseModel):
         others = {field: other for other, field in getattr(found, "argument_names", {}).items()}
-        names = [others.get(field, field) for field in found.model_fields]
         required = [others.get(field, field) for field, about in found.model_fields.items() if about.is_required()]
-        optional = ", ".join(f"`{one}`" for one in names if one not in required)
-        more = f"\n\nOptional: {optional}." if optional else ""
-        return f"{name}({', '.join([*required, *(['…'] if optional else [])])})", _prose(found) + more
+        more = ["…"] if len(required) < len(found.model_fields) else []
+        rows = "Its fields are those of `JobSummary`." if found is perstack.ParsedJob else table_of(found)
+        return f"{name}({', '.join([*required, *more])})", f"{_prose(found)}\n\n{rows}"
     if found is perstack.Overrides:
-        return "Overrides(…)", f"{_prose(found)}\n\nOptional: {', '.join(f'`{one.name}`' for one in fields(found))}."
+        return "Overrides(…)", f"{_prose(found)}\n\n{table_of(found)}"
     if found is perstack.JobStream:
         return "class JobStream", _prose(found)
     if isinstance(found, type) and not issubclass(found, BaseException):

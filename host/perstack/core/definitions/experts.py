@@ -228,6 +228,7 @@ class Expert(SharedKeys):
         key: Annotated[str, Rule(wrong_expert_key)] = ""
         name: str = ""
     else:
+        # the Expert's name in `[experts.NAME]`, and for Experts that delegate to it
         key: Annotated[str, Rule(wrong_expert_key)]
 
         @property
