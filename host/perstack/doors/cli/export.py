@@ -119,6 +119,8 @@ def record_command(job: str, file: str, adds_test: bool, options: HostOptions) -
 
 # The test that plays a recording.
 
+_Fields = Mapping[str, str | Mapping[str, str | list[str]]]  # keys of a test, as a definition file has them
+
 _MAX_CALLS = 8  # maximum calls that the test expects: a person reads and changes them
 
 
@@ -129,7 +131,7 @@ class _PlayedTest:
     expert: str
     definition: Path
     name: str
-    fields: Mapping[str, str | Mapping[str, str | list[str]]]
+    fields: _Fields
     exists: bool  # True if the Expert has a test of that name, which may play an earlier recording
 
 
@@ -155,7 +157,7 @@ def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedT
     if called:
         expect["called"] = [*called][:_MAX_CALLS]
     name = path.stem
-    fields = {"name": name, "query": first.query, "model": model.as_posix(), "expect": expect}
+    fields: _Fields = {"name": name, "query": first.query, "model": model.as_posix(), "expect": expect}
     tests = draft.tests if isinstance(draft.tests, list) else []
     exists = any(isinstance(entry, dict) and entry.get("name") == name for entry in tests)
     return _PlayedTest(first.expert, source, name, fields, exists)
