@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, assert_never
 from pydantic import AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.runs.adaptations import names_in
@@ -50,7 +51,6 @@ from perstack.support.http.messages import (
     blob_placeholder,
     budget_word,
     ends_unfinished,
-    is_blank,
     is_text,
     legal_id,
     message_encoder,

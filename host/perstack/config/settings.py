@@ -11,7 +11,14 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from perstack.core.base.records import fields_of
-from perstack.core.definitions.exec_grant import ExecGrant, exec_grant, names_exec, offers_exec, rules_without_grant
+from perstack.core.definitions.exec_grant import (
+    ExecGrant,
+    denies_exec,
+    exec_grant,
+    names_exec,
+    offers_exec,
+    rules_without_grant,
+)
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import Key
 from perstack.core.definitions.models import ModelChoice, UnknownName, resolve_models
@@ -177,11 +184,13 @@ def reason_for_open_exec(project: Project, overrides: Overrides) -> str:
 
 
 def asking_experts(project: Project) -> tuple[str, ...]:
-    """Return the keys of Experts that have `exec` and do not name it."""
+    """Return the keys of Experts that have `exec`, and whose definition neither names nor denies it."""
     return tuple(
         key
         for key, expert in project.experts.items()
-        if offers_exec(expert) and exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
+        if offers_exec(expert)
+        and exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
+        and not denies_exec(expert, (project.permissions, expert.permissions))
     )
 
 

@@ -228,6 +228,8 @@ class ProviderFactory(ABC):
     name: str  # the value of `providerName`
     priority: int  # position among configured providers when the user names none; lowest first
     default_model: str | None = None  # the default model; None if the user must name one
+    needs_name: bool = False  # True if only a Run that names this provider uses it, however it is configured
+    has_one_model: bool = False  # True if there is no model to choose, so that nobody has to name one
     how_to_configure: str  # instruction for error messages, such as `set EXAMPLE_API_KEY`
     prices: PriceSource | None = None  # the source of the models' prices; None if they are unknown
     tools: tuple[ProviderTool, ...] = ()  # tools that its providers may run themselves

@@ -33,6 +33,18 @@ ORIGINAL_TYPES: Mapping[str, tuple[str, ...]] = {
     kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent)
 }
 
+_ORIGINAL_FIELDS = ("toolCalls", "toolCall", "toolResult", "toolResults", "checkpoint", "reason")
+"""Fields of the original's events that `_original_field` answers for."""
+
+FIELDS = frozenset(
+    name
+    for kind in get_args(StoredEvent)
+    for key, field in kind.model_fields.items()
+    for name in (key, field.alias, field.serialization_alias)
+    if name is not None
+) | frozenset(_ORIGINAL_FIELDS)
+"""Fields that an expression may begin with."""
+
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 Value = str | int | float | bool
 
@@ -156,8 +168,8 @@ class _Parser:
             return condition
         path = self.expect("path", "a field such as .type")
         operator = cast("Operator", self.expect("compare", f"one of {' '.join(get_args(Operator))} after {path}"))
-        names = path.replace("[]", ".[]").strip(".").split(".")
-        return Comparison(tuple(name for name in names if name), operator, self._value(operator))
+        names = tuple(name for name in path.replace("[]", ".[]").strip(".").split(".") if name)
+        return Comparison(names, operator, self._value(operator))
 
     def _value(self, operator: str) -> Value:
         if self._tokens[self._position].kind not in ("text", "number", "word"):
@@ -168,6 +180,21 @@ class _Parser:
             return float(token.text) if set(token.text) & set(".eE") else int(token.text)
         constants: dict[str, Value] = {"true": True, "false": False}
         return token.text[1:-1] if token.kind == "text" else constants.get(token.text, token.text)
+
+
+def unknown_fields(condition: Condition) -> Iterator[str]:
+    """Yield the names that a condition begins with and no event has."""
+    match condition:
+        case Comparison():
+            if condition.path[0] not in FIELDS:
+                yield condition.path[0]
+        case Negation():
+            yield from unknown_fields(condition.of)
+        case Combination():
+            for part in condition.parts:
+                yield from unknown_fields(part)
+        case _:
+            assert_never(condition)
 
 
 def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:

@@ -305,6 +305,7 @@ def call_key(run: Run, call: Call) -> str:
 def is_unsettled(call: Call) -> bool:
     """Return True if repeating this open call after its process ended might repeat a side effect."""
     is_begun = call.result is None and call.question is None and (call.began or not call.decided.asks)
+    is_begun = is_begun and call.settlement != "ask"  # a person decides
     return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
 
 

@@ -161,6 +161,14 @@ EXIT_STATUS: dict[JobStatus, int] = {
     "queued": 0,
 }
 
+TRY_LATER = 75
+"""Status of a pause for a provider's rate limit. Source: EX_TEMPFAIL of sysexits.h."""
+
+
+def exit_status_of(job: JobSummary) -> int:
+    """Return the exit status of a command that drove the Job to its end or stop."""
+    return TRY_LATER if job.pause_reason == "rate_limit" else EXIT_STATUS[job.status]
+
 
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> int:
     """Drive a Job to its end or stop, report the outcome, and return the exit status."""
@@ -242,7 +250,7 @@ def report_outcome(job: JobSummary, lines: JobOutput, next_step: str | None = No
         print_err(text)
     else:
         lines.remark(text)
-    return status_of_output(lines, EXIT_STATUS[job.status], f"perstack log --job {job.id}", was_lost=was_lost)
+    return status_of_output(lines, exit_status_of(job), f"perstack log --job {job.id}", was_lost=was_lost)
 
 
 def status_of_output(lines: JobOutput, status: int, command: str, *, was_lost: bool) -> int:
@@ -268,7 +276,10 @@ def outcome_line(job: JobSummary, next_step: str | None = None) -> str:
     }[job.status]
     step = next_step_of_job(job)
     text = f"{job.expert_key} {text}"
-    return f"{text}; {next_step or cli_phrase(step)}" if step is not None and job.status != "completed" else text
+    if step is None or job.status == "completed":
+        return text
+    once = "then " if job.status == "stoppedByError" else ""  # a resume alone may fail in the same way
+    return f"{text}; {once}{next_step or cli_phrase(step)}"
 
 
 def _waiting_time(job: JobSummary) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from typing import get_args
 
 import click
 
@@ -64,7 +65,7 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
     print_out(f"Job {summary.id}: {status_of(summary)}{closer}, {spending_line(summary)}{next_step}")
 
 
-_SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
+_SETTLEMENTS: dict[str, Settlement] = {how: how for how in get_args(Settlement)}
 
 
 @click.command("resume", cls=GroupedCommand)
@@ -72,8 +73,8 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
 @click.option(
     "--settle",
     multiple=True,
-    metavar="CALL=done|retry|ask",
-    help="How an interrupted call without result ended; by default the model sees that it was interrupted.",
+    metavar="CALL=done|retry|ask|tell",
+    help="How an interrupted call without result ended, or ask me; by default the model sees that it was interrupted.",
 )
 @click.option(
     "--max-iterations", type=click.IntRange(min=1), metavar="N", help=("For iterations: maximum further iterations.")
@@ -198,7 +199,7 @@ def _settlements(texts: tuple[str, ...]) -> dict[str, Settlement]:
     for text in texts:
         call, _, word = text.rpartition("=")
         if not call or word not in _SETTLEMENTS:
-            raise UsageError(f"--settle {text}: write it as CALL=done, CALL=retry or CALL=ask")
+            raise UsageError(f"--settle {text}: write it as CALL=done, CALL=retry, CALL=ask or CALL=tell")
         settled[call] = _SETTLEMENTS[word]
     return settled
 
@@ -206,5 +207,5 @@ def _settlements(texts: tuple[str, ...]) -> dict[str, Settlement]:
 def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlement]) -> None:
     print_err("calls that began and have no result:")
     for call in calls:
-        word = settled.get(call.key) or settled.get(call.call_id) or "ask"
+        word = settled.get(call.key) or settled.get(call.call_id) or "tell"
         print_err(f"  {call.key}  {call.expert_key}: {call.tool_name} {approvable_line(call.args)}  -> {word}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from perstack.config.settings import Candidates, provider_setting, resolve_provider, resolve_settings
 from perstack.config.trust import Agreement
@@ -166,6 +167,7 @@ class RunSettings:
     model: str
     provider: ProviderSetting
     fallbacks: tuple[str, ...]  # `provider/model` of the fallback models, in the order in which they are tried
+    unnamed: tuple[Literal["provider", "model"], ...]  # what was chosen by default, if there was a choice
     reasoning_budget: ReasoningBudget | None
     limits: Limits
 
@@ -179,7 +181,7 @@ class ProviderPool:
         self._env = env
         self._agreement = agreement
         self._open: dict[bytes, Provider] = {}
-        self._reported_missing: set[str] = set()
+        self._reported_names: set[str] = set()
 
     @property
     def factories(self) -> Mapping[str, ProviderFactory]:
@@ -194,7 +196,7 @@ class ProviderPool:
         )
         configured = chosen.provider
         if configured is None and not (candidates and all(name is not None for name, _ in candidates)):
-            configured = ProviderSetting(provider_name=self._first_configured().name)
+            configured = ProviderSetting(provider_name=self._default().name)
         provider, model = (None, None) if not candidates else candidates[0]
         setting = (
             configured
@@ -202,6 +204,10 @@ class ProviderPool:
             else provider_setting(project, expert, provider or "")
         )
         factory = self._plugins.provider(setting.provider_name)
+        kinds: dict[Literal["provider", "model"], bool] = {
+            "provider": provider is None and chosen.provider is None,
+            "model": model is None,
+        }
         model = model or factory.default_model
         if model is None:
             words = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
@@ -211,7 +217,8 @@ class ProviderPool:
             full_name(name or (configured.provider_name if configured else ""), model) for name, model in candidates
         ]
         fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
-        return RunSettings(model, setting, fallbacks, chosen.reasoning_budget, chosen.limits)
+        unnamed = () if factory.has_one_model else tuple(kind for kind, is_unnamed in kinds.items() if is_unnamed)
+        return RunSettings(model, setting, fallbacks, unnamed, chosen.reasoning_budget, chosen.limits)
 
     def _keep_usable(
         self, candidates: Candidates, provider: ProviderSetting | None
@@ -231,17 +238,22 @@ class ProviderPool:
 
         Raises the errors of `get`, and UsageError.
 
-        A fallback model without a key is skipped, with one notice per process.
+        A model that nobody named is said, and a fallback model without a key, which is skipped: one notice per process.
         """
         endpoint = self.get(settings.provider)
+        name = full_name(settings.provider.provider_name, settings.model)
+        if settings.unnamed and name not in self._reported_names:
+            self._reported_names.add(name)
+            kinds = " or ".join(settings.unnamed)
+            notice(f"no {kinds} is named: uses {name}; to choose, name one in perstack.toml or for this run")
         if endpoint.player is None:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
             try:
                 self.get(provider_setting(project, expert, parts_of(name)[0]))
             except MissingCredential as error:
-                if name not in self._reported_missing:
-                    self._reported_missing.add(name)
+                if name not in self._reported_names:
+                    self._reported_names.add(name)
                     notice(f"{name} cannot stand in for {settings.model}: {error}")
 
     def check_tools(self, project: Project, expert: Expert, overrides: Overrides) -> None:
@@ -298,10 +310,12 @@ class ProviderPool:
         for provider in providers:
             await provider.close()
 
-    def _first_configured(self) -> ProviderFactory:
+    def _default(self) -> ProviderFactory:
+        factory = self._plugins.default_provider(self._env)
+        if factory is not None:
+            return factory
         factories = sorted(self._plugins.providers.values(), key=lambda factory: factory.priority)
-        for factory in factories:
-            if factory.is_configured(self._env):
-                return factory
-        ways = ", or ".join(factory.how_to_configure for factory in factories[:_MAX_LISTED])
-        raise MissingCredential(f"no model provider is set up: {ways}", next_steps=(Inspect("providers"),))
+        ways = [factory.how_to_configure for factory in factories if not factory.needs_name][:_MAX_LISTED]
+        raise MissingCredential(
+            f"no model provider is set up: {', or '.join(ways)}", next_steps=(Inspect("providers"),)
+        )

@@ -108,6 +108,7 @@ class JobContext:
         self.rulings = Rulings(self.directory)
         self.summary_file = JobSummaryFile(host.storage, self.job)
         self.has_sandboxed = False  # True once the person who watches was told that programs run in a sandbox
+        self.has_denied = False  # True once it was said that programs are denied because nobody can be asked
         self.questions = LiveQuestions()  # the questions that delegates ask while other Runs of the Job are active
         self.sessions: WeakValueDictionary[str, RunSession] = WeakValueDictionary()
         """The writers of Runs that are driven now, by Run id. Weak, because a delegate's history may be large."""

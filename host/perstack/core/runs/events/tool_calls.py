@@ -266,7 +266,9 @@ class FinishToolCall(LaterEvent):
         if run.is_tightened and self.is_error:
             return None  # rules added later forbid the call
         if isinstance(command, Ask):
-            return difference_of(run.asked, self.tool_call_id, "answered call")
+            # in an unattended Job nobody is asked
+            asked = command.call.decided.id if run.asked is None and self.is_error else run.asked
+            return difference_of(asked, self.tool_call_id, "answered call")
         if isinstance(command, RunTools):
             problem = _running_difference(self, self.tool_call_id, run, command)
         elif isinstance(command, AwaitDelegates):
