@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
-from perstack.config.skills import check_skills, warn_of_secrets
+from perstack.config.skills import check_skills, warn_of_secrets, with_named_tools
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.graphs import cycles
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
@@ -111,6 +111,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
     warn_of_runtime(expert.runtime, (*at, "runtime"), report)
     check_skills(expert, (*at, "skills"), report)
+    expert = with_named_tools(expert)
     patterns: list[tuple[Path, str]] = []
     if expert.agent_skills or any(isinstance(skill, AgentSkill) for skill in expert.skills):
         from perstack.config.skills import patterns_of, with_agent_skills  # few Experts have any

@@ -22,6 +22,8 @@ from perstack.core.definitions.sandbox import runtime_of
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
     ASK_USER,
+    BASE_GROUPS,
+    OWN_FUNCTIONS,
     AgentSkill,
     AnySkill,
     InteractiveSkill,
@@ -35,6 +37,7 @@ from perstack.core.definitions.trust_items import items_of_provider, items_of_sk
 from perstack.engine.permissions.rule_checks import warn_of_rules
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
+from perstack.engine.plugins.skills import with_file_in
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.variables import fill_address, find_by_address, variables_in
@@ -233,30 +236,36 @@ def _published(plugins: Plugins, provider: str | None, env: Mapping[str, str]) -
 
 
 def _skills(definition: DefinitionFile) -> Iterator[tuple[AnySkill, KeyPath, Reporter]]:
+    """Yield each skill, with an absolute path of its file."""
+    folder = definition.path.absolute().parent
     for draft in definition.drafts.values():
         for skill in draft.expert.skills:
-            yield skill, (*draft.at, "skills", skill.name), draft.report
+            whole = with_file_in(skill, folder) if isinstance(skill, PluginSkill) else skill
+            yield whole, (*draft.at, "skills", skill.name), draft.report
 
 
 def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugins) -> None:
     if isinstance(skill, AgentSkill):
         _check_folder(skill, at, report)
         return
-    if isinstance(skill, PluginSkill) and not skill.plugin:
+    if isinstance(skill, PluginSkill) and not (skill.plugin or skill.file):
         return  # a missing plugin name has been reported already
     factory = next((factory for factory in plugins.skills if factory.handles(skill)), None)
     if factory is None and isinstance(skill, PluginSkill):
         names = [f.name for f in plugins.skills if f.handles(skill.model_copy(update={"plugin": f.name}))]
         available = ", ".join(sorted(names)) or "none"
         hint = suggestion(skill.plugin, names)
-        report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {available}{hint}")
+        report.error(
+            (*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {available}{hint}; {OWN_FUNCTIONS}"
+        )
     elif isinstance(skill, InteractiveSkill):
         _check_choice(skill, at, report, [tool.name for tool in skill.tools])
     elif factory is not None:
         try:
             factory.check(skill)
         except SkillError as error:
-            report.error((*at, "settings"), str(error))
+            key = "file" if isinstance(skill, PluginSkill) and skill.file else "settings"
+            report.error((*at, key), str(error))
         if (specs := factory.known_tools(skill)) is not None:
             _check_choice(skill, at, report, [spec.name for spec in specs])
 
@@ -307,5 +316,5 @@ def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[s
         for index, pattern in enumerate(patterns):
             is_question = pattern == ASK_USER and is_base_skill(skill)
             if not is_question and not any(is_picked(name, [pattern], ()) for name in names):
-                hint = suggestion(pattern, names)
+                hint = suggestion(pattern, [*names, *(BASE_GROUPS if is_base_skill(skill) else ())])
                 report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{hint}")
