@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.runs.messages import estimated_tokens
-from perstack.core.runs.standing import STANDING_SHARE, Saying, placed, standing_text
+from perstack.core.runs.standing import STANDING_SHARE, Saying, standing_text, with_place
 
 TEXTS = st.lists(
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n"), min_size=1, max_size=40), max_size=30
@@ -39,5 +39,5 @@ def test_nothing_is_sent_while_every_text_is_still_in_its_message() -> None:
 
 
 def test_a_text_gets_the_place_of_its_step_once() -> None:
-    once = placed((Saying("e1", "yes"),), "m1")
-    assert placed((*once, Saying("e2", "no")), "m2") == (Saying("e1", "yes", "m1"), Saying("e2", "no", "m2"))
+    once = with_place((Saying("e1", "yes"),), "m1")
+    assert with_place((*once, Saying("e2", "no")), "m2") == (Saying("e1", "yes", "m1"), Saying("e2", "no", "m2"))

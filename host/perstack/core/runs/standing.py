@@ -25,7 +25,7 @@ class Saying:
     place: str = ""  # id of the message that shows it; empty while its step has no message with results
 
 
-def placed(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
+def with_place(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
     """Return the sayings after the results of their step became the message `place`."""
     if all(saying.place for saying in sayings):
         return sayings

@@ -45,7 +45,7 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.standing import Saying, placed
+from perstack.core.runs.standing import Saying, with_place
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass, replace
 
@@ -366,7 +366,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         return _take_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
-    said = () if base is None else placed(base.said, f"{start.id}-open")
+    said = () if base is None else with_place(base.said, f"{start.id}-open")
     if start.delegated_by is None:  # the query of a delegate is a model's
         said = (*said, Saying(start.id, start.query, start.id))
     return Run(

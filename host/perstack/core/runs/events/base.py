@@ -14,7 +14,7 @@ from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolMessage, ToolResultPart
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
-from perstack.core.runs.standing import Saying, placed
+from perstack.core.runs.standing import Saying, with_place
 from perstack.core.runs.state import ACTIVE as ACTIVE
 from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.dataclass import dataclass, replace
@@ -134,7 +134,7 @@ def with_result(run: Run, call: Call, result: ToolResultPart, event_id: str) -> 
         calls=calls,
         phase=Phase.SETTLED,
         messages=run.messages.append(ToolMessage(contents=results), event_id),
-        said=placed(run.said, event_id),
+        said=with_place(run.said, event_id),
         repeats=count_repeats(run, calls.values()),
     )
 
