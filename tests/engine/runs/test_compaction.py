@@ -96,6 +96,9 @@ def test_every_wish_of_a_person_is_in_the_last_request_word_for_word_after_many_
     assert [last.count(wish) for wish in wishes] == [1] * len(wishes)
     assert [last.index(wish) for wish in wishes] == sorted(last.index(wish) for wish in wishes)
     check_sound(host, job.id)
+    said = next(event for event in seen.of("finishToolCall") if event.by is not None)
+    found = wait_for(host.audit.redact(said.id, ("contents",), reason="a private address"))
+    assert {event.id for event in compactions(seen)[1:]} <= set(found.copies)
 
 
 @pytest.mark.parametrize(("keep_recent", "steps_kept"), [(0.1, 1), (0.3, 3), (0.5, 6)])
