@@ -2,8 +2,8 @@
 
     python bench/versions.py --rounds 20 /work/old /work/new
 
-Each checkout needs an environment in `.venv`. Other load on the machine affects all checkouts equally, as each round
-runs every one of them, in alternating order; the ratios are medians over the rounds, to the first checkout.
+Each checkout needs an environment in `.venv`. Each round runs all of them, in alternating order, so that other load
+affects all equally. The ratios are medians over the rounds, to the first checkout.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ import os
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from wires import WIRES, Wire, serving
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One round of one checkout."""
+class Sample(NamedTuple):
+    """One round of one checkout; `start_cpu_ms` is the processor time of a Run with one step."""
 
     first_event_ms: float
     start_cpu_ms: float
-    """Processor time of a Run with one step."""
     step_cpu_ms: float
 
 
@@ -61,9 +59,8 @@ def main() -> None:
     parser.add_argument("checkouts", nargs="+")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--wire", default="Messages")
     args = parser.parse_args()
-    wire = next(wire for wire in WIRES if wire.name == args.wire)
+    wire = WIRES[0]
     samples: dict[str, list[Sample]] = {checkout: [] for checkout in args.checkouts}
     with serving(wire) as (port, _):
         for number in range(args.rounds + 1):  # the first round only fills caches

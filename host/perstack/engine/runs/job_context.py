@@ -168,6 +168,8 @@ class JobContext:
 
         Fields hold for every request; tools, media and thinking are of one Run.
         """
+        if len(self.sessions) < 2 and not self.runs:
+            return ()
         sessions = [session.run for session in self.sessions.values() if session.has_begun]
         others = [
             other for other in (*self.runs.values(), *sessions) if other.adaptations_by_model and other is not run
