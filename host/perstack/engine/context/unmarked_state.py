@@ -127,7 +127,8 @@ class UnmarkedStorage(Storage):
 
     @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        await (await self._writer()).append(run, expected_seq, records)
+        storage = self._whole if self.gate.is_open else await self._writer()  # each step appends twice
+        await storage.append(run, expected_seq, records)
 
     @override
     def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
