@@ -13,7 +13,7 @@ from terminal import Terminal, reply
 
 from perstack.config.state_marks import StateKey, StateMark
 from perstack.core.base.file_names import checked_path
-from perstack.engine.context.unmarked_state import UnmarkedStorage
+from perstack.engine.context.guarded_state import GuardedStorage
 from perstack.engine.files.rewind_journal import Journal
 from perstack.errors import StorageError
 from perstack.ports.environment import STATE_KEY, Environment
@@ -227,6 +227,6 @@ def test_a_staging_folder_that_no_rewind_makes_is_refused(staging: str) -> None:
         Journal.model_validate({"workspace": "/w", "storage": "s", "staging": staging, "phase": "clearing"})
 
 
-def test_the_wrapper_of_unmarked_state_decides_about_every_method_of_the_port() -> None:
+def test_the_wrapper_of_guarded_state_decides_about_every_method_of_the_port() -> None:
     methods = {name for name in vars(Storage) if not name.startswith("_")} - {"keeps_copies"}
-    assert methods <= vars(UnmarkedStorage).keys()
+    assert methods <= vars(GuardedStorage).keys()

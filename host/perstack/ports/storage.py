@@ -91,6 +91,11 @@ class LocalState:
         """Path of the host's proof of who made the state: in the folder, or next to the file."""
         return self.path.with_name(f"{self.path.name}-{MARK_NAME}") if self.is_file else self.path / MARK_NAME
 
+    @property
+    def log_marks(self) -> Path:
+        """Path of the folder with the host's proofs of who began each log: in the folder, or next to the file."""
+        return self.path.with_name(f"{self.path.name}-origins") if self.is_file else self.path / ".origins"
+
 
 MARK_NAME = "origin.json"
 
