@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from stranger_state import as_stranger as as_stranger
+from stranger_state import nothing_is_named as nothing_is_named
 from terminal import Terminal, reply
 
 from perstack.config.state_marks import StateKey, StateMark
@@ -28,17 +30,6 @@ sys.stdin.readline()
 print(StateKey(Path(sys.argv[1])).read_or_create().decode())
 """
 needs_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no PERSTACK_TRUST agree to anything, as `tmp_path` does for other tests."""
-    monkeypatch.delenv("PERSTACK_TRUST")
-
-
-@pytest.fixture
-def terminal(terminal: Terminal) -> Terminal:
-    return terminal.as_stranger()
 
 
 @pytest.fixture

@@ -360,6 +360,13 @@ class Storage(ABC):
         """
         return None
 
+    async def require_own(self, job_id: str) -> None:
+        """Raise NotAgreed unless this user's installation began all logs of a Job. For the host: it wraps local state.
+
+        Called by code that acts on a Job before it writes to it or leases it.
+        """
+        return
+
     def as_evidence(self) -> Storage:
         """Return this storage, opened such that reading writes nothing to its folder or file, not even a cache.
 

@@ -13,7 +13,6 @@ from perstack.core.base.chain import Head, open_line
 from perstack.core.base.ids import Owner, OwnerKind
 from perstack.engine.anchors.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
 from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, reason_of
-from perstack.engine.context.guarded_state import require_own_logs
 from perstack.engine.log.event_log import add_payload
 from perstack.engine.log.storage import OWNER_KINDS, log_of, space_of
 from perstack.errors import Conflict, NotAgreed, NotFound
@@ -60,9 +59,10 @@ class AnchorOutbox:
         """Return the records of an owner, oldest first. Raises StorageError."""
         return [open_line(line).payload for line in await self._space.read(log_of(job_id))]
 
-    async def require_own(self, job_id: str) -> None:
-        """Raise NotAgreed if the records are not those of this user's installation."""
-        await require_own_logs(self._space, job_id)
+    async def to_send(self, job_id: str) -> list[bytes]:
+        """Return the records of an owner, oldest first. Raises NotAgreed for records of others, and StorageError."""
+        await self._space.require_own(job_id)
+        return await self.of(job_id)
 
     async def jobs(self) -> tuple[str, ...]:
         """Return the ids of owners with records or empty entries, at most a thousand."""
@@ -145,7 +145,7 @@ class AnchorSender:
 
     async def _send_remaining(self, owner: Owner) -> None:
         space = space_of(self._storage, owner.kind)
-        await require_own_logs(space, owner.id)
+        await space.require_own(owner.id)
         if not await self._pending(owner.kind).of(owner.id):
             if await space.lease_info(owner.id) is not None:
                 return  # its driver will send
@@ -170,8 +170,7 @@ class AnchorSender:
 
     async def _send_pending(self, owner: Owner) -> None:
         pending = self._pending(owner.kind)
-        await pending.require_own(owner.id)
-        records = await pending.of(owner.id)
+        records = await pending.to_send(owner.id)
         for record in records:
             await self._anchor.send(owner.id, record)
         await pending.remove(owner.id, len(records))

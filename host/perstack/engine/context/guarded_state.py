@@ -17,8 +17,8 @@ In the user's own state, it marks each log that begins, and refuses to lease an 
 an unmarked log, and to redact it. Such an owner can be deleted. A log is checked when its owner is leased, and at each
 append without a lease: its file may be replaced while this process runs.
 
-Code that acts before it writes or leases anything calls `require_own_state` or `require_own_logs` first. A new method
-of the port has to be overridden here: a test compares the two.
+Code that acts before it writes or leases anything calls `require_own_state` or `Storage.require_own` first. A new
+method of the port has to be overridden here: a test compares the two.
 """
 
 from __future__ import annotations
@@ -58,12 +58,6 @@ async def require_own_state(storage: Storage) -> None:
     """Raise NotAgreed unless the state may be acted upon. For code that acts before it writes anything."""
     if isinstance(storage, GuardedStorage):
         await storage.gate.require()
-
-
-async def require_own_logs(space: Storage, owner_id: str) -> None:
-    """Raise NotAgreed unless all logs of an owner may be acted upon. For code that acts before it writes anything."""
-    if isinstance(space, GuardedStorage):
-        await space.require_own(owner_id)
 
 
 async def unmarked_owners(storage: Storage) -> list[Owner]:
@@ -208,12 +202,12 @@ class GuardedStorage(Storage):
             return self._unmarked(owner_id, await _first_hashes(self._whole, owner_id))
         return {}
 
-    async def require_own(self, owner_id: str) -> None:
-        """Raise NotAgreed unless this user's installation began all logs of an owner."""
+    @override
+    async def require_own(self, job_id: str) -> None:
         await self.gate.require()
-        unmarked = {} if self.gate.is_agreed else await self.unmarked(owner_id)
+        unmarked = {} if self.gate.is_agreed else await self.unmarked(job_id)
         if unmarked:
-            raise await self._refusal(owner_id, unmarked)
+            raise await self._refusal(job_id, unmarked)
 
     async def _require_own_log(self, run: RunRef) -> None:
         if run.job_id in self._leased or self.gate.is_agreed:

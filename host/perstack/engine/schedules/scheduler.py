@@ -39,7 +39,7 @@ from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.summaries import Row, to_look_after
 from perstack.dataclass import dataclass
 from perstack.engine.context.commands import ask_command
-from perstack.engine.context.guarded_state import require_own_logs, require_own_state
+from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
@@ -233,7 +233,7 @@ class Scheduler:
         if item.problem is not None:
             return await self._failed(item, item.problem)
         if item.kind != "list":  # before a task's command runs
-            await require_own_logs(space_of(self._source.current.storage, item.kind), item.id)
+            await space_of(self._source.current.storage, item.kind).require_own(item.id)
         match item.kind:
             case "task":
                 return await self._process_task(item.id)
