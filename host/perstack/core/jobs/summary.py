@@ -58,7 +58,7 @@ class JobSummary(Fact):
     query: str  # first query of the Job
     labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)  # labels by which the Job is found
     status: JobStatus  # how the Job stands, or how it ended: `completed` is the only success
-    lifecycle: Lifecycle  # the status in one of a few words, as tasks have
+    lifecycle: Lifecycle  # the status in brief, as tasks have it
     pause_reason: PauseReason | None = None  # what a paused Job waits for
     closed: Closed | None = Field(default=None, exclude_if=lambda value: value is None)
     """Permanent close of the Job; `status` is the one before it, and nothing continues the Job."""
@@ -68,7 +68,7 @@ class JobSummary(Fact):
     total_steps: int = 0  # steps of all Runs
     max_steps: int | None = None  # maximum of `total_steps`; None without a limit
     budget: Budget | None = None  # what the Job may spend
-    exceeded: str | None = None  # which budget stopped the Job, in words
+    exceeded: str | None = None  # sentence that says which budget stopped the Job
     exceeded_budget: BudgetName | None = None  # which budget stopped the Job, as a key
     usage: Usage = NO_USAGE  # tokens of all Runs
     cost_usd: Cost | None = None  # cost, or `unknown` if no price was known. With `unpriced_tokens` a lower bound

@@ -45,6 +45,7 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.standing import Saying, with_place
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass, replace
 
@@ -216,6 +217,7 @@ class Run:
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
     definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
+    said: tuple[Saying, ...] = ()  # texts of people, oldest first
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
     """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
 
@@ -372,12 +374,16 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         return _take_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
+    said = () if base is None else with_place(base.said, f"{start.id}-open")
+    if start.delegated_by is None:  # the query of a delegate is a model's
+        said = (*said, Saying(start.id, start.query, start.id))
     return Run(
         start=start,
         head=head,
         limits=start.limits,
         schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
+        said=said,
         context=EMPTY_CONTEXT if base is None else inherit_context(base, start),
         touched=start.timestamp,
         updated_at=start.timestamp,
@@ -395,6 +401,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         head=head,
         limits=start.limits,
         messages=base.messages,
+        said=base.said,
         schema=schema_of_run(start),
         phase=Phase.READY if is_begun else base.phase,
         accepted=base.accepted and not is_begun,

@@ -35,6 +35,7 @@ from perstack.core.runs.events.base import (
     is_emptied,
     open_call,
     unexpected_event,
+    with_saying,
     without_question,
 )
 from perstack.core.runs.events.tool_calls import open_call_difference
@@ -150,7 +151,9 @@ class AnswerQuestion(LaterEvent):
         """Keep the answer for the repeated call."""
         call = open_call(run, self.tool_call_id)
         call = replace(call, question=None, answers=(*call.answers, self.answer))
-        return _with_call(run, call)
+        content = self.answer.content
+        text = json.dumps(content, ensure_ascii=False) if content else ""
+        return with_saying(_with_call(run, call), self.id, text, self.by)
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
@@ -332,7 +335,7 @@ class DecideApproval(LaterEvent):
             raise IllegalFact(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
         call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
         standing = StandingApproval(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
-        run = _with_call(run, call)
+        run = with_saying(_with_call(run, call), self.id, self.text, self.by)
         return replace(run, standing=(*run.standing, standing)) if is_standing else run
 
     @override

@@ -43,6 +43,7 @@ from perstack.core.runs.events.base import (
     open_call,
     unexpected_event,
     with_result,
+    with_saying,
     without_question,
 )
 from perstack.core.runs.facts import (
@@ -245,6 +246,7 @@ class FinishToolCall(LaterEvent):
             todos = apply_todo(run.todos, call.part.args)
         elif call.decided.kind == "clearTodo":
             todos = ()
+        run = with_saying(run, self.id, text_of(self.contents), self.by)
         return replace(
             with_result(run, call, self._part(self.shown), self.id),
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
