@@ -64,10 +64,6 @@ def test_a_scope_that_is_no_expert_is_a_publishers_and_anybody_may_call_its_expe
     assert problems(expert(lister, "@acme/researcher") + expert("@acme/researcher")) == []
 
 
-def test_a_coordinator_with_capital_letters_has_delegates_too(problems):
-    assert problems(expert("Game", "@Game/Code") + expert("@Game/Code")) == []
-
-
 @pytest.mark.parametrize(
     "key", ["@game/", "@/code", "@game/code/x", "@ga me/code", "@../code", "@game/../x", "game/code"]
 )

@@ -170,7 +170,7 @@ def _empty(value: object) -> str | None:
 NOT_EMPTY: Final = Rule(_empty)  # text without NUL that is not blank, or a list with items
 
 
-EXPERT_KEY = r"^(@[a-zA-Z0-9][a-zA-Z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
+EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
 """Pattern of an Expert's key without its version: `name`, `@coordinator/name`, or `@org/name` of a published one."""
 
 RUNTIME_LEVEL = (1, 0, 0)  # version of the original's runtime, which `minRuntimeVersion` is compared with

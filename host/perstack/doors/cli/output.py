@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -25,7 +26,7 @@ from perstack.doors.cli.terminal import (
     write_json_line,
 )
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.errors import PerstackError
+from perstack.errors import PerstackError, UsageError
 
 if TYPE_CHECKING:
     from perstack.doors.cli.live import LiveView
@@ -48,10 +49,13 @@ class OutputOptions:
     compact: bool = False
     verbose: bool = False
     no_input: bool = False
+    types: frozenset[str] | None = None  # types of events that jsonl is limited to; None for all
 
     @property
     def form(self) -> Form:
         """The form of stdout."""
+        if self.types is not None:
+            return "jsonl"
         if self.quiet and self.output != "jsonl":
             return "text"
         return self.output or ("human" if has_screen() else "jsonl")
@@ -99,6 +103,26 @@ def output_options(command: _F) -> _F:
     return decorated  # type: ignore[return-value]  # the command with its options
 
 
+def with_types(showing: OutputOptions, text: str | None) -> OutputOptions:
+    """Return the options, limited to the events that `--filter` names. Raises UsageError."""
+    if text is None:
+        return showing
+    from perstack.core.runs.event_filter import ORIGINAL_TYPES, types_named  # imported late: few commands filter
+
+    if showing.quiet or showing.output not in (None, "jsonl"):
+        raise UsageError(
+            "--filter selects events, printed as JSON: leave out --quiet, --output human and --output text"
+        )
+    try:
+        types = types_named((text,), ORIGINAL_TYPES)
+    except ValueError as error:
+        names = ", ".join(ORIGINAL_TYPES)
+        raise UsageError(f"--filter {one_line(str(error))}: no such event; there are: {names}") from error
+    if not types:
+        raise UsageError("--filter names no event: write it as --filter finishRun,errorRun")
+    return replace(showing, types=types)
+
+
 class JobOutput:
     """A listener that shows each event of a Job. `on_lost` is called once when stdout cannot be written any more."""
 
@@ -138,7 +162,7 @@ class JobOutput:
     def __call__(self, event: Event, line: bytes) -> None:
         """Show an event: as a line of JSON, in the live view, or as a warning."""
         self.job_id = event.job_id
-        if event.type not in _STREAMED or (self._showing.stream and not is_stdout_behind()):
+        if self._takes(event.type):
             self.write(line)
         if self.view is not None:
             self._watched(event)
@@ -146,6 +170,13 @@ class JobOutput:
             self._warn(event.skill_name, event.text_for(cli_phrase))
         elif isinstance(event, AdaptRequest) and self.view is None:
             print_err(f"warning: {event.expert_key}: requests are sent {event.words}")
+
+    def _takes(self, kind: str) -> bool:
+        types = self._showing.types
+        if types is not None and kind not in types:
+            return False
+        is_wanted = self._showing.stream or types is not None  # a filter that names a streamed type asks for it
+        return kind not in _STREAMED or (is_wanted and not is_stdout_behind())
 
     def write(self, line: bytes) -> None:
         """Write a line of JSON, if that is the form of stdout."""
