@@ -70,7 +70,9 @@ def _factory(profile: Profile) -> ProviderFactory:
     return EndpointProviderFactory(
         profile.name,
         priority=profile.priority,
+        low_model=profile.low_model,
         default_model=profile.default_model,
+        high_model=profile.high_model,
         how_to_configure=words,
         needs=tuple(needs),
         make=make,

@@ -56,7 +56,7 @@ def test_every_problem_of_experts_made_in_python_is_named_at_once(tmp_path: Path
     with pytest.raises(DefinitionError) as error:
         Host.of(experts=experts, workspace=tmp_path, env={})
     assert [str(problem) for problem in error.value.problems] == [
-        'experts: experts."a b": is not a valid Expert key: `name` or `@org/name`,'
+        'experts: experts."a b": is not a valid Expert key: `name` or `@coordinator/name`,'
         " of letters, digits, `.`, `_` and `-`, a letter or digit first",
         "experts: experts.c.instruction: must not be empty: what the Expert knows and does",
         "experts: experts.c.delegates[0]: there is no Expert `nobody`",

@@ -33,7 +33,7 @@ from perstack.core.definitions.keys import (
     wrong_runtime_level,
     wrong_version,
 )
-from perstack.core.definitions.models import as_tuple
+from perstack.core.definitions.models import ModelTier, as_tuple
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.result_schemas import result_schema_of
 from perstack.core.definitions.settings import BudgetKey, ContextKeys, NonEmptyText, ProviderKey, SharedKeys
@@ -300,6 +300,15 @@ class Expert(SharedKeys):
         Key("limits of `providerTools`, by the tool's name", effect="table"),
     ] = None
 
+    default_model_tier: Annotated[
+        ModelTier | None,
+        Field(exclude_if=falsy),
+        Key(
+            "how capable its model is, if neither it nor an option names one: `[models]`, or its provider, says which",
+            effect="text",
+        ),
+    ] = None
+
     tools: Annotated[Sequence[Callable[..., object]], _Functions(), Field(exclude=True, repr=False)] = ()
     """Functions that are its tools. The Host takes them; a definition has only the skill that names them."""
 
@@ -329,7 +338,7 @@ class Expert(SharedKeys):
         *("agent_skills", "model", "provider", "reasoning_budget", "max_steps", "max_depth", "max_repeats"),
         *("max_retries", "timeout", "retry_timeout", "tool_search", "permissions", "runtime", "budget", "returns"),
         *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate", "ask", "provider_tools"),
-        "provider_tool_options",
+        *("provider_tool_options", "default_model_tier"),
     )
 
 

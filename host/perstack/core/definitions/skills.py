@@ -147,6 +147,13 @@ A file's groups are read as the names of their tools, so that records, rules and
 the groups with the tools that the skill declares.
 """
 
+SELF_CHANGING_TOOLS = frozenset(
+    ("addSkill", "removeSkill", "addDelegate", "removeDelegate", "addDelegateFromConfig", "createExpert")
+)
+"""Tools of the original's base skill with which an Expert changes its own definition. None of them is offered here."""
+
+WITHOUT_SELF_CHANGE = "an Expert's skills and delegates are those of its definition, which only a person changes"
+
 _Filled = Annotated[str, NOT_EMPTY]
 
 _KIND = Key("the kind of skill", effect="text", is_required=True)

@@ -16,21 +16,21 @@ An expression is untrusted: its length and its depth are bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, assert_never, cast, get_args
 
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events import StoredEvent, TransientEvent
 from perstack.dataclass import dataclass
 
 MAX_CHARS = 1_000  # maximum characters of an expression
 MAX_DEPTH = 50  # maximum parentheses and negations around a comparison
 
-# Names of events in the original Perstack, by their names here.
+# Names of events in the original Perstack, by their names here. Those that no log keeps come last.
 ORIGINAL_TYPES: Mapping[str, tuple[str, ...]] = {
-    kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent)
+    kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent | TransientEvent)
 }
 
 _ORIGINAL_FIELDS = ("toolCalls", "toolCall", "toolResult", "toolResults", "checkpoint", "reason")
@@ -74,6 +74,20 @@ class Combination:
 
 
 Condition = Comparison | Negation | Combination
+
+
+def types_named(texts: Iterable[str], types: Iterable[str]) -> frozenset[str]:
+    """Return those of `types` that comma-separated lists name, also by the original's names.
+
+    Raises ValueError with a name that is of none of them.
+    """
+    known, found = tuple(types), set[str]()
+    for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
+        matching = [kind for kind in known if name == kind or name in ORIGINAL_TYPES[kind]]
+        if not matching:
+            raise ValueError(name)
+        found.update(matching)
+    return frozenset(found)
 
 
 def parse_filter(text: str) -> Condition:

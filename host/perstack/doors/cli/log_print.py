@@ -14,7 +14,7 @@ from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.event_filter import FIELDS, ORIGINAL_TYPES, Condition, matches, parse_filter, unknown_fields
+from perstack.core.runs.event_filter import FIELDS, Condition, matches, parse_filter, types_named, unknown_fields
 from perstack.core.runs.events import CallDelegate, StoredEvent
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
@@ -163,13 +163,10 @@ def parse_types(texts: Iterable[str]) -> frozenset[str]:
 
     Raises UsageError for an unknown one.
     """
-    types: set[str] = set()
-    for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
-        matching = [type_name for type_name in TYPES if name == type_name or name in ORIGINAL_TYPES[type_name]]
-        if not matching:
-            raise UsageError(f"--type {name}: no such event; there are: {', '.join(TYPES)}")
-        types.update(matching)
-    return frozenset(types)
+    try:
+        return types_named(texts, TYPES)
+    except ValueError as error:
+        raise UsageError(f"--type {error}: no such event; there are: {', '.join(TYPES)}") from error
 
 
 def parse_condition(text: str | None) -> Condition | None:

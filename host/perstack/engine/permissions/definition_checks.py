@@ -24,6 +24,8 @@ from perstack.core.definitions.skills import (
     ASK_USER,
     BASE_GROUPS,
     OWN_FUNCTIONS,
+    SELF_CHANGING_TOOLS,
+    WITHOUT_SELF_CHANGE,
     AgentSkill,
     AnySkill,
     InteractiveSkill,
@@ -315,6 +317,8 @@ def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[s
     for key, patterns in (("pick", skill.pick), ("omit", skill.omit)):
         for index, pattern in enumerate(patterns):
             is_question = pattern == ASK_USER and is_base_skill(skill)
-            if not is_question and not any(is_picked(name, [pattern], ()) for name in names):
+            if pattern in SELF_CHANGING_TOOLS and is_base_skill(skill):
+                report.warn((*at, key, index), f"`{pattern}` of the original is not offered: {WITHOUT_SELF_CHANGE}")
+            elif not is_question and not any(is_picked(name, [pattern], ()) for name in names):
                 hint = suggestion(pattern, [*names, *(BASE_GROUPS if is_base_skill(skill) else ())])
                 report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{hint}")

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from perstack.config.settings import Candidates, provider_setting, resolve_provider, resolve_settings
+from perstack.config.settings import Candidates, ChosenSettings, provider_setting, resolve_provider, resolve_settings
 from perstack.config.trust import Agreement
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split_name
+from perstack.core.definitions.models import ModelTier, Price, ProviderLimits, full_name, parts_of, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
 from perstack.core.definitions.trust_items import items_of_provider
@@ -170,6 +170,7 @@ class RunSettings:
     unnamed: tuple[Literal["provider", "model"], ...]  # what was chosen by default, if there was a choice
     reasoning_budget: ReasoningBudget | None
     limits: Limits
+    missing_tier: ModelTier | None = None  # the Expert's tier, if it decides and the provider has no model for it
 
 
 class ProviderPool:
@@ -191,9 +192,7 @@ class ProviderPool:
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
         """Resolve a Run's settings. Raises UsageError, or MissingCredential that lists how to configure a provider."""
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
-        candidates = next(
-            (usable for group in chosen.models if (usable := self._keep_usable(group, chosen.provider))), ()
-        )
+        candidates, missing_tier = self._first_usable(chosen)
         configured = chosen.provider
         if configured is None and not (candidates and all(name is not None for name, _ in candidates)):
             configured = ProviderSetting(provider_name=self._default().name)
@@ -218,11 +217,25 @@ class ProviderPool:
         ]
         fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
         unnamed = () if factory.has_one_model else tuple(kind for kind, is_unnamed in kinds.items() if is_unnamed)
-        return RunSettings(model, setting, fallbacks, unnamed, chosen.reasoning_budget, chosen.limits)
+        return RunSettings(model, setting, fallbacks, unnamed, chosen.reasoning_budget, chosen.limits, missing_tier)
+
+    def _first_usable(self, chosen: ChosenSettings) -> tuple[tuple[tuple[str | None, str], ...], ModelTier | None]:
+        """Return the models of the nearest place that has any, and the tier before it that the provider lacks."""
+        missing_tier: ModelTier | None = None
+        for group in chosen.models:
+            usable = self._keep_usable(group, chosen.provider)
+            if usable:
+                return usable, missing_tier
+            missing_tier = group.tier or missing_tier
+        return (), missing_tier
 
     def _keep_usable(
         self, candidates: Candidates, provider: ProviderSetting | None
     ) -> tuple[tuple[str | None, str], ...]:
+        if candidates.tier is not None:
+            factory = self._default() if provider is None else self._plugins.provider(provider.provider_name)
+            model = factory.model_of(candidates.tier)
+            return () if model is None else ((None, model),)
         usable: list[tuple[str | None, str]] = []
         for candidate in candidates.models:
             name, model = (
@@ -246,6 +259,11 @@ class ProviderPool:
             self._reported_names.add(name)
             kinds = " or ".join(settings.unnamed)
             notice(f"no {kinds} is named: uses {name}; to choose, name one in perstack.toml or for this run")
+        tier = settings.missing_tier
+        if tier is not None and (missing := f"{tier} of {name}") not in self._reported_names:
+            self._reported_names.add(missing)
+            provider_name = settings.provider.provider_name
+            notice(f"{provider_name} has no model of tier {tier}: uses {name}; name one as `{tier}` in [models]")
         if endpoint.player is None:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
