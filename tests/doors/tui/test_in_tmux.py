@@ -228,11 +228,12 @@ def test_what_crashed_becomes_a_question_by_a_key(terminal: Terminal) -> None:
         win.sees("What became of them?")
         to_panel(win)
         win.press("a", "Enter")
+        win.sees("F3 Inbox 1")
         win.sees("What became of this call?", "1. it was done", "2. do it again", "3. no", "touch began; sleep 60")
         win.type("no: look first")
         win.sees("settled", "look first", "Well, the end.", "✓ completed")
         win.press("C-q")
-        win.sees("$ ")
+        win.sees("$ ", "completed, 2 steps", "perstack run writer QUERY --continue-job")
 
 
 def test_a_job_that_another_process_drives_is_followed_as_it_goes(terminal: Terminal) -> None:

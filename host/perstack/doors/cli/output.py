@@ -46,6 +46,7 @@ class OutputOptions:
     stream: bool = False
     quiet: bool = False
     compact: bool = False
+    verbose: bool = False
     no_input: bool = False
 
     @property
@@ -61,15 +62,23 @@ def output_options(command: _F) -> _F:
 
     @wraps(command)
     def gather(
-        *, output: Form | None, stream: bool, quiet: bool, compact: bool, no_input: bool, **others: object
+        *,
+        output: Form | None,
+        stream: bool,
+        quiet: bool,
+        compact: bool,
+        verbose: bool,
+        no_input: bool,
+        **others: object,
     ) -> None:
-        command(showing=OutputOptions(output, stream, quiet, compact, no_input), **others)
+        command(showing=OutputOptions(output, stream, quiet, compact, verbose, no_input), **others)
 
     decorated: Callable[..., object] = gather
     for option in (
         click.option(
             "--no-input", is_flag=True, help=("Do not ask questions at the terminal; exit with status 3 instead.")
         ),
+        click.option("--verbose", is_flag=True, help="For people: show results of tools whole, not folded to a line."),
         click.option(
             "--compact", is_flag=True, help="Show the rows of `perstack log` instead of what the model says in full."
         ),
@@ -111,7 +120,9 @@ class JobOutput:
             return None
         from perstack.doors.cli.live import LiveView  # imported late: a pipe does not need it
 
-        return LiveView(to_stderr=is_beside, is_compact=is_beside or self._showing.compact)
+        return LiveView(
+            to_stderr=is_beside, is_compact=is_beside or self._showing.compact, is_verbose=self._showing.verbose
+        )
 
     async def begin(self, host: Host, job_id: str | None) -> None:
         """Start with the totals of a Job that was driven before, and say if its programs run without a question."""

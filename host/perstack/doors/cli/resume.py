@@ -25,7 +25,7 @@ from perstack.doors.cli.options import (
 )
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
-from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
+from perstack.doors.shared.job_status import job_line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
@@ -59,10 +59,7 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
     if as_json:
         write_json_line(summary.to_json())
         return
-    step = next_step_of_job(summary)
-    next_step = "" if step is None else f"; {cli_phrase(step)}"
-    closer = "" if summary.closed is None else f" for good by {summary.closed.by}"
-    print_out(f"Job {summary.id}: {status_of(summary)}{closer}, {spending_line(summary)}{next_step}")
+    print_out(job_line(summary, cli_phrase))
 
 
 _SETTLEMENTS: dict[str, Settlement] = {how: how for how in get_args(Settlement)}
