@@ -228,6 +228,8 @@ class ProviderFactory(ABC):
     name: str  # the value of `providerName`
     priority: int  # position among configured providers when the user names none; lowest first
     default_model: str | None = None  # the default model; None if the user must name one
+    served_by: str = ""  # command that starts its server on this machine, which needs no key; empty for others
+    takes_any_address: bool = False  # True if `baseUrl` may name any server that speaks its wire format
     needs_name: bool = False  # True if only a Run that names this provider uses it, however it is configured
     has_one_model: bool = False  # True if there is no model to choose, so that nobody has to name one
     how_to_configure: str  # instruction for error messages, such as `set EXAMPLE_API_KEY`
