@@ -13,7 +13,7 @@ from perstack.core.base.lifecycle import JobStatus
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
-from perstack.doors.cli.asking import ask_person
+from perstack.doors.cli.asking.person import ask_person
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import is_attended, print_err

@@ -44,7 +44,7 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
 async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
     """Show the page of a call, then numbered answers. One key is an answer; a wrong one repeats one line."""
     from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE, DENIES, read_approval
-    from perstack.doors.cli.typed_keys import read_keys
+    from perstack.doors.cli.asking.typed_keys import read_keys
     from perstack.doors.shared.consent import TERMINAL, covered_calls, page_of
 
     where = f"perstack start --job {place_of(question.id)[0]}"
