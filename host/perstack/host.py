@@ -30,8 +30,8 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import dispatching_of, open_state
+from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
-from perstack.engine.context.unmarked_state import guard_state
 from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.plugins.providers import ProviderPool

@@ -10,6 +10,7 @@
 {root}/jobs/entries.jsonl                          index entry of each Job (cache); created when needed
 {root}/.programs/{mark}                            running program and its owner
 {root}/origin.json                                 the host's proof of whose state this is
+{root}/.origins/{space}.{jobId}                    the host's proofs of who began each log
 
 Another namespace has its own directory in place of `jobs`.
 

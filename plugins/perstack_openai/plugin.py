@@ -62,6 +62,7 @@ def _factory(profile: Profile) -> ProviderFactory:
             make=make,
             profile=profile,
             is_asked_always=profile.has_own_port,
+            served_by=profile.start if profile.has_own_port else "",
         )
     words, needs = f"set {profile.keys[0]}", [profile.keys]
     if not profile.address:
@@ -78,6 +79,7 @@ def _factory(profile: Profile) -> ProviderFactory:
         make=make,
         prices=prices,
         tools=_HOSTED.get(profile.name, ()),
+        takes_any_address=profile.takes_any_address,
     )
 
 

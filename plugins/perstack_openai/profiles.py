@@ -69,6 +69,7 @@ class Profile:
     address_variables: tuple[str, ...] = ()
     is_local: bool = False  # a server that the user runs: its address must be set, plain http is allowed, no key needed
     other_hosts: tuple[str, ...] = ()  # where this service answers as well
+    takes_any_address: bool = False  # True if `baseUrl` is often set to a server without a row
     has_own_port: bool = False  # True if no other program usually has its port: `perstack init` looks there
     start: str = ""  # how to start a local server, for its error
     priority: int = 80  # position among configured providers when the user names none
@@ -128,6 +129,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="openai",
         address="https://api.openai.com/v1",
+        takes_any_address=True,
         sources=("OpenAI API reference, «Chat Completions»",),
         keys=("OPENAI_API_KEY",),
         address_variables=("OPENAI_BASE_URL",),

@@ -146,7 +146,8 @@ class SqliteStorage(Storage):
     @override
     def places(self) -> tuple[Path, ...]:
         state = self.local_state
-        return (state.path, *state.companions, state.mark, self._leases.absolute(), self.programs)
+        own = (state.path, *state.companions, state.mark, state.log_marks)
+        return (*own, self._leases.absolute(), self.programs)
 
     @property
     @override

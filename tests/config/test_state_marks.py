@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from stranger_state import as_stranger as as_stranger
+from stranger_state import nothing_is_named as nothing_is_named
 from terminal import Terminal, reply
 
 from perstack.config.state_marks import StateKey, StateMark
 from perstack.core.base.file_names import checked_path
-from perstack.engine.context.unmarked_state import UnmarkedStorage
+from perstack.engine.context.guarded_state import GuardedStorage
 from perstack.engine.files.rewind_journal import Journal
 from perstack.errors import StorageError
 from perstack.ports.environment import STATE_KEY, Environment
@@ -28,17 +30,6 @@ sys.stdin.readline()
 print(StateKey(Path(sys.argv[1])).read_or_create().decode())
 """
 needs_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no PERSTACK_TRUST agree to anything, as `tmp_path` does for other tests."""
-    monkeypatch.delenv("PERSTACK_TRUST")
-
-
-@pytest.fixture
-def terminal(terminal: Terminal) -> Terminal:
-    return terminal.as_stranger()
 
 
 @pytest.fixture
@@ -227,6 +218,6 @@ def test_a_staging_folder_that_no_rewind_makes_is_refused(staging: str) -> None:
         Journal.model_validate({"workspace": "/w", "storage": "s", "staging": staging, "phase": "clearing"})
 
 
-def test_the_wrapper_of_unmarked_state_decides_about_every_method_of_the_port() -> None:
+def test_the_wrapper_of_guarded_state_decides_about_every_method_of_the_port() -> None:
     methods = {name for name in vars(Storage) if not name.startswith("_")} - {"keeps_copies"}
-    assert methods <= vars(UnmarkedStorage).keys()
+    assert methods <= vars(GuardedStorage).keys()

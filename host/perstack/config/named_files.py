@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
 
 _MAX_FILE_BYTES = 16 << 20  # a larger file counts by its inode, size and times, which no program can set back
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_VARIABLE = r"\$\{([A-Za-z_]\w*)\}"  # compiled where a word has one, since every start imports this module
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -153,7 +153,7 @@ def _texts(value: JsonValue) -> Iterator[str]:
 
 def _filled(word: str) -> str:
     """Fill in `${NAME}`, which the host does when it starts a server."""
-    return _VARIABLE.sub(lambda match: os.environ.get(match[1], ""), word)
+    return re.sub(_VARIABLE, lambda match: os.environ.get(match[1], ""), word) if "${" in word else word
 
 
 # Files on disk.

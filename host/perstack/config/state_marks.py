@@ -9,6 +9,8 @@ key of the MAC is in the user's state directory, where no repository can put one
 - A mark is only made for state that is created here, under a lock on its folder, or by a person's agreement
   (`perstack trust --state`). A folder that exists with any content is somebody's.
 - An invalid mark is no mark: nothing about it is reported.
+- A mark with `logs` says that each log that its user's installation began has a mark too (`log_marks`). One without,
+  of an earlier version or a new agreement, covers all logs that are there when the host acts on the state next.
 """
 
 from __future__ import annotations
@@ -116,6 +118,7 @@ class _Mark(Fact):
 
     id: str
     mac: str
+    logs: bool = False
 
 
 class StateMark:
@@ -128,6 +131,7 @@ class StateMark:
         """Read nothing yet. `key`: None for the user's."""
         self.state = state
         self._given_key = key
+        self._valid: _Mark | None = None
 
     def is_valid(self) -> bool:
         """Return whether this user's installation made the state. Raises StorageError for an unusable key."""
@@ -136,11 +140,38 @@ class StateMark:
                 mark = _Mark.model_validate_json(read_rest(file, _MAX_FILE_BYTES))
             identity = _identity(self.state)
         except (OSError, ValidationError):
+            self._valid = None
             return False
         from hmac import compare_digest  # storages on servers need neither it nor the key
 
         key = self._key.read()
-        return key is not None and compare_digest(_mac(key, mark.id, identity).encode(), mark.mac.encode())
+        is_valid = key is not None and compare_digest(_mac(key, mark, identity).encode(), mark.mac.encode())
+        self._valid = mark if is_valid else None
+        return is_valid
+
+    @property
+    def covers_each_log(self) -> bool:
+        """Whether logs have marks of their own. Of a mark that was valid."""
+        return self._valid is not None and self._valid.logs
+
+    def log_key(self) -> bytes:
+        """Return the key of the marks of logs. Raises StorageError unless the mark was valid."""
+        from hmac import digest
+
+        key = None if self._valid is None else self._key.read()
+        if self._valid is None or key is None:
+            raise StorageError(f"{self.state.mark}: it is not valid")
+        return digest(key, f"log marks {self._valid.id}".encode(), sha256)
+
+    def confirm_logs(self) -> None:
+        """Record that each log has a mark now, unless another process has agreed anew. Raises StorageError."""
+        agreed = self._valid
+        try:
+            with locked_folder(self.state.mark.parent):
+                if self.is_valid() and agreed is not None and self._valid is not None and self._valid.id == agreed.id:
+                    self._write(agreed.id, logs=True)
+        except OSError as error:
+            raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
 
     def is_missing(self) -> bool:
         """Return whether there is no state yet that a reader could change: no file, or no content in a folder."""
@@ -176,16 +207,16 @@ class StateMark:
                     return False
                 if self.state.is_file and not os.path.lexists(self.state.path):
                     os.close(open_regular(self.state.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
-                self._write()
+                self._write(os.urandom(16).hex(), logs=True)
         except OSError as error:
             raise StorageError(f"{self.state.path}: {_reason(error)}") from error
         return True
 
     def agree(self) -> None:
-        """Mark state that its user has agreed to. Raises StorageError."""
+        """Mark state that its user has agreed to, with all logs in it. Raises StorageError."""
         try:
             with locked_folder(self.state.mark.parent):
-                self._write()
+                self._write(os.urandom(16).hex(), logs=False)
         except OSError as error:
             raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
 
@@ -199,9 +230,10 @@ class StateMark:
             raise StorageError(f"{self.state.mark}: {_reason(error)}") from error
         return True
 
-    def _write(self) -> None:
-        name = os.urandom(16).hex()
-        mark = _Mark(id=name, mac=_mac(self._key.read_or_create(), name, _identity(self.state)))
+    def _write(self, name: str, *, logs: bool) -> None:
+        mark = _Mark(id=name, mac="", logs=logs)
+        mac = _mac(self._key.read_or_create(), mark, _identity(self.state))
+        mark = _Mark(id=name, mac=mac, logs=logs)
         # a fixed name, because the folder is locked: a file that a killed process left is replaced
         self._new.unlink(missing_ok=True)
         file = open_regular(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
@@ -211,6 +243,7 @@ class StateMark:
         finally:
             os.close(file)
         self._new.replace(self.state.mark)
+        self._valid = mark
 
     @cached_property
     def _key(self) -> StateKey:
@@ -221,10 +254,11 @@ class StateMark:
         return self.state.mark.with_name(f".{self.state.mark.name}.new")
 
 
-def _mac(key: bytes, name: str, identity: str) -> str:
+def _mac(key: bytes, mark: _Mark, identity: str) -> str:
     from hmac import digest
 
-    return digest(key, f"state mark {name} {identity}".encode(), sha256).hex()
+    text = f"state mark {mark.id} {identity}" + (" logs" if mark.logs else "")
+    return digest(key, text.encode(), sha256).hex()
 
 
 def _identity(state: LocalState) -> str:

@@ -91,6 +91,11 @@ class LocalState:
         """Path of the host's proof of who made the state: in the folder, or next to the file."""
         return self.path.with_name(f"{self.path.name}-{MARK_NAME}") if self.is_file else self.path / MARK_NAME
 
+    @property
+    def log_marks(self) -> Path:
+        """Path of the folder with the host's proofs of who began each log: in the folder, or next to the file."""
+        return self.path.with_name(f"{self.path.name}-origins") if self.is_file else self.path / ".origins"
+
 
 MARK_NAME = "origin.json"
 
@@ -354,6 +359,13 @@ class Storage(ABC):
         The host acts on a folder or file only if it can prove that its user's installation made it.
         """
         return None
+
+    async def require_own(self, job_id: str) -> None:
+        """Raise NotAgreed unless this user's installation began all logs of a Job. For the host: it wraps local state.
+
+        Called by code that acts on a Job before it writes to it or leases it.
+        """
+        return
 
     def as_evidence(self) -> Storage:
         """Return this storage, opened such that reading writes nothing to its folder or file, not even a cache.

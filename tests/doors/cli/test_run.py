@@ -351,11 +351,10 @@ def test_a_word_too_many_that_follows_no_file_is_still_an_error(terminal: Termin
 
 def test_options_of_the_original_without_effect_are_a_warning_that_says_what_to_write(terminal: Terminal) -> None:
     terminal.project(SOLO, solo=[reply("ok")])
-    result = terminal.call("run", "solo", "q", "--env", "FOO", "BAR", "--verbose", "--env", "BAZ", "--quiet", *SCRIPTED)
+    result = terminal.call("run", "solo", "q", "--env", "FOO", "BAR", "--env", "BAZ", "--quiet", *SCRIPTED)
     assert (result.code, result.out) == (0, "ok\n")
     assert result.err.splitlines() == [
         "warning: --env has no effect: a skill names its variables in `requiredEnv`",
-        "warning: --verbose has no effect: `perstack log --verbose` prints the full texts",
     ]
 
 

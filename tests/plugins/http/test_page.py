@@ -32,8 +32,9 @@ from perstack.core.runs.messages import History, TextPart, UserMessage
 from perstack.ports.provider import GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import EndpointSettings
 from perstack.support.http.errors import error_name, is_retryable
-from perstack_anthropic.messages_api import AnthropicSettings, encode
+from perstack_anthropic.messages_api import encode
 from perstack_anthropic.plugin import FACTORY as ANTHROPIC
+from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.plugin import FACTORY as BEDROCK
 from perstack_bedrock.settings import BedrockSettings
 from perstack_google.plugin import FACTORY as GOOGLE

@@ -31,6 +31,7 @@ from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuli
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
+    from perstack.config.state_marks import StateMark
     from perstack.host import Host
     from perstack.ports.storage import LocalState
 
@@ -311,25 +312,20 @@ def trust_command(show: bool, revoke: bool, yes: bool, of_state: bool, options: 
 
 
 def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -> None:
-    from perstack.config.state_marks import StateMark
-    from perstack.engine.context.waiting_work import waiting_work
-
-    async def look(host: Host) -> tuple[LocalState | None, list[str]]:
-        state = host.storage.local_state
-        return state, [] if revoke or state is None else await waiting_work(host.storage.as_evidence())
-
-    state, page = options.look(look)
-    if state is None:
-        raise UsageError("a server keeps the state: agree to its address with `perstack trust`")
-    mark = StateMark(state)
+    state, mark = options.look(_marked_state)
     path = one_line(str(state.path))
     if revoke:
         print_err(f"no longer trusted: {path}" if mark.remove() else "this state was not trusted")
         return
+    has_mark = mark.is_valid()
+    page = options.look(_work_of_others)
     for line in page:
         print_out(one_line(line))
-    if show or mark.is_valid():
-        print_err("this state is trusted already" if mark.is_valid() else "this state is not trusted")
+    if not page:
+        print_err("this state is trusted already")
+        return
+    if show:
+        print_err("this is not trusted, and the rest of this state is" if has_mark else "this state is not trusted")
         return
     if mark.is_absent():
         print_err("there is no state yet; what your perstack makes here is trusted")
@@ -337,8 +333,35 @@ def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -
     if not yes and not _confirm():
         print_err("nothing was changed")
         sys.exit(1)
-    mark.agree()
+    if not has_mark:
+        mark.agree()
+    options.look(lambda host: _mark_all(host, mark))
     print_err("trusted")
+
+
+async def _marked_state(host: Host) -> tuple[LocalState, StateMark]:
+    from perstack.config.state_marks import StateMark
+
+    state = host.storage.local_state
+    if state is None:
+        raise UsageError("a server keeps the state: agree to its address with `perstack trust`")
+    return state, StateMark(state)
+
+
+async def _work_of_others(host: Host) -> list[str]:
+    """Return the page of what waits in state without a mark, or in unmarked logs of marked state; empty without any."""
+    from perstack.engine.context.guarded_state import unmarked_owners
+    from perstack.engine.context.waiting_work import waiting_work
+
+    _, mark = await _marked_state(host)
+    owners = await unmarked_owners(host.storage) if mark.is_valid() else None
+    return await waiting_work(host.storage.as_evidence(), owners) if owners is None or owners else []
+
+
+async def _mark_all(host: Host, mark: StateMark) -> None:
+    from perstack.engine.context.guarded_state import mark_logs
+
+    await mark_logs(host.storage.as_evidence(), mark)
 
 
 def _confirm() -> bool:

@@ -41,6 +41,16 @@ def print_err(*parts: str | StyledText) -> None:
     _put(sys.stderr, sanitized(parts) + "\n")
 
 
+def echo(text: str) -> None:
+    """Show typed text on stderr, without ending the line."""
+    _put(sys.stderr, sanitized((text,)))
+
+
+def erase(width: int) -> None:
+    """Take back that many cells of typed text on stderr."""
+    _put(sys.stderr, "\b \b" * width)
+
+
 def print_result(text: str) -> None:
     """Write a requested text to stdout: unchanged in a pipe or file, sanitized at a terminal."""
     if is_terminal(sys.stdout):

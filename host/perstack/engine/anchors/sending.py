@@ -15,7 +15,7 @@ from perstack.engine.anchors.receipts import Signer, ends_at, ends_now, lock_dig
 from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.engine.log.event_log import add_payload
 from perstack.engine.log.storage import OWNER_KINDS, log_of, space_of
-from perstack.errors import Conflict, NotFound
+from perstack.errors import Conflict, NotAgreed, NotFound
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import notice
@@ -58,6 +58,11 @@ class AnchorOutbox:
     async def of(self, job_id: str) -> list[bytes]:
         """Return the records of an owner, oldest first. Raises StorageError."""
         return [open_line(line).payload for line in await self._space.read(log_of(job_id))]
+
+    async def to_send(self, job_id: str) -> list[bytes]:
+        """Return the records of an owner, oldest first. Raises NotAgreed for records of others, and StorageError."""
+        await self._space.require_own(job_id)
+        return await self.of(job_id)
 
     async def jobs(self) -> tuple[str, ...]:
         """Return the ids of owners with records or empty entries, at most a thousand."""
@@ -133,12 +138,14 @@ class AnchorSender:
         async def send() -> None:
             for kind in OWNER_KINDS:
                 for owner_id in await self._pending(kind).jobs():
-                    await self._send_remaining(Owner(kind, owner_id))
+                    with suppress(NotAgreed):  # records that came with a file from elsewhere
+                        await self._send_remaining(Owner(kind, owner_id))
 
         await self._try("the heads of earlier stops", send)
 
     async def _send_remaining(self, owner: Owner) -> None:
         space = space_of(self._storage, owner.kind)
+        await space.require_own(owner.id)
         if not await self._pending(owner.kind).of(owner.id):
             if await space.lease_info(owner.id) is not None:
                 return  # its driver will send
@@ -163,7 +170,7 @@ class AnchorSender:
 
     async def _send_pending(self, owner: Owner) -> None:
         pending = self._pending(owner.kind)
-        records = await pending.of(owner.id)
+        records = await pending.to_send(owner.id)
         for record in records:
             await self._anchor.send(owner.id, record)
         await pending.remove(owner.id, len(records))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from perstack.config.project import ProjectPlace
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.definitions.project import Project
-from perstack.engine.context.unmarked_state import guard_state
+from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption

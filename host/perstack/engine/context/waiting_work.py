@@ -7,13 +7,13 @@ invisible or move a cursor. Texts that only models see (queries, instructions, m
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from perstack.core.base.chain import open_line
-from perstack.core.base.ids import OwnerKind
+from perstack.core.base.ids import Owner, OwnerKind
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.recorded_definition import SeriesDefinition
 from perstack.core.definitions.sandbox import SandboxPolicy
@@ -21,7 +21,7 @@ from perstack.core.definitions.skills import AgentSkill, is_base_skill
 from perstack.core.iterations.evolve import evolve_series
 from perstack.core.iterations.state import SeriesState, parse_series_event
 from perstack.core.runs.state import Phase, Run, latest_reply
-from perstack.core.schedules.schedule import evolve_schedule, parse_schedule_event
+from perstack.core.schedules.schedule import ScheduleState, evolve_schedule, parse_schedule_event
 from perstack.core.tasks.events import parse_task_event
 from perstack.core.tasks.evolve import evolve_task
 from perstack.core.tasks.state import TaskState
@@ -35,11 +35,14 @@ _S = TypeVar("_S")
 _E = TypeVar("_E")
 
 
-async def waiting_work(storage: Storage) -> list[str]:
-    """Return the lines of the page: what acts on this state would run, or a line that it is nothing."""
+async def waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:
+    """Return the lines of the page: what acts on this state would run, or a line that it is nothing.
+
+    With `owners`, of these alone; each of their kinds of logs is named.
+    """
     lines = [f"{storage.location}:"]
     try:
-        async for line in _lines(storage):
+        async for line in _lines(storage) if owners is None else _lines_of(storage, owners):
             lines.append(f"  {line}")
     except StorageError as error:  # of a list: what it does not show cannot be found to be run either
         lines.append(f"  cannot be read: {_ascii(error.message)}")
@@ -55,16 +58,21 @@ async def _lines(storage: Storage) -> AsyncIterator[str]:
             yield line
     if ended:
         yield f"Jobs that are completed, of which nothing runs: {ended}"
-    async for task in _owners(storage, "task", parse_task_event, evolve_task):
-        for line in _of_task(task) if isinstance(task, TaskState) else (task,):
-            yield line
-    async for series in _owners(storage, "iterations", parse_series_event, evolve_series):
-        for line in _of_series(series) if isinstance(series, SeriesState) else (series,):
-            yield line
-    async for schedule in _owners(storage, "schedule", parse_schedule_event, evolve_schedule):
-        yield schedule if isinstance(schedule, str) else f"schedule {schedule.name}: its past occurrences"
+    for kind in _READERS:
+        for owner_id in await job_ids(space_of(storage, kind)):
+            for line in await _of_owner(storage, Owner(kind, owner_id)):
+                yield line
     async for line in _unsent(storage):
         yield line
+
+
+async def _lines_of(storage: Storage, owners: Collection[Owner]) -> AsyncIterator[str]:
+    for owner in owners:
+        lines = await (_of_job(storage, owner.id) if owner.kind == "job" else _of_owner(storage, owner))
+        for line in lines or [
+            f"{OWNER_KINDS[owner.kind].singular} {owner.id}: it is completed, and nothing of it runs"
+        ]:
+            yield line
 
 
 async def _unsent(storage: Storage) -> AsyncIterator[str]:
@@ -169,21 +177,35 @@ def _of_series(series: SeriesState) -> Iterator[str]:
         yield from _of_recorded(series.definition)
 
 
-async def _owners(
-    storage: Storage, kind: OwnerKind, parse: Callable[[bytes], _E], evolve: Callable[[_S | None, _E], _S]
-) -> AsyncIterator[_S | str]:
-    """Yield the state of each owner, or a line about an unreadable one."""
-    space = space_of(storage, kind)
-    for owner_id in await job_ids(space):
+def _of_schedule(schedule: ScheduleState) -> Iterator[str]:
+    yield f"schedule {schedule.name}: its past occurrences"
+
+
+def _reader(
+    parse: Callable[[bytes], _E], evolve: Callable[[_S | None, _E], _S], describe: Callable[[_S], Iterable[str]]
+) -> Callable[[Iterable[bytes]], list[str]]:
+    def lines(records: Iterable[bytes]) -> list[str]:
         state: _S | None = None
-        try:
-            for line in await space.read(log_of(owner_id)):
-                state = evolve(state, parse(open_line(line).payload))
-        except (PerstackError, ValueError, LookupError) as error:
-            title = f"{OWNER_KINDS[kind].singular} {owner_id}"
-            yield f"{title}: cannot be read, and nothing is done to it before it can: {_ascii(str(error))}"
-        if state is not None:
-            yield state
+        for record in records:
+            state = evolve(state, parse(open_line(record).payload))
+        return [] if state is None else [*describe(state)]
+
+    return lines
+
+
+_READERS: Mapping[OwnerKind, Callable[[Iterable[bytes]], list[str]]] = {
+    "task": _reader(parse_task_event, evolve_task, _of_task),
+    "iterations": _reader(parse_series_event, evolve_series, _of_series),
+    "schedule": _reader(parse_schedule_event, evolve_schedule, _of_schedule),
+}
+
+
+async def _of_owner(storage: Storage, owner: Owner) -> list[str]:
+    try:
+        return _READERS[owner.kind](await space_of(storage, owner.kind).read(log_of(owner.id)))
+    except (PerstackError, ValueError, LookupError) as error:
+        title = f"{OWNER_KINDS[owner.kind].singular} {owner.id}"
+        return [f"{title}: cannot be read, and nothing is done to it before it can: {_ascii(str(error))}"]
 
 
 def _json(value: JsonValue) -> str:

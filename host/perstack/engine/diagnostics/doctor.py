@@ -106,6 +106,8 @@ class ProviderState:
     default_model: str | None
     models: tuple[OfferedModel, ...] = ()
     problem: str = ""  # reason why its models cannot be listed; empty if they can
+    served_by: str = ""  # command that starts its server on this machine; empty for others
+    takes_any_address: bool = False  # True if its setting `baseUrl` may name any server of its wire format
     credential: str = ""  # the variable of its key and where that is set; empty if it has no key in a variable
 
 
@@ -157,6 +159,8 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
         default_model=factory.default_model,
         models=models,
         problem=problem,
+        served_by=factory.served_by,
+        takes_any_address=factory.takes_any_address,
         credential=credential or "",
     )
 

@@ -14,8 +14,8 @@ from perstack.core.files.tree_diff import RewindScope
 from perstack.core.runs.events import RecordSnapshot, StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.host_context import ContextSource
-from perstack.engine.context.unmarked_state import require_own_state
 from perstack.engine.files.rewind_lock import lease_without_rewind
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases

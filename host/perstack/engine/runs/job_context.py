@@ -169,9 +169,16 @@ class JobContext:
 
         Fields hold for every request; tools, media and thinking are of one Run.
         """
+        if len(self.sessions) < 2 and not self.runs:
+            return ()
         sessions = [session.run for session in self.sessions.values() if session.has_begun]
-        others = (*self.runs.values(), *sessions)
-        learned = (item for other in others for item in other.adaptations_by_model.get(run.on, ()))
+        others = [
+            other for other in (*self.runs.values(), *sessions) if other.adaptations_by_model and other is not run
+        ]
+        if not others:
+            return ()
+        model = run.on
+        learned = (item for other in others for item in other.adaptations_by_model.get(model, ()))
         return new_adaptations(run.adaptations, (item for item in learned if item.part == "field"))
 
     def vault(self, run: Run) -> SecretVault | None:

@@ -39,10 +39,11 @@ from perstack.core.tasks.state import TaskState
 from perstack.core.tasks.summaries import Row, to_look_after
 from perstack.dataclass import dataclass
 from perstack.engine.context.commands import ask_command
+from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.host_context import ContextSource
-from perstack.engine.context.unmarked_state import require_own_state
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.storage import space_of
 from perstack.engine.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
 from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
@@ -231,6 +232,8 @@ class Scheduler:
     async def _process(self, item: DueItem) -> DueWorkResult | None:
         if item.problem is not None:
             return await self._failed(item, item.problem)
+        if item.kind != "list":  # before a task's command runs
+            await space_of(self._source.current.storage, item.kind).require_own(item.id)
         match item.kind:
             case "task":
                 return await self._process_task(item.id)

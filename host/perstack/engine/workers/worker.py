@@ -29,8 +29,8 @@ from pydantic import JsonValue
 from perstack.core.schedules.schedule import LABEL as SCHEDULE_LABEL
 from perstack.core.tasks.due import LABEL as TASK_LABEL
 from perstack.dataclass import dataclass
+from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.job_limit import job_slots
-from perstack.engine.context.unmarked_state import require_own_state
 from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.schedules.scheduler import Scheduler

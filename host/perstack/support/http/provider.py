@@ -58,6 +58,8 @@ class EndpointProviderFactory(ProviderFactory):
     is_vendor: bool = True
     low_model: str | None = None
     high_model: str | None = None
+    served_by: str = ""
+    takes_any_address: bool = False
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Return whether the environment has the required variables, and the libraries are installed."""

@@ -98,7 +98,7 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
 def _address_line(chosen: ChosenProvider) -> str:
     if chosen.base_url is None:
         return ""
-    return f"\nprovider.setting.baseUrl = {json.dumps(chosen.base_url)}  # its key, if it has one: OPENAI_API_KEY"
+    return f"\nprovider.setting.baseUrl = {json.dumps(chosen.base_url)}"
 
 
 def _template(name: str | None, *, asks: bool) -> Template:

@@ -20,7 +20,7 @@ from perstack.errors import UsageError
 
 EMBEDDED = "local"  # the provider of the embedded model, and the extra that installs it
 _LATER = "later"
-_OLLAMA, _ENDPOINT = "ollama", "endpoint"
+_ENDPOINT = "endpoint"
 _COMMANDS = (  # what installs the embedded model and fetches its weights
     ("-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"perstack[{EMBEDDED}]"),
     ("-I", "-m", "perstack_local", "fetch"),
@@ -39,11 +39,17 @@ class ChosenProvider:
 def choose_provider(states: Sequence[ProviderState]) -> ChosenProvider | None:
     """Ask which model to set up, and set it up; None if none was set up."""
     variables = {state.name: name for state in states if (name := _variable(state.how_to_configure)) is not None}
+    servers = [state for state in states if state.served_by]
+    open_to_all = next((state.name for state in states if state.takes_any_address), None)
     print_err("No model is set up here. There are:")
     choices = {
         **{provider: f"with a key that you have ({variable})" for provider, variable in variables.items()},
-        _OLLAMA: "models of Ollama on this machine, without a key",
-        _ENDPOINT: "another server that speaks OpenAI's Chat Completions: its address and a model",
+        **{state.name: f"its server on this machine (`{state.served_by}`), without a key" for state in servers},
+        **(
+            {_ENDPOINT: f"another server that speaks as {open_to_all} does: its address and a model"}
+            if open_to_all
+            else {}
+        ),
         EMBEDDED: "a small one on this machine, without a key: 1.1 GB are fetched once",
         _LATER: "none now",
     }
@@ -52,19 +58,19 @@ def choose_provider(states: Sequence[ProviderState]) -> ChosenProvider | None:
     if choice == EMBEDDED:
         is_ready = _install_embedded(any(state.name == EMBEDDED for state in states))
         return ChosenProvider(EMBEDDED) if is_ready else None
-    if choice == _OLLAMA:
-        model = prompt("Which model, as `ollama list` names it (nothing: later)", default="").strip()
-        return ChosenProvider(_OLLAMA, model) if model else None
-    if choice == _ENDPOINT:
-        return _ask_endpoint()
+    if choice in {state.name for state in servers}:
+        model = prompt("Which of its models (nothing: later)", default="").strip()
+        return ChosenProvider(choice, model) if model else None
+    if choice == _ENDPOINT and open_to_all:
+        return _ask_endpoint(open_to_all)
     return ChosenProvider(choice) if choice in variables and keep_key(variables[choice]) else None
 
 
-def _ask_endpoint() -> ChosenProvider | None:
+def _ask_endpoint(provider: str) -> ChosenProvider | None:
     while address := prompt("Its address, as in http://127.0.0.1:8000/v1 (nothing: later)", default="").strip():
         if re.fullmatch(r"https?://[^\s/]+(/\S*)?", address):
             model = prompt("Which of its models (nothing: later)", default="").strip()
-            return ChosenProvider("openai", model, address) if model else None
+            return ChosenProvider(provider, model, address) if model else None
         print_err("error: an address begins with http:// or https:// and a host")
     return None
 

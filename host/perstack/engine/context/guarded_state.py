@@ -1,0 +1,460 @@
+"""State of unknown origin: it can be read, and nothing can act on it.
+
+What a state folder contains decides what a resumed Job, a due task or a series runs. So the host acts only on state
+with a valid mark (`perstack.config.state_marks`), and in it only on logs that have a mark too
+(`perstack.config.log_marks`). This module is the one place that sees to it: `guard_state` wraps every storage that a
+Host, or the tasks without a Host, open. The wrapper is left out for servers, and for state without a mark that
+PERSTACK_TRUST names.
+
+Until the state is this user's, the wrapper
+
+- reads through `Storage.as_evidence`, which writes nothing to the state, not even a cache;
+- drops caches, which readers write too (promise 5 of the port);
+- refuses everything else that writes, leases included, by NotAgreed, which has the page to agree to. State that does
+  not exist yet is marked at that moment.
+
+In the user's own state, it marks each log that begins, and refuses to lease an owner with an unmarked log, to append to
+an unmarked log, and to redact it. Such an owner can be deleted. A log is checked when its owner is leased, and at each
+append without a lease: its file may be replaced while this process runs.
+
+Code that acts before it writes or leases anything calls `require_own_state` or `Storage.require_own` first. A new
+method of the port has to be overridden here: a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+
+from typing_extensions import override
+
+from perstack.config.log_marks import LogMarks
+from perstack.config.project import ProjectPlace, is_state_named
+from perstack.config.state_marks import StateMark
+from perstack.core.base.chain import Head, open_line
+from perstack.core.base.ids import Owner
+from perstack.errors import Damaged, NotAgreed, NotFound, StorageError
+from perstack.next_steps import Trust
+from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
+
+
+def guard_state(storage: Storage, place: ProjectPlace, named: str | None = None) -> Storage:
+    """Return the storage, wrapped unless it is on a server. `named`: its address, if given."""
+    state = storage.local_state
+    if state is None or isinstance(storage, GuardedStorage):
+        return storage
+    mark = StateMark(state)
+    is_agreed = is_state_named(state.path, place.state_root) or is_state_named(state.path, place.folder)
+    is_open = False
+    with suppress(StorageError):  # of a key that cannot be used: the state can be read, and what acts reports it
+        is_open = mark.is_valid()
+    if is_agreed and not is_open and not mark.is_absent():
+        return storage
+    return GuardedStorage(storage, StateGate(storage, mark, named, is_agreed=is_agreed, is_open=is_open))
+
+
+async def require_own_state(storage: Storage) -> None:
+    """Raise NotAgreed unless the state may be acted upon. For code that acts before it writes anything."""
+    if isinstance(storage, GuardedStorage):
+        await storage.gate.require()
+
+
+async def unmarked_owners(storage: Storage) -> list[Owner]:
+    """Return the owners in marked state with a log that the user's installation did not begin."""
+    from perstack.engine.log.event_log import job_ids
+    from perstack.engine.log.storage import OWNER_KINDS, space_of
+
+    return [
+        Owner(kind, owner_id)
+        for kind in OWNER_KINDS
+        if isinstance(space := space_of(storage, kind), GuardedStorage)
+        for owner_id in await job_ids(space)
+        if await space.unmarked(owner_id)
+    ]
+
+
+class StateGate:
+    """Decides whether a storage's state may be acted upon: opened once, for all its spaces."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        mark: StateMark,
+        named: str | None = None,
+        *,
+        is_agreed: bool = False,
+        is_open: bool = False,
+    ) -> None:
+        """Start open if the mark is valid.
+
+        `is_agreed`: PERSTACK_TRUST names the state, so a key that cannot be kept is no obstacle.
+        """
+        self.is_open = is_open
+        self.mark = mark
+        self.is_agreed = is_agreed
+        self._storage = storage
+        self._named = named
+
+    async def require(self) -> None:
+        """Mark state that does not exist yet. Raises NotAgreed for any other without a valid mark, and StorageError."""
+        if not self.is_open:
+            with suppress(StorageError) if self.is_agreed else nullcontext():
+                self.is_open = self.mark.claim()
+            self.is_open = self.is_open or self.is_agreed
+        if not self.is_open:
+            raise await self.refusal("this state", self.mark.agree)
+        await self._mark_earlier_logs()
+
+    def marks(self, space: str) -> LogMarks | None:
+        """Return the marks of the logs in a space; None for state without a mark, which PERSTACK_TRUST names."""
+        with suppress(StorageError) if self.is_agreed else nullcontext():
+            return LogMarks(self.mark.state, space, self.mark.log_key())
+        return None
+
+    async def refusal(self, what: str, agree: Callable[[], None], owners: Collection[Owner] | None = None) -> NotAgreed:
+        """Return the error for state, or for these owners in it, that the user's installation did not make."""
+        from perstack.engine.context.waiting_work import waiting_work  # only refusals and `perstack trust` need it
+
+        return NotAgreed(
+            f"{self._storage.location}: your installation did not make {what}, so it is only shown",
+            page=await waiting_work(self._storage.as_evidence(), owners),
+            agree=agree,
+            next_steps=(Trust(is_state=True, storage=self._named),),
+        )
+
+    async def _mark_earlier_logs(self) -> None:
+        """Mark all logs of state whose mark covers them: of an earlier version, or agreed to since."""
+        if not self.mark.covers_each_log:
+            with suppress(StorageError) if self.is_agreed else nullcontext():
+                await mark_logs(self._storage, self.mark)
+
+
+async def mark_logs(storage: Storage, mark: StateMark) -> None:
+    """Mark all logs of state with a valid mark. Raises StorageError."""
+    from perstack.engine.log.event_log import job_ids
+    from perstack.engine.log.storage import OWNER_KINDS
+
+    key = mark.log_key()
+    for name in [name for kind in OWNER_KINDS.values() for name in (kind.space, kind.outbox)]:
+        space = storage.space(name) if name else storage
+        marks = LogMarks(mark.state, name or _JOBS, key)
+        for owner_id in await job_ids(space):
+            with suppress(StorageError):  # an unreadable one, which nothing drives
+                marks.add(owner_id, await _first_hashes(space, owner_id))
+    mark.confirm_logs()
+
+
+_JOBS = "jobs"  # name of the space that the storage itself is
+
+
+async def _first_hashes(space: Storage, owner_id: str) -> dict[str, str]:
+    """Return the hash of the first record of each log; a log without a readable one, which nothing drives, is left out.
+
+    Raises NotFound and StorageError.
+    """
+    hashes: dict[str, str] = {}
+    after: str | None = None
+    while True:
+        page = await space.runs(owner_id, after=after)
+        for run_id in page.ids:
+            with suppress(Damaged):
+                lines = await space.read(RunRef(owner_id, run_id), limit=1)
+                if lines:
+                    hashes[run_id] = open_line(lines[0]).hash
+        if page.next is None:
+            return hashes
+        after = page.next
+
+
+class GuardedStorage(Storage):
+    """A storage that can only be read until its state, and each log in it, is this user's. See the module."""
+
+    def __init__(self, storage: Storage, gate: StateGate, evidence: Storage | None = None, space: str = _JOBS) -> None:
+        """Wrap a storage or a space of it; `evidence` reads that space."""
+        self.gate = gate
+        self._space = space
+        self._leased: set[str] = set()
+        self.keeps_copies = storage.keeps_copies
+        self._whole = storage
+        # nothing to protect before the state exists; and what appears there meanwhile is refused by the gate. An empty
+        # file of a database is read as evidence too: its storage would write to it when it opens it
+        is_readable = gate.is_open or gate.mark.is_missing()
+        self._evidence = evidence or (storage if is_readable else storage.as_evidence())
+        self._spaces: dict[str, GuardedStorage] = {}
+
+    @property
+    def _reader(self) -> Storage:
+        return self._whole if self.gate.is_open else self._evidence
+
+    async def _writer(self) -> Storage:
+        await self.gate.require()
+        return self._whole
+
+    async def unmarked(self, owner_id: str) -> dict[str, str]:
+        """Return the Runs of an owner whose logs this user's installation did not begin, with their first hashes.
+
+        Writes nothing. None of state whose mark covers all logs.
+        """
+        if not self.gate.mark.covers_each_log:
+            return {}
+        with suppress(NotFound):
+            return self._unmarked(owner_id, await _first_hashes(self._whole, owner_id))
+        return {}
+
+    @override
+    async def require_own(self, job_id: str) -> None:
+        await self.gate.require()
+        unmarked = {} if self.gate.is_agreed else await self.unmarked(job_id)
+        if unmarked:
+            raise await self._refusal(job_id, unmarked)
+
+    async def _require_own_log(self, run: RunRef) -> None:
+        if run.job_id in self._leased or self.gate.is_agreed:
+            return
+        lines = await self._whole.read(run, limit=1)
+        unmarked = self._unmarked(run.job_id, {run.run_id: open_line(lines[0]).hash}) if lines else {}
+        if unmarked:
+            raise await self._refusal(run.job_id, unmarked)
+
+    def _unmarked(self, owner_id: str, first_hashes: Mapping[str, str]) -> dict[str, str]:
+        marks = self.gate.marks(self._space)
+        runs = () if marks is None else marks.unmarked(owner_id, first_hashes)
+        return {run_id: first_hashes[run_id] for run_id in runs}
+
+    async def _refusal(self, owner_id: str, unmarked: Mapping[str, str]) -> NotAgreed:
+        from perstack.engine.log.storage import OWNER_KINDS
+
+        kinds = (kind for kind, info in OWNER_KINDS.items() if self._space in (info.space or _JOBS, info.outbox))
+        owner = Owner(next(kinds, "job"), owner_id)
+        name = f"{OWNER_KINDS[owner.kind].singular} {owner_id}"
+
+        def agree() -> None:
+            if (marks := self.gate.marks(self._space)) is not None:
+                marks.add(owner_id, unmarked)
+
+        return await self.gate.refusal(name, agree, (owner,))
+
+    def _mark_new(self, run: RunRef, records: Sequence[bytes]) -> None:
+        if records and (marks := self.gate.marks(self._space)) is not None:
+            with suppress(StorageError) if self.gate.is_agreed else nullcontext():
+                marks.add(run.job_id, {run.run_id: open_line(records[0]).hash})
+
+    @property
+    @override
+    def location(self) -> str:
+        return self._whole.location
+
+    @override
+    def space(self, name: str) -> Storage:
+        if name not in self._spaces:
+            self._spaces[name] = GuardedStorage(self._whole.space(name), self.gate, self._evidence.space(name), name)
+        return self._spaces[name]
+
+    @override
+    async def close(self) -> None:
+        await self._whole.close()
+        if self._evidence is not self._whole:
+            await self._evidence.close()
+
+    # Writing.
+
+    @override
+    async def create_job(self, job_id: str) -> None:
+        await (await self._writer()).create_job(job_id)
+
+    @override
+    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        storage = self._whole if self.gate.is_open else await self._writer()  # each step appends twice
+        if expected_seq:
+            await self._require_own_log(run)
+        else:
+            self._mark_new(run, records)
+        await storage.append(run, expected_seq, records)
+
+    @override
+    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
+        # everything else is checked or marked first, by `append`
+        is_checked = expected_seq > 0 and run.job_id in self._leased
+        return is_checked and self._whole.append_now(run, expected_seq, records, synced=synced)
+
+    @override
+    def sync_now(self, run: RunRef) -> None:
+        if self.gate.is_open:
+            self._whole.sync_now(run)
+
+    @override
+    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+        whole = await self._writer()
+        await self._require_own_log(run)
+        await whole.redact(run, seq, record)
+
+    @override
+    async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
+        await (await self._writer()).delete_job(job_id, expected=expected)
+        if (marks := self.gate.marks(self._space)) is not None:
+            marks.forget(job_id)
+
+    @override
+    async def erase_traces(self, job_id: str) -> None:
+        await (await self._writer()).erase_traces(job_id)
+
+    @override
+    async def put_blob(self, job_id: str, data: bytes) -> str:
+        return await (await self._writer()).put_blob(job_id, data)
+
+    @override
+    async def put_blobs(self, job_id: str, blobs: Sequence[bytes]) -> tuple[str, ...]:
+        return await (await self._writer()).put_blobs(job_id, blobs)
+
+    @override
+    async def remove_blob(self, job_id: str, sha256: str) -> None:
+        await (await self._writer()).remove_blob(job_id, sha256)
+
+    @override
+    @asynccontextmanager
+    async def lease(self, job_id: str, holder: str) -> AsyncGenerator[None]:
+        async with (await self._writer()).lease(job_id, holder):
+            await self.require_own(job_id)
+            self._leased.add(job_id)
+            try:
+                yield
+            finally:
+                self._leased.discard(job_id)
+
+    # Caches.
+
+    @override
+    async def put_summary(self, job_id: str, summary: bytes) -> None:
+        if self.gate.is_open:
+            await self._whole.put_summary(job_id, summary)
+
+    @override
+    async def put_entry(
+        self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
+    ) -> None:
+        if self.gate.is_open:
+            await self._whole.put_entry(job_id, seq, entry, synced=synced, expected=expected)
+
+    @override
+    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
+        if self.gate.is_open:
+            await self._whole.put_run_setting(run, setting)
+
+    @override
+    async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
+        if self.gate.is_open:
+            await self._whole.put_checkpoint(job_id, checkpoint_id, data)
+
+    # Reading.
+
+    @override
+    async def has_job(self, job_id: str) -> bool:
+        return await self._reader.has_job(job_id)
+
+    @override
+    async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
+        return await self._reader.jobs(limit=limit, after=after)
+
+    @override
+    async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        return await self._reader.runs(job_id, limit=limit, after=after)
+
+    @override
+    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        return await self._reader.read(run, after, limit)
+
+    @override
+    async def end(self, run: RunRef, count: int) -> list[bytes]:
+        return await self._reader.end(run, count)
+
+    @override
+    async def blob(self, job_id: str, sha256: str) -> bytes:
+        return await self._reader.blob(job_id, sha256)
+
+    @override
+    async def blobs(self, job_id: str) -> tuple[str, ...]:
+        return await self._reader.blobs(job_id)
+
+    @override
+    async def lease_info(self, job_id: str) -> LeaseInfo | None:
+        return await self._reader.lease_info(job_id)
+
+    @override
+    def watch(self, job_id: str) -> AbstractAsyncContextManager[Watch]:
+        return self._reader.watch(job_id)
+
+    @override
+    async def summary(self, job_id: str) -> bytes | None:
+        return await self._reader.summary(job_id)
+
+    @override
+    async def summaries(self) -> Mapping[str, bytes]:
+        return await self._reader.summaries()
+
+    @override
+    async def entries(self) -> Mapping[str, bytes]:
+        return await self._reader.entries()
+
+    @override
+    async def entry(self, job_id: str) -> tuple[int, bytes] | None:
+        return await self._reader.entry(job_id)
+
+    @override
+    async def lost_jobs(self) -> tuple[str, ...]:
+        return await self._reader.lost_jobs()
+
+    @override
+    async def run_setting(self, run: RunRef) -> bytes | None:
+        return await self._reader.run_setting(run)
+
+    @override
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
+        return await self._reader.checkpoint(job_id, checkpoint_id)
+
+    @override
+    async def checkpoints(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
+        return await self._reader.checkpoints(job_id, limit=limit, after=after)
+
+    @override
+    def checkpoint_path(self, job_id: str, checkpoint_id: str) -> Path | None:
+        return self._reader.checkpoint_path(job_id, checkpoint_id)
+
+    @override
+    async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
+        return await self._reader.sizes(job_ids)
+
+    @override
+    async def size(self) -> int:
+        return await self._reader.size()
+
+    @override
+    async def checks(self) -> Sequence[StorageCheck]:
+        return await self._reader.checks()
+
+    @property
+    @override
+    def local_state(self) -> LocalState | None:
+        return self._whole.local_state
+
+    @override
+    def as_evidence(self) -> Storage:
+        return self._whole.as_evidence()
+
+    @property
+    @override
+    def places(self) -> tuple[Path, ...]:
+        return self._whole.places
+
+    @property
+    @override
+    def programs(self) -> Path | None:
+        return self._whole.programs if self.gate.is_open else None
+
+    @override
+    async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:
+        return await self._reader.unsealed_runs(job_id)
+
+    @override
+    async def foreign_checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> tuple[str, str] | None:
+        return await self._reader.foreign_checkpoint(checkpoint_id, job_id)
