@@ -70,6 +70,16 @@ def test_each_run_of_a_job_has_the_model_of_its_own_tier(terminal: Terminal) -> 
     assert terminal.call("replay", "job").code == 0
 
 
+def test_validate_shows_the_tier_or_the_model_that_the_file_names_for_it(terminal: Terminal) -> None:
+    high = '[experts.other]\ninstruction = "x"\ndefaultModelTier = "high"\n'
+    toml = f'model = "top"\n[models]\nhigh = "big"\n{SOLO}defaultModelTier = "low"\n{high}'
+    terminal.project(toml)
+    rows = {line.split()[0]: line.split()[4:] for line in terminal.call("validate").out.splitlines() if "1.0.0" in line}
+    assert rows == {"solo": ["low", "tier"], "other": ["big"]}
+    shown = json.loads(terminal.call("validate", "--json").out)["experts"]
+    assert [(one["model"], one["defaultModelTier"]) for one in shown] == [(None, "low"), (None, "high")]
+
+
 @pytest.mark.parametrize("tier", ["medium", "LOW", ""])
 def test_a_tier_that_does_not_exist_is_refused(terminal: Terminal, tier: str) -> None:
     terminal.project(f'{SOLO}defaultModelTier = "{tier}"\n')

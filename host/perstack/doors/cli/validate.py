@@ -226,8 +226,15 @@ def _row(project: Project, expert: Expert) -> tuple[str, ...]:
         expert.version,
         ", ".join(expert.delegates) or "-",
         skills or "-",
-        _models(expert.model or project.model or "-"),
+        _models_of(project, expert),
     )
+
+
+def _models_of(project: Project, expert: Expert) -> str:
+    tier = expert.default_model_tier
+    if expert.model is None and tier is not None:
+        return _models(project.models.get(tier) or f"{tier} tier")
+    return _models(expert.model or project.model or "-")
 
 
 def _models(models: Models) -> str:
@@ -250,6 +257,7 @@ def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], project: 
                 "skills": [skill.name for skill in expert.skills],
                 "tags": list(expert.tags),
                 "model": expert.model,
+                "defaultModelTier": expert.default_model_tier,
             }
             for expert in experts
         ],

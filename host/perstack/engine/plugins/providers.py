@@ -139,6 +139,8 @@ class Prices:
             return None, None
 
 
+_Kind = Literal["provider", "model"]
+
 _MAX_LISTED = 3  # ways to configure a provider that an error message lists at most
 
 
@@ -167,7 +169,7 @@ class RunSettings:
     model: str
     provider: ProviderSetting
     fallbacks: tuple[str, ...]  # `provider/model` of the fallback models, in the order in which they are tried
-    unnamed: tuple[Literal["provider", "model"], ...]  # what was chosen by default, if there was a choice
+    unnamed: tuple[_Kind, ...]  # what was chosen by default, if there was a choice
     reasoning_budget: ReasoningBudget | None
     limits: Limits
     missing_tier: ModelTier | None = None  # the Expert's tier, if it decides and the provider has no model for it
@@ -203,7 +205,7 @@ class ProviderPool:
             else provider_setting(project, expert, provider or "")
         )
         factory = self._plugins.provider(setting.provider_name)
-        kinds: dict[Literal["provider", "model"], bool] = {
+        kinds: dict[_Kind, bool] = {
             "provider": provider is None and chosen.provider is None,
             "model": model is None,
         }
@@ -216,7 +218,9 @@ class ProviderPool:
             full_name(name or (configured.provider_name if configured else ""), model) for name, model in candidates
         ]
         fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
-        unnamed = () if factory.has_one_model else tuple(kind for kind, is_unnamed in kinds.items() if is_unnamed)
+        unnamed: tuple[_Kind, ...] = tuple(kind for kind, is_unnamed in kinds.items() if is_unnamed)
+        if factory.has_one_model:
+            unnamed = ()
         return RunSettings(model, setting, fallbacks, unnamed, chosen.reasoning_budget, chosen.limits, missing_tier)
 
     def _first_usable(self, chosen: ChosenSettings) -> tuple[tuple[tuple[str | None, str], ...], ModelTier | None]:
