@@ -33,7 +33,7 @@ from perstack.config.log_marks import LogMarks
 from perstack.config.project import ProjectPlace, is_state_named
 from perstack.config.state_marks import StateMark
 from perstack.core.base.chain import Head, open_line
-from perstack.core.base.ids import Owner
+from perstack.core.base.ids import Owner, OwnerKind
 from perstack.errors import Damaged, NotAgreed, NotFound, StorageError
 from perstack.next_steps import Trust
 from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
@@ -225,8 +225,11 @@ class GuardedStorage(Storage):
     async def _refusal(self, owner_id: str, unmarked: Mapping[str, str]) -> NotAgreed:
         from perstack.engine.log.storage import OWNER_KINDS
 
-        kinds = (kind for kind, info in OWNER_KINDS.items() if self._space in (info.space or _JOBS, info.outbox))
-        owner = Owner(next(kinds, "job"), owner_id)
+        kind: OwnerKind = "job"
+        for each, info in OWNER_KINDS.items():
+            if self._space in (info.space, info.outbox):
+                kind = each
+        owner = Owner(kind, owner_id)
         name = f"{OWNER_KINDS[owner.kind].singular} {owner_id}"
 
         def agree() -> None:
