@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -138,6 +139,7 @@ async def main(most_called: int) -> None:
 
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perstack-bench-")))
+        os.environ["PERSTACK_TRUST"] = str(folder)
         host = await stack.enter_async_context(open_host(folder))
         offer = ServeOptions((host, load_usable(folder / "perstack.toml")), tasks=True)
         server = build_server(await stack.enter_async_context(serve_projects(offer)))

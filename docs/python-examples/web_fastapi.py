@@ -1,7 +1,9 @@
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 import perstack
@@ -26,9 +28,16 @@ def shown(job: perstack.JobSummary) -> dict[str, object]:
     return {"id": job.id, "status": job.status, "text": job.text, "asks": asks}
 
 
-@app.post("/jobs")
-async def start(query: str) -> dict[str, object]:
-    return shown(await app.state.host.run("guide", query))
+@app.get("/events")
+async def events(query: str) -> StreamingResponse:
+    async def lines() -> AsyncGenerator[str]:
+        async with app.state.host.stream("guide", query) as stream:
+            async for event in stream:
+                data = {key: getattr(event, key, "") for key in ("id", "name", "text")}
+                data = shown(event.job) if isinstance(event, perstack.Finished) else data
+                yield f"event: {type(event).__name__}\ndata: {json.dumps(data)}\n\n"
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
 
 
 @app.post("/answers")

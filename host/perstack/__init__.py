@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from perstack.host import run as run
     from perstack.host import run_sync as run_sync
     from perstack.toolkit.context import Blob as Blob
+    from perstack.toolkit.context import ToolContext as ToolContext
+    from perstack.toolkit.functions import tool as tool
 
 
 __version__ = VERSION
@@ -73,7 +75,8 @@ _HOMES = {
     "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NeedsPerson"
     " NotAgreed NotAllowed NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",
     "perstack.host": "Host run run_sync",
-    "perstack.toolkit.context": "Blob",
+    "perstack.toolkit.context": "Blob ToolContext",
+    "perstack.toolkit.functions": "tool",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from perstack.engine.schedules.schedules import JobLauncher, Schedules
     from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.ports.dispatcher import Dispatcher
+    from perstack.ports.skill import SkillFactory
 
     class NewJobOptions(TypedDict, total=False):
         """Keyword arguments of `Host.run` other than `output`."""
@@ -116,6 +117,15 @@ if TYPE_CHECKING:
         plugins: Iterable[object]
 
 
+def _take_functions(project: Project) -> tuple[Project, Sequence[SkillFactory]]:
+    """Return the project without functions of Python, and the plugins that provide these."""
+    if not any(expert.tools for expert in project.experts.values()):
+        return project, ()
+    from perstack.toolkit.python_functions import take_functions  # most Experts have tools of skills alone
+
+    return take_functions(project)
+
+
 _PROGRAMS_RUN = "programs run without a question and outside a sandbox: {}"
 
 
@@ -149,7 +159,8 @@ class Host:
         place = place or ProjectPlace(workspace_folder(project, workspace), None)
         environment = env if isinstance(env, Environment) else Environment(os.environ if env is None else env)
         public = environment.without_stored  # for addresses that a definition names
-        registry = load_plugins(plugins, environment)
+        project, functions = _take_functions(project)
+        registry = load_plugins((*plugins, *functions), environment)
         agreement = agreement or Agreement(
             project, is_vendor=registry.is_vendor, workspace=place.workspace(project, workspace)
         )
@@ -348,7 +359,9 @@ class Host:
     def use(self, project: Project) -> None:
         """Use this definition for what begins from now on; Jobs that are being driven keep theirs."""
         current = self._source.current
-        self._source.replace(replace(current, project=current.agreement.adopt(project)))
+        project, functions = _take_functions(project)
+        plugins = replace(current.plugins, skills=(*functions, *current.plugins.skills))
+        self._source.replace(replace(current, project=current.agreement.adopt(project), plugins=plugins))
 
     def check_agreed(self) -> None:
         """Raise NotAgreed if the definition has declarations that its user has not agreed to."""

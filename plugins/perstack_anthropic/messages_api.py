@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal, assert_never
+from typing import assert_never
 
 from pydantic import AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.runs.adaptations import names_in
@@ -33,9 +34,6 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
-from perstack.support.http.endpoint import (
-    EndpointSettings,
-)
 from perstack.support.http.errors import bad_response
 from perstack.support.http.messages import (
     BUDGET_TOKENS,
@@ -50,7 +48,6 @@ from perstack.support.http.messages import (
     blob_placeholder,
     budget_word,
     ends_unfinished,
-    is_blank,
     is_text,
     legal_id,
     message_encoder,
@@ -84,22 +81,11 @@ from perstack.support.http.replies import (
 from perstack.support.http.schema_rules import MESSAGES
 from perstack.support.http.structured_output import schema_for
 from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
-
-
-class AnthropicSettings(EndpointSettings):
-    """Settings of provider `anthropic`, in addition to `EndpointSettings`."""
-
-    CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
-
-    thinking: Literal["budget", "adaptive"] | None = None
-    """Form of the model's reasoning budget: a number of tokens, or an effort. None: by its name."""
-
+from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 
 VENDOR = "anthropic"  # key of this vendor's opaque parts, which are sent to no other vendor
 
 DEFAULT_MAX_TOKENS = 32_000  # maximum reply tokens that every current model supports; the API requires a number
-
-REQUIRED = frozenset({"max_tokens"})  # in addition to the fields that every format requires
 
 _ANSWER_TOKENS = 8_192
 _MIN_BUDGET_TOKENS = 1_024

@@ -20,7 +20,9 @@ def _create(config: ProviderConfig) -> Provider:
 FACTORY = EndpointProviderFactory(
     "anthropic",
     priority=10,
+    low_model="claude-haiku-4-5",
     default_model="claude-sonnet-5",
+    high_model="claude-opus-5",
     how_to_configure="set ANTHROPIC_API_KEY",
     needs=(("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),),
     make=_create,

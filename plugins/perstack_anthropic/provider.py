@@ -1,8 +1,8 @@
 """Provider port implemented with Anthropic's Messages API.
 
 `messages_api` is the codec: pure functions that encode a request, and a decoder fed with the data of each server-sent
-event. This module builds the endpoint from `[provider.setting]` and the environment, and connects them through the
-shared HTTP client.
+event. `settings` are read without importing it. This module builds the endpoint from `[provider.setting]` and the
+environment, and connects them through the shared HTTP client.
 
 Each request extends the bytes of the Run's earlier requests, so that prompt caching applies and each message is encoded
 once. Thinking is sent back only with Anthropic's signature, kept in the part's opaque data under the vendor's key.
@@ -27,16 +27,8 @@ from perstack.support.http.endpoint import (
     read_key,
     read_settings,
 )
-from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
-from perstack_anthropic.messages_api import (
-    REQUIRED,
-    AnthropicSettings,
-    MessagesDecoder,
-    complete_generation,
-    encode,
-    turns_of,
-)
+from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 API_VERSION = "2023-06-01"
@@ -44,7 +36,7 @@ _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS"
 
 
 class AnthropicProvider(HttpProvider):
-    """Provider of the Messages API at one endpoint."""
+    """Provider of the Messages API at one endpoint, whose codec is imported on the first generation."""
 
     required_fields = REQUIRED
 
@@ -56,6 +48,9 @@ class AnthropicProvider(HttpProvider):
 
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        from perstack.support.http.messages import missing_blobs
+        from perstack_anthropic.messages_api import MessagesDecoder, complete_generation, encode, turns_of
+
         body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
         decoder = MessagesDecoder(on_delta)
         await self.post("/v1/messages", body, decoder.feed)
@@ -63,6 +58,8 @@ class AnthropicProvider(HttpProvider):
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:
+        from perstack.support.http.messages import is_common_media
+
         return is_common_media(mime_type)
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill, Skill, ToolSpec, is_base_skill
+from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill, PluginSkill, Skill, ToolSpec, is_base_skill
+from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.runtime import LocalRuntimeFactory, RuntimeFactory
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
+if TYPE_CHECKING:
+    from perstack.toolkit.python_file import AnyToolkit
+
 PLUGIN_API = 1
+
+IMPORT_TIMEOUT_S = 60.0
 
 
 class BaseSkillFactory(SkillFactory):
@@ -37,10 +48,60 @@ class BaseSkillFactory(SkillFactory):
         return BaseSession(context, domains)
 
 
+class FileSkillFactory(SkillFactory):
+    """Factory for the `file` of a pluginSkill. Each content of a file is imported once in a process."""
+
+    name = "file"
+
+    def __init__(self) -> None:
+        """Import nothing."""
+        self._kits: dict[tuple[Path, str], AnyToolkit] = {}
+        self._importing = threading.Lock()
+
+    @override
+    def handles(self, definition: Skill) -> bool:
+        return isinstance(definition, PluginSkill) and bool(definition.file)
+
+    @override
+    def check(self, definition: Skill) -> None:
+        from perstack.toolkit.python_file import check_source, read_source
+
+        path = _file_of(definition)
+        check_source(path, read_source(path))
+
+    @override
+    async def open(self, definition: Skill, context: SkillContext) -> SkillSession:
+        from perstack.system.concurrency import in_daemon_thread
+
+        path = _file_of(definition)
+        try:
+            async with asyncio.timeout(IMPORT_TIMEOUT_S):
+                kit = await in_daemon_thread(lambda: self._kit(path, definition.name), f"import {path.name}")
+        except TimeoutError as error:
+            raise SkillError(
+                f"{path} was not imported within {IMPORT_TIMEOUT_S:g} s: let functions do the work, not the import"
+            ) from error
+        return await kit.open(definition, context)
+
+    def _kit(self, path: Path, name: str) -> AnyToolkit:
+        from perstack.toolkit.python_file import load_file, read_source
+
+        source = read_source(path)
+        key = (path, sha256(source).hexdigest())
+        with self._importing:
+            if key not in self._kits:
+                self._kits[key] = load_file(path, source, name)
+            return self._kits[key]
+
+
+def _file_of(definition: Skill) -> Path:
+    return Path(definition.file if isinstance(definition, PluginSkill) else "")
+
+
 @hookimpl
 def perstack_skills() -> Sequence[SkillFactory]:
-    """Return the factory of the base skill."""
-    return [BaseSkillFactory()]
+    """Return the factories of the base skill and of files with functions."""
+    return [BaseSkillFactory(), FileSkillFactory()]
 
 
 @hookimpl

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, assert_never
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.runs.messages import (
     BlobPart,
@@ -43,7 +44,6 @@ from perstack.support.http.messages import (
     blob_placeholder,
     budget_word,
     ends_unfinished,
-    is_blank,
     is_text,
     legal_id,
     message_encoder,

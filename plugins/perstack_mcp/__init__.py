@@ -4,12 +4,14 @@ A session (`session.McpSession`) owns one server for all Runs of a Job and recon
 and `remote_server` implement `server_interface.McpServer`: they start the server and list the attempts to connect.
 `client` tries them in order through the SDK and makes the calls; nothing of the SDK's types leaves it.
 
+- `plugin`: registration with the host.
 - `server_process`, `stdio`: child process and its pipes. `http_transports`: connections to checked addresses.
 - `repairing_transport`: repairs messages before the SDK sees them, by the pure functions of `message_repairs`,
   `result_repairs` and `tool_repairs`; `http_bodies` does so for bodies. `tool_list`: pages of a list, and changes.
 - `session_renewal`: new session with a remote server that has lost its session.
 - `server_requests`: questions and generations that a server requests during a call.
-- `oauth`, `login`, `login_store`: authorization; tokens are renewed under a lock shared by all processes.
+- `oauth`: authorization; tokens are renewed under a lock shared by all processes. `login`: a person logs in with a
+  browser. `machine_logins`: logins without a person. `login_store`: stored logins. `dpop`: tokens bound to a key.
 - `sdk`: every use of the SDK's private names; `tests/plugins/mcp/test_sdk.py` fails when they change.
 
 The SDK takes most of a second to import. Only modules that are imported after the server has been started may import it

@@ -15,6 +15,7 @@ from typing import Literal, assert_never
 from pydantic import AliasChoices, AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.runs.messages import (
     ExpertMessage,
@@ -35,7 +36,6 @@ from perstack.support.http.messages import (
     REQUIRED_FIELDS,
     ListEncoder,
     ends_unfinished,
-    is_blank,
     message_encoder,
     request_body,
     request_prefix,

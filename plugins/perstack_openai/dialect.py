@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.runs.adaptations import Adaptations, names_in
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
@@ -23,7 +24,6 @@ from perstack.support.http.messages import (
     as_base64,
     blob_placeholder,
     budget_word,
-    is_blank,
     is_common_media,
     is_text,
     legal_id,

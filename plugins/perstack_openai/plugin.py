@@ -62,6 +62,7 @@ def _factory(profile: Profile) -> ProviderFactory:
             make=make,
             profile=profile,
             is_asked_always=profile.has_own_port,
+            served_by=profile.start if profile.has_own_port else "",
         )
     words, needs = f"set {profile.keys[0]}", [profile.keys]
     if not profile.address:
@@ -70,12 +71,15 @@ def _factory(profile: Profile) -> ProviderFactory:
     return EndpointProviderFactory(
         profile.name,
         priority=profile.priority,
+        low_model=profile.low_model,
         default_model=profile.default_model,
+        high_model=profile.high_model,
         how_to_configure=words,
         needs=tuple(needs),
         make=make,
         prices=prices,
         tools=_HOSTED.get(profile.name, ()),
+        takes_any_address=profile.takes_any_address,
     )
 
 

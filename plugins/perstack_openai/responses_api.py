@@ -14,6 +14,7 @@ from typing import Literal, assert_never
 from pydantic import AliasPath, ConfigDict, Field, JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
 from perstack.core.runs.messages import (
@@ -36,7 +37,6 @@ from perstack.support.http.messages import (
     NO_TEXT,
     ListEncoder,
     ends_unfinished,
-    is_blank,
     legal_id,
     message_encoder,
     offered_names,

@@ -18,12 +18,14 @@ class RecordedProviderFactory(ProviderFactory):
     name: str = "recorded"
     priority: int = 1000
     default_model: str | None = "recorded"
+    needs_name: bool = True
+    has_one_model: bool = True
     how_to_configure: str = "give --recording FILE, or set `recording` in [provider.setting]"
     reports_cost: bool = True
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Return False: this provider must be chosen by name."""
-        return False
+        """Return True: the recording is named in the settings."""
+        return True
 
     def create(self, config: ProviderConfig) -> Provider:
         """Open the recording at the path `recording`. Raises UsageError if it is unreadable or a setting is invalid."""

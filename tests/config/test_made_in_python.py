@@ -52,15 +52,20 @@ def test_every_problem_of_experts_made_in_python_is_named_at_once(tmp_path: Path
     experts = [
         Expert(name="a b", instruction="x"),
         Expert(name="c", instruction="", max_steps=-1, delegates=("nobody",)),
+        Expert(name="lead", instruction="x", delegates=("@lead/own",)),
+        Expert(name="@lead/own", instruction="x"),
+        Expert(name="stranger", instruction="x", delegates=("@lead/own",)),
     ]
     with pytest.raises(DefinitionError) as error:
         Host.of(experts=experts, workspace=tmp_path, env={})
     assert [str(problem) for problem in error.value.problems] == [
-        'experts: experts."a b": is not a valid Expert key: `name` or `@org/name`,'
+        'experts: experts."a b": is not a valid Expert key: `name` or `@coordinator/name`,'
         " of letters, digits, `.`, `_` and `-`, a letter or digit first",
         "experts: experts.c.instruction: must not be empty: what the Expert knows and does",
         "experts: experts.c.delegates[0]: there is no Expert `nobody`",
         "experts: experts.c.maxSteps: must be at least 0, not -1",
+        "experts: experts.stranger.delegates[0]: `@lead/own` is a delegate of `lead` alone:"
+        " delegate to `lead`, or name it without `@lead/`",
     ]
     one = Expert(name="a", instruction="x")
     with pytest.raises(UsageError, match="two Experts are named 'a': rename one"):

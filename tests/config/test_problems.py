@@ -18,6 +18,7 @@ LOGIN = f'{SSE}endpoint = "https://a.example/mcp"\n[experts.a.skills.s.oauth]\n'
 ASK = SKILL + 'type = "interactiveSkill"\n[experts.a.skills.s.tools.ask]\n'
 
 ERRORS = {
+    "a misspelt key": (f'{EXPERT}descripton = "x"', 3, "experts.a.descripton", "did you mean `description`?"),
     # a wrong type
     "model is not a text": ("model = 3", 1, "model", 'must be text in "quotes" or a list of texts, not a number'),
     "model is blank": ('model = " "', 1, "model", "must not be empty"),
@@ -265,7 +266,7 @@ def test_it_is_an_error_with_line_and_key(problems, text, line, key, words):
 
 
 WARNINGS = {
-    "a misspelt key": (f'{EXPERT}descripton = "x"', 3, "experts.a.descripton", "did you mean `description`?"),
+    "a key of a similar meaning": (f'{EXPERT}descriptiveText = "x"', 3, "experts.a.descriptiveText", "unknown key"),
     "a key in snake case": ("agents_md = true", 1, "agents_md", "did you mean `agentsMd`?"),
     "a key like no other": (
         f"{EXPERT}[experts.a.zzz]",

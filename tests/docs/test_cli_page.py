@@ -28,7 +28,7 @@ PAGE = "".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("c
 ROOT = click.Context(perstack, info_name="perstack", **perstack.context_settings)
 WHERE = ("config", "workspace", "storage")
 MODEL = (*options(), "env_path", "permissions")
-SHOW = ("output", "stream", "quiet", "compact", "no_input")
+SHOW = ("output", "stream", "quiet", "compact", "verbose", "no_input")
 TASK = ("expected_version", "as_json")
 GROUPS = (("where", WHERE), ("model", MODEL), ("show", SHOW), ("task", TASK))
 

@@ -14,9 +14,13 @@ import kubernetes_validate
 import pytest
 import yaml
 from pages import ROOT, page
+from sandbox_programs import usable
+from terminal import Terminal, reply
 
 from perstack.config.load import load_project
 from perstack.doors.cli.main import perstack
+
+__all__ = ["usable"]  # a fixture
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
@@ -49,6 +53,35 @@ def test_the_image_is_pinned_small_and_not_roots() -> None:
     assert re.search(r"^USER 10001:10001$", DOCKERFILE, re.M)
     assert "--require-hashes" in DOCKERFILE
     assert "HEALTHCHECK" in DOCKERFILE
+
+
+@pytest.mark.usefixtures("usable")
+def test_one_job_runs_on_a_read_only_root_as_a_user_without_a_home(terminal: Terminal) -> None:
+    terminal.project(
+        '[experts.writer]\ninstruction = "You write."\n',
+        writer=[reply("", ("writeTextFile", {"path": "haiku.md", "text": "Snow."})), reply("It is in haiku.md.")],
+    )
+    (command,) = re.findall(r"^docker run --rm .*?\n(?=```)", page("docs/operations.md"), re.M | re.S)
+    words = shlex.split(command.replace("\\\n", " "), comments=False)
+    arguments = words[words.index("perstack:0.1.0") + 1 :]
+    variables = dict(word.split("=") for word in words if re.fullmatch(r"[A-Z_]+=\S+", word))
+    assert re.search(r'^ENTRYPOINT \["perstack"\]$', DOCKERFILE, re.M)
+    assert re.search(r"^WORKDIR /work$", DOCKERFILE, re.M)
+    folder = terminal.workspace
+    mounts = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/mnt")
+    own = ("--bind", str(folder), "/mnt", "--chdir", "/mnt", "--unshare-all", "--uid", "10001", "--gid", "10001")
+    env = {
+        **{name: value.replace("/work", "/mnt") for name, value in variables.items()},
+        "PERSTACK_PLUGINS": "perstack.testing.plugin",
+        "PERSTACK_SCRIPT": "/mnt/script.json",
+    }
+    program = (sys.executable, "-m", "perstack", *arguments, "--provider", "scripted", "--output", "text")
+    done = subprocess.run(
+        ["bwrap", *mounts, *own, "--", *program], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "It is in haiku.md.\n"), done.stderr
+    assert (folder / "haiku.md").read_text() == "Snow."
+    assert list((folder / "perstack" / "jobs").iterdir())
 
 
 def test_what_is_copied_is_there_and_is_let_through() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from pages import ROOT
+from pages import ROOT, section
 from python_page import EXAMPLES, PAGE, PARTS, page
 
 import perstack
@@ -158,20 +159,28 @@ def test_an_event_that_a_match_forgets_is_an_error_of_the_type_checker(tmp_path:
     assert "assert_never" in done.stdout
 
 
-def test_a_question_is_answered_over_http_in_fastapi(folder: Path) -> None:
+def test_a_job_is_read_as_server_sent_events_and_its_question_answered_in_fastapi(folder: Path) -> None:
     code = f"""
-import runpy
+import json, runpy
 from fastapi.testclient import TestClient
 
+def read(text):
+    lines = [dict(line.split(": ", 1) for line in part.splitlines()) for part in text.strip().split("\\n\\n")]
+    return [(line["event"], json.loads(line["data"])) for line in lines]
+
 with TestClient(runpy.run_path({str(EXAMPLES / "web_fastapi.py")!r})["app"]) as client:
-    asked = client.post("/jobs", params={{"query": "Go."}}).json()
-    assert (asked["status"], asked["asks"]["text"]) == ("stoppedByInteractiveTool", "Which sea?"), asked
-    given = {{"question": asked["asks"]["question"], "text": "In Liguria"}}
+    with client.stream("GET", "/events", params={{"query": "Go."}}) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        (kind, asked), = read("".join(reply.iter_text()))
+    assert (kind, asked["text"]) == ("Question", "Which sea?"), asked
+    given = {{"question": asked["id"], "text": "In Liguria"}}
     done = client.post("/answers", json=given).json()
-    assert (done["id"], done["status"], done["text"]) == (asked["id"], "completed", "Two days in Camogli."), done
+    assert (done["status"], done["text"]) == ("completed", "Two days in Camogli."), done
     again = client.post("/answers", json=given)
     assert again.status_code == 409, again.text
     assert client.post("/answers", json={{**given, "question": "nobody-1-1"}}).status_code == 422
+    events = read(client.get("/events", params={{"query": "Go."}}).text)
+    assert [kind for kind, _ in events] == ["Question"], events
 """
     _run(code)
 
@@ -205,5 +214,14 @@ def _run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_two_web_applications_have_at_most_forty_lines() -> None:
-    assert all(len((EXAMPLES / name).read_text().splitlines()) <= 40 for name in HTTP)
+def test_the_two_web_applications_have_less_than_fifty_lines() -> None:
+    assert all(len((EXAMPLES / name).read_text().splitlines()) < 50 for name in HTTP)
+
+
+@pytest.mark.parametrize("record", [perstack.JobSummary, perstack.Overrides, perstack.Expert, perstack.Project])
+def test_every_field_of_a_record_is_on_the_page_with_its_type_and_meaning(record: type) -> None:
+    part = section(PAGE.read_text(), f"### {record.__name__}")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `[^`]+` \| (.+) \|$", part, re.M))
+    names = {"key": "name"} if record is perstack.Expert else {}
+    assert {names.get(name, name) for name in getattr(record, "__pydantic_fields__", {})} <= {*rows}
+    assert all(re.search(r"\w{3}", meaning) for meaning in rows.values()), rows

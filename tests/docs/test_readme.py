@@ -102,6 +102,20 @@ def test_the_first_screen_runs_and_writes_the_file(first_screen: tuple[Path, lis
     assert "Job trip: " in verified
 
 
+def test_a_function_of_the_page_is_a_tool(folder: Path) -> None:
+    part = section(PAGE, "## A tool of your own")
+    (code,), (clerk,) = fenced(part, "python"), fenced(part, "toml")
+    (folder / "orders.py").write_text(code)
+    (folder / "perstack.toml").write_text(EXPERTS + clerk)
+    turns = [{"tools": [{"name": "find_order", "input": {"number": "7"}}]}, {"text": "It is shipped."}]
+    env = {**_scripted(folder, {"clerk": turns}), "XDG_STATE_HOME": str(folder / "state")}
+    trust, tools, run = commands(part)
+    assert run_line(f"{trust.partition(' #')[0]} --yes", folder, env).returncode == 0
+    assert "find_order" in run_line(tools, folder, env).stdout
+    assert run_line(run, folder, env).returncode == 0
+    assert '"state":"shipped"' in run_line("perstack log --tools", folder, env).stdout
+
+
 def test_the_id_that_is_branched_from_is_that_of_the_first_steps_end(folder: Path) -> None:
     env = _scripted(folder, GOING_ON)
     first, *_, branch = commands(section(HOW_TO, "## Continue, branch and look").partition("`perstack log` shows")[0])

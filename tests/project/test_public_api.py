@@ -39,6 +39,8 @@ NAMES = {
     "Event",
     "OnEvent",
     "Expert",
+    "ToolContext",
+    "tool",
     "TextDelta",
     "ToolCall",
     "ToolResult",

@@ -11,10 +11,10 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
+from field_tables import table_of
 from pydantic import BaseModel
 
 import perstack
@@ -35,7 +35,7 @@ and imported on first use. Times are milliseconds. This page is made of the docs
 | `await agent.run("…")`, `await Runner.run(agent, "…")`, `await graph.ainvoke(…)` | `await host.run("writer", "…")` |
 | `agent.iter(…)`, `result.stream_events()`, `graph.astream(…)` | `async for event in host.stream("writer", "…")` |
 | `Agent(output_type=City)`, `with_structured_output(City)` | `run(…, output=City)`, `job.output` |
-| `@agent.tool_plain`, `@function_tool`, `@tool` | `@kit.tool()` of a `Toolkit` |
+| `@agent.tool_plain`, `@function_tool`, `@tool` | `Expert(…, tools=[find_order])`, `file = "orders.py"` |
 | `Agent("model", instructions="…")`, `create_react_agent(…)` | `Expert(name="…", instruction="…")`, `Host.of(experts=[…])` |
 | `handoffs=[…]`, an agent as a tool, a subgraph | `delegates = ["helper"]` |
 | `requires_approval=True`, `interrupt(…)` and `Command(resume=…)` | `[permissions] ask = […]`, `ask = true`; `host.answer("yes", question=…)` |
@@ -65,9 +65,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "Results as objects": ("See [results](results.md#objects-in-python).", ("ParsedJob",), ("result.py",)),
     "Experts without a file": (
-        "Keys are those of [perstack.toml](perstack-toml.md), in snake_case. Tools are plain or async functions, see"
-        " [plugins](plugins.md#tools-from-functions).",
-        ("Expert", "Project"),
+        "Keys are those of [perstack.toml](perstack-toml.md), in snake_case. Tools are plain or async functions: the schema"
+        " comes from the type hints, the description from the docstring. A log has the names of the functions, so a Job is"
+        " resumed by a program that gives them again. More in [plugins](plugins.md#tools-from-functions).",
+        ("Expert", "Project", "tool", "ToolContext"),
         ("no_file.py",),
     ),
     "Errors": (
@@ -89,7 +90,12 @@ PARTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("mistakes.py",),
     ),
-    "In FastAPI": ("A person answers over HTTP what a Job asks.", (), ("web_fastapi.py",)),
+    "In FastAPI": (
+        "A browser reads a Job as it is driven, as server-sent events, until it ends or asks; a person answers over HTTP."
+        " A reader that leaves interrupts the Job.",
+        (),
+        ("web_fastapi.py",),
+    ),
     "In Django": (
         "The same, in async views. Each request opens a Host, so any server and its event loops will do.",
         (),
@@ -129,13 +135,12 @@ def _describe(name: str, found: object) -> tuple[str, str]:
         return _signature(name, found), _prose(found)
     if isinstance(found, type) and issubclass(found, BaseModel):
         others = {field: other for other, field in getattr(found, "argument_names", {}).items()}
-        names = [others.get(field, field) for field in found.model_fields]
         required = [others.get(field, field) for field, about in found.model_fields.items() if about.is_required()]
-        optional = ", ".join(f"`{one}`" for one in names if one not in required)
-        more = f"\n\nOptional: {optional}." if optional else ""
-        return f"{name}({', '.join([*required, *(['…'] if optional else [])])})", _prose(found) + more
+        more = ["…"] if len(required) < len(found.model_fields) else []
+        rows = "Its fields are those of `JobSummary`." if found is perstack.ParsedJob else table_of(found)
+        return f"{name}({', '.join([*required, *more])})", f"{_prose(found)}\n\n{rows}"
     if found is perstack.Overrides:
-        return "Overrides(…)", f"{_prose(found)}\n\nOptional: {', '.join(f'`{one.name}`' for one in fields(found))}."
+        return "Overrides(…)", f"{_prose(found)}\n\n{table_of(found)}"
     if found is perstack.JobStream:
         return "class JobStream", _prose(found)
     if isinstance(found, type) and not issubclass(found, BaseException):

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.records import Fact
-from perstack.core.base.text import nearest
+from perstack.core.base.text import edit_distance, nearest
 from perstack.core.base.validation_errors import path_in
 from perstack.core.definitions.experts import Expert, FileSearchOptions, Iterate, ProviderToolOptions, WebToolOptions
 from perstack.core.definitions.keys import BROKEN, EMPTY, FROM_FILE, PART_OF_FILE, Key, KeyPath, spell
@@ -55,6 +55,10 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original with
 READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
+
+_MOST_WRONG_LETTERS = 2  # letters by which a misspelt key differs from the one that was meant
+
+_MAX_SHOWN = 40  # characters of a written value that a remedy repeats
 
 _MAX_LISTED_KEYS = 10  # keys that the message about an unknown one names
 
@@ -153,7 +157,11 @@ def _tables(annotation: object) -> tuple[type[Fact], ...]:
 def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporter, **extra: str) -> _FactT | None:
     """Read a table as far as it is valid, and report the rest; None if it is none. `named`: no keys."""
     if not isinstance(raw, dict):
-        report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and its keys below it")
+        keys = [name for name, key in keys_of(model).items() if key.is_required]
+        below = (
+            f'{keys[0]} = "{raw}"' if isinstance(raw, str) and len(keys) == 1 and len(raw) < _MAX_SHOWN else "its keys"
+        )
+        report.error(at, f"must be a table, not {kind_of(raw)}: write [{spell(at)}] and {below} below it")
         return None
     values: dict[str, object] = {**extra, **_read_values(model, raw, at, report)}
     try:
@@ -270,7 +278,7 @@ def _report_unknown(name: str, model: type[Fact], at: KeyPath, report: Reporter)
     """Report an unknown key: an error if ignoring it might fail open, otherwise a warning."""
     if name in IGNORED.get(model, ()):
         report.warn(at, f"has no effect: {IGNORED[model][name]}")
-    elif _may_be_a_guard(name, model):
+    elif _may_be_a_guard(name, model) or (model is Expert and _is_misspelt(name, model)):
         report.refuse(at, f"unknown key{_hint(name, model)}")
     else:
         report.warn(at, f"unknown key{_hint(name, model, ', ignored')}")
@@ -299,6 +307,11 @@ def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
     """Return whether an unknown key may be meant to restrict something."""
     guards = (*_GUARDING_KEYS, "experts") if model is Project else _GUARDING_KEYS
     return model in _GUARDING_TABLES or nearest(_plain(name), map(_plain, guards)) is not None
+
+
+def _is_misspelt(name: str, model: type[Fact]) -> bool:
+    """Return whether two letters at most separate an unknown key from a known one."""
+    return any(edit_distance(_plain(name), _plain(key)) <= _MOST_WRONG_LETTERS for key in keys_of(model))
 
 
 def _places() -> Mapping[type[Fact], str]:

@@ -16,7 +16,7 @@ from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.system.files import locked_folder, replace_private_file
 
-_Value = str | int | Sequence[str] | Mapping[str, str]
+_Value = str | int | Sequence[str] | Mapping[str, str] | Mapping[str, str | list[str]]
 
 
 def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> None:
@@ -32,8 +32,9 @@ def add_test(path: Path, expert: str, test: Mapping[str, _Value], expect: Mappin
 
 def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], expect: Mapping[str, _Value]) -> bytes:
     text = old.decode("utf-8-sig")
-    at: KeyPath = ("experts", expert, "tests")
-    lines = ["", f"[[{spell(at)}]]", *_lines(test), "", f"[{spell((*at, 'expect'))}]", *_lines(expect), ""]
+    lines = ["", *test_lines(expert, test), ""]
+    if expect:  # otherwise the test has it
+        lines += [f"[{spell(('experts', expert, 'tests', 'expect'))}]", *_lines(expect), ""]
     ending = "\r\n" if "\r\n" in text else "\n"
     addition = "\n".join(lines).replace("\n", ending)
     gap = "" if not text or text.endswith("\n") else ending
@@ -50,6 +51,11 @@ def _with_test(path: Path, old: bytes, expert: str, test: Mapping[str, _Value], 
             f" and its tests as [[experts.{expert}.tests]]"
         )
     return old + (gap + addition).encode()
+
+
+def test_lines(expert: str, test: Mapping[str, _Value]) -> list[str]:
+    """Return the lines of a test in a definition file; a mapping has dotted keys."""
+    return [f"[[{spell(('experts', expert, 'tests'))}]]", *_lines(test)]
 
 
 def _tests(table: TomlTable, expert: str) -> list[TomlValue]:
@@ -72,8 +78,9 @@ def _lines(values: Mapping[str, _Value]) -> list[str]:
 def _toml(value: str | int | Sequence[str]) -> str:
     import tomli_w
 
-    plain = value if isinstance(value, str | int) else [*value]
-    return tomli_w.dumps({"x": plain}).removeprefix("x = ").rstrip("\n")
+    if not isinstance(value, str | int):
+        return f"[{', '.join(map(_toml, value))}]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
 
 
 _MAX_LISTED_TITLES = 12

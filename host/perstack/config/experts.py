@@ -7,11 +7,11 @@ from dataclasses import field
 from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
-from perstack.config.skills import check_skills, warn_of_secrets
+from perstack.config.skills import check_skills, warn_of_secrets, with_named_tools
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.base.graphs import cycles
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
-from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell
+from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell, wrong_delegation
 from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import IGNORED_RUNTIMES
@@ -111,6 +111,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     expert = read_table(Expert, raw, at, report, key=key) or Expert(key=key, instruction="")
     warn_of_runtime(expert.runtime, (*at, "runtime"), report)
     check_skills(expert, (*at, "skills"), report)
+    expert = with_named_tools(expert)
     patterns: list[tuple[Path, str]] = []
     if expert.agent_skills or any(isinstance(skill, AgentSkill) for skill in expert.skills):
         from perstack.config.skills import patterns_of, with_agent_skills  # few Experts have any
@@ -123,17 +124,19 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
 
 
 def resolve_delegates(draft: Draft, drafts: Mapping[str, Draft]) -> None:
-    """Report delegates that do not exist, have another version, or are named twice; keep the valid ones."""
+    """Report delegates that do not exist, are not the Expert's, or are named twice; keep the valid ones."""
     valid: dict[str, str] = {}
     for index, delegate in enumerate(draft.expert.delegates):
         at = (*draft.at, "delegates", index)
         name, version = key_and_version(delegate)
         target = drafts.get(name)
         if target is None:
-            hint = suggestion(name, drafts) or hint_for_scoped_key(name)
+            hint = suggestion(name, drafts) or hint_for_scoped_key(name, drafts)
             draft.report.error(at, f"there is no Expert `{name}`{hint}")
         elif version is not None and target.expert.version != version:
             draft.report.error(at, f"`{name}` is defined with version {target.expert.version}, not {version}")
+        elif (wrong := wrong_delegation(draft.expert.key, name, drafts)) is not None:
+            draft.report.error(at, wrong)
         elif name in valid:
             draft.report.warn(at, f"`{name}` is named twice: take one out")
         else:

@@ -35,6 +35,7 @@ from perstack.config.experts import (
     warn_of_runtime,
 )
 from perstack.config.project import check_owner, owner_of
+from perstack.config.skills import with_relative_files
 from perstack.config.source import (
     MAX_DEFINITION_BYTES,
     NotRead,
@@ -49,6 +50,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, Workspace
+from perstack.core.definitions.skills import PluginSkill
 from perstack.dataclass import dataclass, replace
 from perstack.errors import DefinitionError, NotAgreed, Problem, UsageError
 
@@ -116,14 +118,26 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
             )
         if by_key.setdefault(expert.key, expert) is not expert:
             raise UsageError(f"two Experts are named {expert.key!r}: rename one")
-    project = Project(experts=by_key)
+    project = Project(experts={key: _without_functions(expert) for key, expert in by_key.items()})
     try:
         checked = DefinitionFile(folder / "perstack.toml", project.to_toml()).to_project(strict=True).project
     except DefinitionError as error:
         raise DefinitionError(
             tuple(replace(problem, file="experts", line=None) for problem in error.problems)
         ) from None
-    return checked.model_copy(update={"path": None, "files": ()})
+    whole = {key: _with_functions_of(by_key[key], expert) for key, expert in checked.experts.items()}
+    return checked.model_copy(update={"experts": whole, "path": None, "files": ()})
+
+
+def _without_functions(expert: Expert) -> Expert:
+    """Return the Expert as a file can have it."""
+    skills = tuple(skill for skill in expert.skills if not (isinstance(skill, PluginSkill) and skill.functions))
+    return expert.model_copy(update={"skills": skills, "tools": ()}) if expert.tools else expert
+
+
+def _with_functions_of(given: Expert, checked: Expert) -> Expert:
+    skills = (skill for skill in given.skills if isinstance(skill, PluginSkill) and skill.functions)
+    return checked.model_copy(update={"skills": (*checked.skills, *skills), "tools": given.tools})
 
 
 class DefinitionFile:
@@ -223,8 +237,10 @@ class DefinitionFile:
             if first is not None:
                 report.error(("experts", key), f"is defined already, at {first.report.place(first.at)}: rename one")
                 continue
-            self.drafts[key] = read_expert(key, raw, report)
-            self.patterns += self.drafts[key].patterns
+            draft = self.drafts[key] = read_expert(key, raw, report)
+            self.patterns += draft.patterns
+            if any(isinstance(skill, PluginSkill) and skill.file for skill in draft.expert.skills):
+                draft.expert = with_relative_files(draft.expert, draft.at, report, self.path.absolute().parent)
 
     def _take_includes(self, patterns: Sequence[str], chain: tuple[Path, ...], report: Reporter) -> None:
         for index, pattern in enumerate(patterns):

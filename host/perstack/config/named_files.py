@@ -4,8 +4,8 @@ A change of `srv.py` changes what `args = ["srv.py"]` does. So the digest of a d
 the content of each file that its words name, and any change asks again: by a pull, an archive, an Expert or the
 user. There are two kinds of words:
 
-- What is started: the program, its script, the module after `-m`, what an `allow` rule runs, a recording that is
-  played. Their files always count.
+- What is started: the program, its script, the module after `-m`, what an `allow` rule runs, a file with functions, a
+  recording that is played. Their files always count.
 - Other words of a server or plugin: what follows its script, and values of variables. They may be data that it writes
   itself. They count unless git leaves them alone (`is_untracked`), or they are SQLite databases. What follows the
   script of an evaluator, a test or an anchor is what it measures, and never counts.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
 
 _MAX_FILE_BYTES = 16 << 20  # a larger file counts by its inode, size and times, which no program can set back
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_VARIABLE = r"\$\{([A-Za-z_]\w*)\}"  # compiled where a word has one, since every start imports this module
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -86,7 +86,9 @@ def _of_server(table: Fact) -> Words:
 
 
 def _of_plugin(table: Fact) -> Words:
-    return Words({}, _in_texts(cast("PluginSkill", table).settings), {})
+    skill = cast("PluginSkill", table)
+    imported = {skill.file: True} if skill.file else {}
+    return Words(imported, _in_texts(skill.settings), imported)
 
 
 def _of_provider(table: Fact) -> Words:
@@ -151,7 +153,7 @@ def _texts(value: JsonValue) -> Iterator[str]:
 
 def _filled(word: str) -> str:
     """Fill in `${NAME}`, which the host does when it starts a server."""
-    return _VARIABLE.sub(lambda match: os.environ.get(match[1], ""), word)
+    return re.sub(_VARIABLE, lambda match: os.environ.get(match[1], ""), word) if "${" in word else word
 
 
 # Files on disk.

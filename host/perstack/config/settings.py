@@ -11,10 +11,17 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from perstack.core.base.records import fields_of
-from perstack.core.definitions.exec_grant import ExecGrant, exec_grant, names_exec, offers_exec, rules_without_grant
+from perstack.core.definitions.exec_grant import (
+    ExecGrant,
+    denies_exec,
+    exec_grant,
+    names_exec,
+    offers_exec,
+    rules_without_grant,
+)
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import Key
-from perstack.core.definitions.models import ModelChoice, UnknownName, resolve_models
+from perstack.core.definitions.models import NAMED, ModelChoice, ModelTier, UnknownName, resolve_models
 from perstack.core.definitions.permissions import Permissions, RuleSet, Widening
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy, policy_of, runtime_of
@@ -43,6 +50,7 @@ class Candidates:
     models: tuple[ModelChoice, ...]
     is_of_provider: bool  # True if names without a provider are models of the chosen provider
     takes_others: bool  # True if names with another provider count too. False if the caller asked for a provider
+    tier: ModelTier | None = None  # without models: the provider's model for this tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,8 @@ def resolve_settings(
 
     A model and a `setting` belong to the provider that they were written for: asking for another provider drops both,
     except for entries of a list that name that provider. A model without a named provider fits any. The nearest
-    `[provider]` of the wanted name applies as a whole; tables of two levels are not merged.
+    `[provider]` of the wanted name applies as a whole; tables of two levels are not merged. The Expert's tier comes
+    after its own model and before the file's; `[models]` may name a tier's model, before the provider's own.
     """
     provider = resolve_provider(project, expert, overrides)
     levels = (overrides, expert, project)
@@ -177,11 +186,13 @@ def reason_for_open_exec(project: Project, overrides: Overrides) -> str:
 
 
 def asking_experts(project: Project) -> tuple[str, ...]:
-    """Return the keys of Experts that have `exec` and do not name it."""
+    """Return the keys of Experts that have `exec`, and whose definition neither names nor denies it."""
     return tuple(
         key
         for key, expert in project.experts.items()
-        if offers_exec(expert) and exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
+        if offers_exec(expert)
+        and exec_grant_of(project, expert, resolve_sandbox(project, expert)) == "asks"
+        and not denies_exec(expert, (project.permissions, expert.permissions))
     )
 
 
@@ -235,11 +246,20 @@ def _models(
             takes_others = overrides.provider is None or isinstance(overrides.model, tuple)
             return (Candidates(resolve_models(overrides.model, project.models), True, takes_others),)
         candidates: list[Candidates] = []
-        for models, origin in ((expert.model, expert.provider or project.provider), (project.model, project.provider)):
+        tier = expert.default_model_tier
+        tier_name = f"{NAMED}{tier}" if tier in project.models else None
+        for models, origin in (
+            (expert.model, expert.provider or project.provider),
+            (tier_name, project.provider),
+            (project.model, project.provider),
+        ):
             if models is not None:
                 is_same_provider = origin is None or provider is None or origin.provider_name == provider.provider_name
                 takes_others = is_same_provider and overrides.provider is None
                 candidates.append(Candidates(resolve_models(models, project.models), is_same_provider, takes_others))
+        if tier is not None:
+            place = (expert.model is not None) + (tier_name is not None)
+            candidates.insert(place, Candidates((), True, False, tier))
         return tuple(candidates)
     except UnknownName as error:
         raise UsageError(str(error)) from error

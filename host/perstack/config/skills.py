@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from os.path import normpath
+from os.path import normpath, relpath
 from pathlib import Path
 from typing import assert_never
 
@@ -26,6 +26,7 @@ from perstack.core.definitions.skills import (
     OAuth,
     PluginSkill,
     is_base_skill,
+    without_groups,
 )
 
 # Agent Skills: declared one by one, or by patterns of folders, relative to the file that declares them.
@@ -134,7 +135,9 @@ def check_skills(expert: Expert, at: KeyPath, report: Reporter) -> None:
                     _check_oauth(skill.oauth, skill, (*key_path, "oauth"), report)
             case InteractiveSkill():
                 _check_names(skill, (*key_path, "tools"), tool_paths, report)
-            case PluginSkill() | AgentSkill():
+            case PluginSkill():
+                _check_source(skill, key_path, report)
+            case AgentSkill():
                 pass
             case _:
                 assert_never(skill)
@@ -144,6 +147,45 @@ def _check_command(skill: McpStdioSkill, at: KeyPath, report: Reporter) -> None:
     command = skill.command if "command" in skill.model_fields_set else ""
     if skill.name != BASE_SKILL and not (command or skill.package_name):
         report.error((*at, "command"), "is missing: say which command, or which `packageName`, starts the server")
+
+
+def with_named_tools(expert: Expert) -> Expert:
+    """Return the Expert with the names of tools in place of groups, in `pick` and `omit` of its base skill."""
+    skills = tuple(
+        skill.model_copy(update={"pick": without_groups(skill.pick), "omit": without_groups(skill.omit)})
+        if not isinstance(skill, AgentSkill) and is_base_skill(skill)
+        else skill
+        for skill in expert.skills
+    )
+    return expert.model_copy(update={"skills": skills})
+
+
+def _check_source(skill: PluginSkill, at: KeyPath, report: Reporter) -> None:
+    named = skill.model_fields_set & {"plugin", "file"}
+    if not named:
+        report.error((*at, "plugin"), "is missing: name a `plugin`, or a `file` with functions of yours")
+    elif skill.plugin and skill.file:
+        report.error((*at, "file"), "cannot be beside `plugin`: take one of them out")
+
+
+def with_relative_files(expert: Expert, at: KeyPath, report: Reporter, folder: Path) -> Expert:
+    """Return the Expert with each file of functions as seen from the definition's folder, which must contain it."""
+    from perstack.config.trust import folder_contains
+
+    skills: list[AnySkill] = []
+    for skill in expert.skills:
+        if isinstance(skill, PluginSkill) and skill.file:
+            path = _resolve_from(report.source.path.parent.absolute(), skill.file)
+            if folder_contains(folder, str(path)):
+                skill = skill.model_copy(update={"file": Path(relpath(path, folder)).as_posix()})
+            else:
+                report.error(
+                    (*at, "skills", skill.name, "file"),
+                    f"must be in {folder}: an agreement to the definition covers the files of its folder",
+                )
+                skill = skill.model_copy(update={"file": ""})
+        skills.append(skill)
+    return expert.model_copy(update={"skills": tuple(skills)})
 
 
 def _check_endpoint(skill: McpSseSkill, at: KeyPath, report: Reporter) -> None:

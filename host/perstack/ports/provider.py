@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
+from perstack.core.definitions.models import ModelTier
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
@@ -227,7 +228,13 @@ class ProviderFactory(ABC):
 
     name: str  # the value of `providerName`
     priority: int  # position among configured providers when the user names none; lowest first
-    default_model: str | None = None  # the default model; None if the user must name one
+    default_model: str | None = None  # the default model, of tier `middle`; None if the user must name one
+    low_model: str | None = None  # a cheaper model than the default one, for tier `low`; None without one
+    high_model: str | None = None  # a more capable model than the default one, for tier `high`; None without one
+    served_by: str = ""  # command that starts its server on this machine, which needs no key; empty for others
+    takes_any_address: bool = False  # True if `baseUrl` may name any server that speaks its wire format
+    needs_name: bool = False  # True if only a Run that names this provider uses it, however it is configured
+    has_one_model: bool = False  # True if there is no model to choose, so that nobody has to name one
     how_to_configure: str  # instruction for error messages, such as `set EXAMPLE_API_KEY`
     prices: PriceSource | None = None  # the source of the models' prices; None if they are unknown
     tools: tuple[ProviderTool, ...] = ()  # tools that its providers may run themselves
@@ -235,6 +242,15 @@ class ProviderFactory(ABC):
     is_vendor: bool = False
     """True if its providers, without settings, send requests with the user's key to the vendor's own address, or to one
     that the user's environment names, and do nothing else. A definition may name such a provider without agreement."""
+
+    def model_of(self, tier: ModelTier) -> str | None:
+        """Return the model for a tier, or None."""
+        by_tier: dict[ModelTier, str | None] = {
+            "low": self.low_model,
+            "middle": self.default_model,
+            "high": self.high_model,
+        }
+        return by_tier[tier]
 
     @abstractmethod
     def is_configured(self, env: Mapping[str, str]) -> bool:

@@ -294,6 +294,7 @@ class ScriptedProvider(Provider, ProviderFactory):
     name = "scripted"
     priority = 0
     default_model: str | None = "scripted"
+    has_one_model = True
     how_to_configure = "pass it to Host(plugins=[...])"
     tools = (ANY_TOOL,)
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import cleandoc
-from typing import Annotated, cast, get_args, get_origin, get_type_hints
+from os.path import relpath
+from typing import Annotated, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -16,7 +17,14 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.skills import LEGAL_TOOL_NAME, Effect, Subject, ToolSpec, named_arguments
+from perstack.core.definitions.skills import (
+    LEGAL_TOOL_NAME,
+    TOOL_OPTIONS,
+    Effect,
+    Subject,
+    ToolSpec,
+    named_arguments,
+)
 from perstack.dataclass import dataclass
 from perstack.errors import PluginError, SkillError
 from perstack.toolkit.context import ToolContext
@@ -152,6 +160,52 @@ class ToolFunction:
         return TypeAdapter[object](cast("type[object]", arguments))
 
 
+# Options of a function that is a tool without a Toolkit's decorator: in a `file`, or in `Expert(tools=[…])`.
+
+FunctionT = TypeVar("FunctionT", bound=Function)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """Options of one tool, see `Toolkit.tool`."""
+
+    effect: Effect = "sideEffect"
+    name: str | None = None
+    description: str | None = None
+    polling: bool = False
+    pin: bool = False
+    subject: Subject | None = None
+
+
+def tool(
+    *,
+    effect: Effect = "sideEffect",
+    name: str | None = None,
+    description: str | None = None,
+    polling: bool = False,
+    pin: bool = False,
+    subject: Subject | None = None,
+) -> Callable[[FunctionT], FunctionT]:
+    """Return a decorator that gives options to a function of a `file`, or of `Expert(tools=[…])`.
+
+    The function itself is returned. A function without options is a tool with a `sideEffect`. The options are those of
+    a Toolkit's decorator (docs/plugins.md).
+    """
+    options = ToolOptions(effect, name, description, polling, pin, subject)
+
+    def mark(function: FunctionT) -> FunctionT:
+        setattr(function, TOOL_OPTIONS, options)
+        return function
+
+    return mark
+
+
+def options_of(function: Function) -> ToolOptions:
+    """Return the options that `tool` gave to a function."""
+    options: object = getattr(function, TOOL_OPTIONS, None)
+    return options if isinstance(options, ToolOptions) else ToolOptions()
+
+
 def tool_function(
     function: Function,
     *,
@@ -199,8 +253,17 @@ def tool_function(
 
 def _place(function: Function) -> str:
     code = inspect.unwrap(function).__code__ if inspect.isfunction(function) else None
+    name, module = getattr(function, "__qualname__", function), function.__module__
+    if code is not None and module == code.co_filename:  # a `file`, whose module has its path as its name
+        return f"{shown_path(module)}:{code.co_firstlineno}: tool {name}"
     line = f", line {code.co_firstlineno}" if code is not None else ""
-    return f"tool {getattr(function, '__qualname__', function)} of {function.__module__}{line}"
+    return f"tool {name} of {module}{line}"
+
+
+def shown_path(path: str) -> str:
+    """Return a path as messages show it: from the current folder, if it is below."""
+    relative = relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 def _hints(function: Function, place: str) -> Mapping[str, object]:

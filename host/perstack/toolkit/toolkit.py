@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Generic, TypeVar, cast
+from typing import Generic, cast
 
 from pydantic import BaseModel
 from typing_extensions import override
@@ -21,7 +21,7 @@ from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.system.concurrency import in_daemon_thread
 from perstack.toolkit.context import ResourceT, SettingsT, Setup, ToolContext, as_result
-from perstack.toolkit.functions import ToolFunction, read_settings, tool_function
+from perstack.toolkit.functions import FunctionT, ToolFunction, options_of, read_settings, tool_function
 
 
 class Lifespan(Generic[ResourceT]):
@@ -163,9 +163,6 @@ def _leaf(error: BaseException | None) -> BaseException | None:
     return error
 
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
-
-
 class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
     """Tools from functions, declared in perstack.toml as `type = "pluginSkill"` and `plugin = "NAME"`.
 
@@ -237,6 +234,23 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
             return function
 
         return register
+
+    def add(self, function: Callable[..., object]) -> None:
+        """Make a function a tool, with the options that `perstack.tool` gave it. Raises PluginError as `tool` does."""
+        options = options_of(function)
+        self.tool(
+            effect=options.effect,
+            name=options.name,
+            description=options.description,
+            polling=options.polling,
+            pin=options.pin,
+            subject=options.subject,
+        )(function)
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The names of its tools, in the order in which they were added."""
+        return tuple(self._functions)
 
     @hookimpl
     def perstack_skills(self) -> Sequence[SkillFactory]:

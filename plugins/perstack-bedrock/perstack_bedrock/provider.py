@@ -28,6 +28,7 @@ from perstack.support.http.messages import PDF, is_common_media, missing_blobs, 
 from perstack.support.http.provider import HttpProvider
 from perstack.support.http.replies import OnData
 from perstack_anthropic import messages_api as anthropic
+from perstack_anthropic.settings import REQUIRED
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events
 from perstack_bedrock.request import encode, tools_of, turns_of
 from perstack_bedrock.settings import Access, BedrockSettings, access_of
@@ -43,7 +44,7 @@ _WRONG_CREDENTIALS = re.compile(
 class BedrockProvider(HttpProvider):
     """Provider of Amazon Bedrock in one region."""
 
-    required_fields = anthropic.REQUIRED
+    required_fields = REQUIRED
 
     def __init__(self, access: Access, settings: BedrockSettings) -> None:
         """Connect to nothing yet."""

@@ -11,6 +11,7 @@ from typing import assert_never
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import is_blank
 from perstack.core.runs.adaptations import names_in
 from perstack.core.runs.messages import (
     BlobPart,
@@ -37,7 +38,6 @@ from perstack.support.http.messages import (
     as_base64,
     blob_placeholder,
     ends_unfinished,
-    is_blank,
     is_text,
     legal_id,
     message_encoder,

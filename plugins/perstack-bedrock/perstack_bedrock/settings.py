@@ -15,7 +15,8 @@ from perstack.errors import MissingCredential, UsageError
 from perstack.ports.provider import GenerationRequest
 from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
 from perstack.support.http.provider import are_installed
-from perstack_anthropic.messages_api import AnthropicSettings, effort_of, limits_of
+from perstack_anthropic.messages_api import effort_of, limits_of
+from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock import LIBRARIES, REGIONS
 from perstack_bedrock.credentials import AwsAccount, may_have_credentials, region_of_profile
 

@@ -21,7 +21,9 @@ def _create(config: ProviderConfig) -> Provider:
 FACTORY = EndpointProviderFactory(
     "google-vertex",
     priority=70,
+    low_model="gemini-3.5-flash-lite",
     default_model="gemini-3.8-flash",
+    high_model="gemini-2.5-pro",
     how_to_configure="set GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION",
     needs=(PROJECTS, LOCATIONS),
     make=_create,

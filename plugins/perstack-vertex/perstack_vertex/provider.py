@@ -27,14 +27,8 @@ from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_ba
 from perstack.support.http.messages import is_common_media, missing_blobs
 from perstack.support.http.provider import HttpProvider
 from perstack.support.http.replies import OnData, ReplyProgress
-from perstack_anthropic.messages_api import (
-    REQUIRED,
-    AnthropicSettings,
-    MessagesDecoder,
-    complete_generation,
-    encode,
-    turns_of,
-)
+from perstack_anthropic.messages_api import MessagesDecoder, complete_generation, encode, turns_of
+from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 from perstack_google.provider import generate as generate_by_gemini
 from perstack_google.provider import with_version
 from perstack_google.request import GoogleSettings, is_sendable

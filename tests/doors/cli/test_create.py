@@ -137,7 +137,7 @@ def test_a_try_says_what_came_of_it_and_leaves_the_folder_alone(empty: Terminal)
 def test_an_invalid_text_comes_back_with_its_lines_and_is_mended(empty: Terminal) -> None:
     team_that(empty, validate(BAD), validate(GOOD), write("perstack.toml", GOOD))
     first, second = results(empty.call(*CREATE), "validateDefinition")
-    assert "perstack.toml:5: warning: experts.lister.instructions: unknown key" in first
+    assert "perstack.toml:5: error: experts.lister.instructions: unknown key" in first
     assert "did you mean `instruction`?" in first
     assert "error: experts.lister.instruction: is missing" in first
     assert second == "ok: 1 Expert: lister"

@@ -26,7 +26,7 @@ def test_all_questions_are_listed_oldest_first_with_how_to_answer(terminal: Term
     ask(terminal, "one")
     ask(terminal, "two")
     shown = terminal.run("inbox")
-    assert [line.split()[:3] for line in shown.lines[::4]] == [["one-1-5", "Job", "guest"], ["two-1-5", "Job", "guest"]]
+    assert [line.split()[:3] for line in shown.lines[::4]] == [["one-1-5", "Job", "one"], ["two-1-5", "Job", "two"]]
     assert shown.lines[1:4] == ["  Tea or coffee?", '  answer with: perstack answer one-1-5 "ANSWER"', ""]
     found = [json.loads(line) for line in terminal.run("inbox", "--json").lines]
     assert [(item["jobId"], item["id"], item["text"]) for item in found] == [
@@ -120,7 +120,7 @@ def test_a_tasks_approval_is_in_the_inbox_and_is_answered_once(terminal: Termina
     ):
         done = terminal.call("task", *command)
         assert done.code == 0, done.err
-    assert terminal.run("inbox").lines[0].split()[:3] == ["deploy", "task", "ci"]
+    assert terminal.run("inbox").lines[0].split()[:4] == ["deploy", "task", "deploy", "ci"]
     refused = terminal.call("answer", "deploy", "maybe", "--provider", "scripted")
     assert refused.code == 2
     assert refused.err.startswith("error: the answer does not fit: say yes or no; a text may follow a colon")

@@ -205,10 +205,10 @@ def test_at_a_terminal_it_asks_which_template_and_which_provider(newcomer: Termi
         window.type(f"{PERSTACK} init notes")
         window.sees("team", "A planner who asks you", "Which of these [writer]")
         window.type("teams")
-        window.sees("Error: choose one of writer,", "team")
-        window.type("team")
-        window.sees("anthropic      claude-sonnet-5", "Which provider [anthropic]")
-        window.type("openai")
+        window.sees("Error: choose a number from 1 to 13, or a name")
+        window.type("12")
+        window.sees("1 anthropic  claude-sonnet-5", "Which provider [anthropic]")
+        window.type("2")
         window.sees('next: cd notes && perstack run planner "A weekend by the sea"')
     project = load_project(newcomer.workspace / "notes" / "perstack.toml").project
     assert project.provider is not None

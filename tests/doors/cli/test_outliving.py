@@ -144,7 +144,7 @@ def kill_host_and_guard(terminal: Terminal, script: str, storage: str) -> int:
 
 
 @pytest.mark.parametrize("storage", STORES)
-@pytest.mark.parametrize("settle", ["retry", "ask"])
+@pytest.mark.parametrize("settle", ["retry", "tell"])
 def test_what_is_left_of_a_killed_call_has_ended_before_the_job_goes_on(
     terminal: Terminal, storage: str, settle: str
 ) -> None:

@@ -23,7 +23,7 @@ def test_each_plugin_is_listed_with_its_package_and_what_it_brings(terminal: Ter
     assert result.code == 0
     rows = {line.split()[0]: line for line in result.lines[1:]}
     assert rows["filesystem"].split() == ["filesystem", "perstack", "0.1.0", "storage", "file"]
-    assert rows["base"].split()[3:] == ["skill", "@perstack/base;", "runtime", "local"]
+    assert rows["base"].split()[3:] == ["skills", "@perstack/base,", "file;", "runtime", "local"]
     assert rows["original"].split()[3:] == ["format", "perstack"]
     assert "provider scripted" in rows["perstack.testing.plugin"]
 

@@ -351,11 +351,10 @@ def test_a_word_too_many_that_follows_no_file_is_still_an_error(terminal: Termin
 
 def test_options_of_the_original_without_effect_are_a_warning_that_says_what_to_write(terminal: Terminal) -> None:
     terminal.project(SOLO, solo=[reply("ok")])
-    result = terminal.call("run", "solo", "q", "--env", "FOO", "BAR", "--verbose", "--env", "BAZ", "--quiet", *SCRIPTED)
+    result = terminal.call("run", "solo", "q", "--env", "FOO", "BAR", "--env", "BAZ", "--quiet", *SCRIPTED)
     assert (result.code, result.out) == (0, "ok\n")
     assert result.err.splitlines() == [
         "warning: --env has no effect: a skill names its variables in `requiredEnv`",
-        "warning: --verbose has no effect: `perstack log --verbose` prints the full texts",
     ]
 
 
@@ -388,3 +387,37 @@ def test_the_step_limit_that_is_shown_is_the_one_in_force_after_a_resume(termina
         assert json.loads(summary.read_text()).get("maxSteps") == (int(most) or None)
         assert f"  spent   {shown}, 0 + 0 tokens" in terminal.call("log", "j").lines
     assert terminal.call("verify", "j").code == 0
+
+
+def test_a_filter_prints_only_events_of_its_types_by_both_names(terminal: Terminal) -> None:
+    terminal.project(TEAM, lead=[reply("", ("helper", {"query": "x"})), reply("ok")], helper=[reply("done")])
+    ours = terminal.call("run", "lead", "q", *SCRIPTED, "--filter", "finishRun, startRun")
+    original = terminal.call("run", "lead", "q", *SCRIPTED, "--filter", "completeRun,stopRunByError")
+    streamed = terminal.call("run", "lead", "q", *SCRIPTED, "--filter", "streamText", "--output", "jsonl")
+    assert [event["type"] for event in ours.events] == ["startRun", "startRun", "finishRun", "finishRun"]
+    assert [event["type"] for event in original.events] == ["finishRun", "finishRun"]
+    assert {event["type"] for event in streamed.events} == {"streamText"}, "it is named, so it is streamed"
+    assert (ours.code, original.code, streamed.code) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--filter", "finishRuns"), "--filter finishRuns: no such event; there are: startRun,"),
+        (("--filter", "finishRun,\x1b[2J"), "no such event"),
+        (("--filter", " , "), "--filter names no event"),
+        (("--filter", ""), "--filter: it is empty"),
+        (("--filter", "finishRun", "--quiet"), "leave out --quiet"),
+        (("--filter", "finishRun", "--output", "text"), "leave out --quiet, --output human and --output text"),
+    ],
+)
+def test_a_filter_that_selects_nothing_is_refused_before_a_job_begins(
+    terminal: Terminal, words: tuple[str, ...], complaint: str
+) -> None:
+    terminal.project(SOLO, solo=[reply("ok")])
+    result = terminal.call("run", "solo", "q", *SCRIPTED, *words)
+    assert (result.code, result.out) == (2, "")
+    assert complaint in result.err
+    assert "\x1b" not in result.err
+    assert len(result.err.splitlines()) == 1
+    assert not (terminal.workspace / "perstack/jobs").exists()

@@ -47,6 +47,8 @@ NAMED = {
     "a recording": (f'{ALONE}provider.providerName = "recorded"\nprovider.setting.recording = "r.json"\n', "r.json"),
     "a server's plugin": (f'{ALONE}[experts.solo.skills.p]\ntype = "pluginSkill"\nplugin = "x"\n'
                           'settings.list = ["a", { file = "rules.txt" }]\n', "rules.txt"),
+    "a file of functions": (f'{ALONE}[experts.solo.skills.p]\ntype = "pluginSkill"\nfile = "tools/p.py"\n',
+                            "tools/p.py"),
 }  # fmt: skip
 
 

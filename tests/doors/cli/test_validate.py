@@ -29,10 +29,10 @@ def test_all_problems_are_named_with_file_line_and_key_and_the_status_is_2(termi
 
 
 def test_a_warning_is_shown_and_becomes_an_error_with_strict(terminal: Terminal) -> None:
-    terminal.project('[experts.a]\ninstruction = "i"\ndesciption = "d"\n')
+    terminal.project('[experts.a]\ninstruction = "i"\nrationale = "d"\n')
     result = terminal.call("validate")
     assert result.code == 0
-    assert ":3: warning: experts.a.desciption: " in result.lines[0]
+    assert ":3: warning: experts.a.rationale: " in result.lines[0]
     assert result.lines[-1] == "ok: 1 Expert"
     strict = terminal.call("validate", "--strict")
     assert strict.code == 2

@@ -44,7 +44,7 @@ def test_a_refused_key_is_named_with_the_place_where_it_is_set(terminal: Termina
     words = f"provider anthropic refused the key in ANTHROPIC_API_KEY, which is set in {place}: invalid x-api-key"
     assert done.code == 1
     assert words in done.err.replace(f"{terminal.workspace}/", "")
-    assert "; set a valid one there; continue with: perstack resume" in done.err
+    assert "; set a valid one there; then continue with: perstack resume" in done.err
     assert KEY not in done.err
 
 
@@ -82,7 +82,8 @@ def test_an_unreachable_endpoint_is_shown_with_its_port_and_its_tries(terminal: 
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
         result = terminal.run("run", "a", "q", "--output", "human", env={**env, "ANTHROPIC_BASE_URL": address})
     where = f"no connection to {address}/v1/messages: connection refused"
-    assert f"{where}; try 2 of 2 after " in result.out
+    assert "retries: try 2 of 2 after " in result.out
+    assert f"because: ConnectError: {where}" in result.out
     assert f"{where} (given up after 2 tries in " in result.err
     assert "`maxRetries` of perstack.toml would allow more" in result.err
     result = terminal.run("run", "a", "q", env={**env, "ANTHROPIC_BASE_URL": "https://nowhere.invalid"})

@@ -167,7 +167,30 @@ def test_a_call_without_a_result_is_settled_by_a_person(terminal: Terminal, era:
                 refused = await editor.call("resume_job", job="job", settle={open_call["key"]: how})
                 assert f"perstack resume job --settle {open_call['key']}={how}" in texts(refused)[0]
                 assert LONG_KILL in texts(refused)[0], "the call is shown whole"
-            result = await editor.call("resume_job", job="job", settle={open_call["key"]: "ask"})
+            waiting = await editor.call("resume_job", job="job", settle={open_call["key"]: "ask"})
+            assert "What became of this call?" in texts(waiting)[0]
+            assert (await editor.job("job"))["openCalls"] == []
+
+    wait_for(work(), SECONDS)
+    inbox = terminal.run("inbox").out
+    assert "exec began, and its process ended before it had a result." in inbox
+    assert "3. no" in inbox
+    answered = terminal.run("answer", "job", "no: leave it", "--drive")
+    assert answered.code == 0, answered.err
+
+
+@pytest.mark.parametrize("how", ["tell"])
+def test_a_call_without_a_result_is_told_to_the_model_without_a_person(terminal: Terminal, how: str) -> None:
+    terminal.project(
+        '[experts.solo]\ninstruction = "x"\n[permissions]\nallow = ["exec"]\n',
+        solo=[reply("", ("exec", {"command": "sh", "args": ["-c", LONG_KILL]})), reply("Done.")],
+    )
+    assert terminal.run(*RUN, "job").code != 0
+
+    async def work() -> None:
+        async with attached(terminal) as editor:
+            (open_call,) = (await editor.job("job"))["openCalls"]
+            result = await editor.call("resume_job", job="job", settle={open_call["key"]: how})
             assert texts(result)[0] == "Done."
 
     wait_for(work(), SECONDS)

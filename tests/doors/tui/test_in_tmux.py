@@ -216,6 +216,26 @@ def test_what_crashed_is_shown_as_interrupted_and_resumed_by_a_key(terminal: Ter
         win.sees("$ ")
 
 
+def test_what_crashed_becomes_a_question_by_a_key(terminal: Terminal) -> None:
+    waits = ("exec", {"command": "sh", "args": ["-c", "touch began; sleep 60"]})
+    terminal.project(TOML, writer=[reply("I wait.", waits), reply("Well, the end.")])
+    with window(terminal) as win:
+        win.type(f"{START} writer 'A story'")
+        wait_until((terminal.workspace / "began").exists, "the call to begin")
+        os.kill(pid_of(terminal.workspace), signal.SIGKILL)
+        win.sees("$ ")
+        win.type(f"{START} --job @last")
+        win.sees("What became of them?")
+        to_panel(win)
+        win.press("a", "Enter")
+        win.sees("F3 Inbox 1")
+        win.sees("What became of this call?", "1. it was done", "2. do it again", "3. no", "touch began; sleep 60")
+        win.type("no: look first")
+        win.sees("settled", "look first", "Well, the end.", "✓ completed")
+        win.press("C-q")
+        win.sees("$ ", "completed, 2 steps", "perstack run writer QUERY --continue-job")
+
+
 def test_a_job_that_another_process_drives_is_followed_as_it_goes(terminal: Terminal) -> None:
     gate = terminal.workspace / "gate"
     waits = ("exec", {"command": "sh", "args": ["-c", f"until test -e {gate}; do sleep 0.05; done"]})

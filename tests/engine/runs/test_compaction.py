@@ -75,6 +75,32 @@ def test_the_first_query_of_a_continued_job_is_not_summarised(bench: Bench) -> N
     check_sound(host, "job")
 
 
+def test_every_wish_of_a_person_is_in_the_last_request_word_for_word_after_many_compactions(bench: Bench) -> None:
+    wishes = [f"wish {number}: never email {number}@example.org before I have seen it" for number in range(6)]
+
+    def reply(request: GenerationRequest) -> TurnLike:
+        if request.step % 10 == 2 and request.step < 60:
+            return turn(tool("askUser", {"question": "Anything else?"}), usage=(0, 20))
+        if request.step > 70:
+            return "done"
+        return turn(tool("think", {"thought": f"thought {request.step}: {FILLING}"}), usage=(0, 400))
+
+    seen, provider = Seen(), ScriptedProvider(SmallModel(reply, WINDOW))
+    host = bench.host(provider, expert("a", ask=True, context_window=WINDOW))
+    job = wait_for(host.run("a", "count the stars", on_event=seen))
+    for wish in wishes:
+        job = wait_for(host.answer(wish, on_event=seen))
+    assert job.status == "completed"
+    assert len(compactions(seen)) >= 6
+    last = texts_in([request for request in provider.requests if not is_summary(request)][-1])
+    assert [last.count(wish) for wish in wishes] == [1] * len(wishes)
+    assert [last.index(wish) for wish in wishes] == sorted(last.index(wish) for wish in wishes)
+    check_sound(host, job.id)
+    said = next(event for event in seen.of("finishToolCall") if event.by is not None)
+    found = wait_for(host.audit.redact(said.id, ("contents",), reason="a private address"))
+    assert {event.id for event in compactions(seen)[1:]} <= set(found.copies)
+
+
 @pytest.mark.parametrize(("keep_recent", "steps_kept"), [(0.1, 1), (0.3, 3), (0.5, 6)])
 def test_the_latest_turns_within_keep_recent_are_never_summarised(
     bench: Bench, keep_recent: float, steps_kept: int

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from approval_jobs import ME
 from hosts import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
 from toolkit_experts import with_kit
 
+from perstack.core.base.ids import By
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import StartRewind
 from perstack.core.runs.messages import text_of
@@ -390,7 +392,7 @@ def test_a_result_is_on_disk_while_a_slower_call_of_the_same_reply_still_runs(
     wait_for(work(), 10)
 
 
-@pytest.mark.parametrize(("word", "lines", "is_error"), [("retry", 2, False), ("done", 1, False), ("ask", 1, True)])
+@pytest.mark.parametrize(("word", "lines", "is_error"), [("retry", 2, False), ("done", 1, False), ("tell", 1, True)])
 def test_a_person_can_settle_an_interrupted_call_by_hand(bench: Bench, word: str, lines: int, is_error: bool) -> None:
     script = [tool("appendTextFile", {"path": "a.txt", "text": "line\n"}), text("end")]
 
@@ -409,6 +411,73 @@ def test_a_person_can_settle_an_interrupted_call_by_hand(bench: Bench, word: str
     assert (bench.workspace / "a.txt").read_text() == "line\n" * lines
     assert seen.of("finishToolCall")[0].is_error is is_error
     assert wait_for(host.audit.replay("job")).ok
+
+
+@pytest.mark.parametrize(
+    ("answer", "lines", "told"),
+    [
+        ("do it again", 2, '"path":"a.txt"'),
+        ("it was done", 1, "a person has confirmed that it had its effect"),
+        (
+            "no: look first",
+            1,
+            "may have had its effect, in whole or in part: find out before you repeat it. The person",
+        ),
+        ("Ask me tomorrow.", 1, "The person says: Ask me tomorrow."),
+    ],
+)
+def test_ask_asks_a_person_what_became_of_an_interrupted_call(bench: Bench, answer: str, lines: int, told: str) -> None:
+    script = [tool("appendTextFile", {"path": "a.txt", "text": "line\n"}), text("end")]
+
+    (bench.workspace / "a.txt").touch()
+
+    async def crash() -> None:
+        async with bench.host(script, expert("a"), wrap=crashing(CrashPoint("before", 4))) as host:
+            with pytest.raises(Crash):
+                await host.run("a", "q", job_id="job")
+
+    wait_for(crash())
+    (call,) = wait_for(bench.host(script, expert("a")).jobs.unsettled("job"))
+    asked = wait_for(bench.host(script, expert("a")).resume("job", settle={call.key: "ask"}))
+    assert (asked.status, asked.lifecycle) == ("stoppedByInteractiveTool", "paused")
+    question = asked.asking
+    assert question is not None
+    assert question.text.startswith("appendTextFile began, and its process ended before it had a result.")
+    assert question.args["call"] == {"path": "a.txt", "text": "line\n"}
+    assert wait_for(bench.host(script, expert("a")).jobs.unsettled("job")) == (), "it is not settled without an answer"
+    seen, host = Seen(), bench.host(script, expert("a"))
+    done = wait_for(host.answer(answer, question_id=question.id, by=By(user="eve", door="test"), on_event=seen))
+    assert done.status == "completed"
+    assert (bench.workspace / "a.txt").read_text() == "line\n" * lines
+    (settled,) = seen.of("settleCall")
+    assert (settled.by.user, settled.by.door) == ("eve", "test")
+    assert told in text_of(seen.of("finishToolCall")[0].contents)
+    assert wait_for(host.audit.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
+
+
+@pytest.mark.parametrize("write", range(1, 6))
+def test_a_question_about_an_interrupted_call_survives_a_kill_at_each_write(bench: Bench, write: int) -> None:
+    script = [tool("appendTextFile", {"path": "a.txt", "text": "line\n"}), text("end")]
+
+    (bench.workspace / "a.txt").touch()
+
+    async def crash(point: CrashPoint, work) -> None:
+        async with bench.host(script, expert("a"), wrap=crashing(point)) as host:
+            with suppress(Crash):
+                await work(host)
+
+    wait_for(crash(CrashPoint("before", 4), lambda host: host.run("a", "q", job_id="job")))
+    (call,) = wait_for(bench.host(script, expert("a")).jobs.unsettled("job"))
+    wait_for(crash(CrashPoint("after", write), lambda host: host.resume("job", settle={call.key: "ask"})))
+    host = bench.host(script, expert("a"))
+    job = wait_for(host.job("job"))
+    if job.asking is None:
+        is_open = bool(wait_for(host.jobs.unsettled("job")))
+        job = wait_for(host.resume("job", settle={call.key: "ask"} if is_open else {}))
+    assert job.asking is not None
+    assert wait_for(host.answer("it was done", question_id=job.asking.id)).status == "completed"
+    assert (bench.workspace / "a.txt").read_text() == "line\n"
 
 
 def test_cancelling_stops_every_run_of_the_tree_and_resume_brings_each_result_to_its_parent(bench: Bench) -> None:

@@ -27,7 +27,8 @@ from perstack.core.runs.messages import (
 )
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack_anthropic.messages_api import AnthropicSettings, MessagesDecoder, encode
+from perstack_anthropic.messages_api import MessagesDecoder, encode
+from perstack_anthropic.settings import AnthropicSettings
 
 _PARAMS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
 _EVENT: TypeAdapter[Any] = TypeAdapter(sdk.RawMessageStreamEvent)

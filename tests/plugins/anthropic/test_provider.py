@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perstack_anthropic.messages_api import AnthropicSettings
 from perstack_anthropic.plugin import perstack_providers
 from perstack_anthropic.provider import endpoint_of
+from perstack_anthropic.settings import AnthropicSettings
 
 KEY = "sk-ant-0123456789"
 

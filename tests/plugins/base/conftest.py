@@ -88,7 +88,7 @@ class Tools:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[SkillSession]:
-        (factory,) = perstack_skills()
+        factory, *_ = perstack_skills()
         context = SkillContext(
             workspace=self.workspace,
             job_id="job",

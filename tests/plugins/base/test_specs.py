@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from perstack.core.definitions.skills import BASE_SKILL, LEGAL_TOOL_NAME, McpSseSkill, McpStdioSkill
+from perstack.core.definitions.skills import BASE_GROUPS, BASE_SKILL, LEGAL_TOOL_NAME, McpSseSkill, McpStdioSkill
 from perstack.errors import SkillError
 from perstack.ports.environment import INHERITED
 from perstack.ports.skill import SkillContext
@@ -55,6 +55,17 @@ def arguments(schema: dict[str, Any]) -> tuple[set[str], set[str]]:
 
 def test_names_and_arguments_are_those_of_the_original() -> None:
     assert {spec.name: arguments(spec.input_schema) for spec in SPECS} == {**ORIGINAL, **ADDED}
+
+
+def test_the_groups_have_each_tool_that_is_about_files_programs_or_todos_once() -> None:
+    groups = {
+        "files": [spec.name for spec in SPECS if spec.subject is not None and spec.subject.paths],
+        "programs": [spec.name for spec in SPECS if spec.subject is not None and spec.subject.program],
+        "todo": [spec.name for spec in SPECS if spec.kind in ("todo", "clearTodo")],
+    }
+    assert {name: [*tools] for name, tools in BASE_GROUPS.items()} == groups
+    grouped = {name for tools in groups.values() for name in tools}
+    assert [spec.name for spec in SPECS if spec.name not in grouped] == ["attemptCompletion", "think", "healthCheck"]
 
 
 def test_every_schema_is_valid_and_every_name_legal() -> None:
@@ -105,13 +116,13 @@ def test_think_and_health_check_answer(tools: Any, workspace: Path) -> None:
     ],
 )
 def test_the_usual_declaration_means_this_skill(definition: Any, is_handled: bool) -> None:
-    (factory,) = perstack_skills()
+    factory, *_ = perstack_skills()
     assert factory.name == BASE_SKILL
     assert factory.handles(definition) is is_handled
 
 
 def test_a_workspace_that_is_not_there_is_an_error_that_says_so(tmp_path: Path) -> None:
-    (factory,) = perstack_skills()
+    factory, *_ = perstack_skills()
     context = SkillContext(workspace=tmp_path / "nowhere", job_id="job", env={})
     with pytest.raises(SkillError, match="nowhere cannot be opened"):
         asyncio.run(factory.open(McpStdioSkill(name=BASE_SKILL), context))

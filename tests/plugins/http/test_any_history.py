@@ -37,8 +37,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.ports.provider import GenerationRequest
-from perstack_anthropic.messages_api import AnthropicSettings
 from perstack_anthropic.messages_api import encode as encode_anthropic
+from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.request import encode as encode_bedrock
 from perstack_bedrock.settings import BedrockSettings
 from perstack_google.request import GoogleSettings

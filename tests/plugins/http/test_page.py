@@ -26,13 +26,15 @@ import perstack_vertex
 import perstack_vertex.credentials
 import perstack_vertex.plugin
 import perstack_vertex.provider
+from perstack.core.definitions.models import ModelTier
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.messages import History, TextPart, UserMessage
 from perstack.ports.provider import GenerationRequest, ProviderConfig
 from perstack.support.http.endpoint import EndpointSettings
 from perstack.support.http.errors import error_name, is_retryable
-from perstack_anthropic.messages_api import AnthropicSettings, encode
+from perstack_anthropic.messages_api import encode
 from perstack_anthropic.plugin import FACTORY as ANTHROPIC
+from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock.plugin import FACTORY as BEDROCK
 from perstack_bedrock.settings import BedrockSettings
 from perstack_google.plugin import FACTORY as GOOGLE
@@ -222,3 +224,10 @@ def test_each_status_has_the_name_and_the_retries_of_the_table() -> None:
             if names != "`ContextOverflow`":
                 assert f"`{error_name(status)}`" in names
             assert is_retryable(status) == (again == "yes")
+
+
+def test_the_models_by_tier_are_those_of_the_factories() -> None:
+    tiers: tuple[ModelTier, ...] = ("low", "middle", "high")
+    with_tiers = {factory.name: factory for factory in FACTORIES if factory.low_model or factory.high_model}
+    rows = {row[0].strip("`"): row[1:] for row in _rows("## Models by tier")}
+    assert rows == {name: [f"`{factory.model_of(tier)}`" for tier in tiers] for name, factory in with_tiers.items()}

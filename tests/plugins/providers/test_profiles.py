@@ -200,10 +200,11 @@ def test_a_row_is_a_provider_with_its_key_its_address_and_its_prices() -> None:
             with pytest.raises(MissingCredential, match=profile.keys[0]):
                 factory.create(ProviderConfig({}, {}))
             assert profile_at(profile.address) is profile
-        if profile.default_model is not None:
-            assert factory.prices is not None
-            cost, _ = factory.prices.load()(profile.default_model, Usage(input_tokens=1000, output_tokens=100))
-            assert cost, f"{profile.name}: the default model has a published price"
+        for model in (profile.low_model, profile.default_model, profile.high_model):
+            if model is not None:
+                assert factory.prices is not None
+                cost, _ = factory.prices.load()(model, Usage(input_tokens=1000, output_tokens=100))
+                assert cost, f"{profile.name}: {model} has a published price"
     assert profile_at("http://localhost:8000/v1") is profile_at("https://elsewhere.example") is PLAIN
     assert profile_at("https://eu.openrouter.ai/api/v1").name == "openrouter"
 

@@ -244,11 +244,30 @@ def duration(milliseconds: int) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def is_blank(text: str) -> bool:
+    """Return whether a text has no printing character: several endpoints refuse such a text, also an empty one."""
+    return not any(char.isprintable() and not char.isspace() for char in text)
+
+
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the most similar word, for «did you mean»; None if none has this ratio of similarity."""
     from difflib import get_close_matches  # only for mistakes
 
     return next(iter(get_close_matches(word, list(words), 1, cutoff)), None)
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Return the number of letters to insert, remove or replace that make one word the other.
+
+    Source: Levenshtein, by the algorithm of Wagner and Fischer (1974).
+    """
+    row = list(range(len(second) + 1))
+    for number, letter in enumerate(first, 1):
+        above = row
+        row = [number]
+        for column, other in enumerate(second, 1):
+            row.append(min(above[column] + 1, row[-1] + 1, above[column - 1] + (letter != other)))
+    return row[-1]
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

@@ -66,6 +66,13 @@ def names_exec(table: Permissions | Widening, skill: str = BASE_SKILL) -> bool:
     return any(_is_about_exec(rule, skill) and not rule.has_arguments for rule in allowing)
 
 
+def denies_exec(expert: Expert, tables: Iterable[Permissions | None]) -> bool:
+    """Return whether a table denies every call of `exec`: then no rule that allows it would have an effect."""
+    skill = _base_skill(expert)
+    denying = (read_rule(text) for table in tables if table is not None for text in table.deny)
+    return any(_is_about_exec(rule, skill) and not rule.has_arguments for rule in denying)
+
+
 def _is_about_exec(rule: PermissionRule, skill: str) -> bool:
     return not rule.is_delegate and rule.tool.matches(EXEC) and (rule.skill is None or rule.skill.matches(skill))
 

@@ -10,9 +10,11 @@ settings.py. Definitions are recorded in `startRun` and in iterations, so the or
 add new fields last with `exclude_if`, so that old logs and digests stay the same.
 """
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, GetCoreSchemaHandler, Tag, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.definitions.keys import (
@@ -31,16 +33,19 @@ from perstack.core.definitions.keys import (
     wrong_runtime_level,
     wrong_version,
 )
-from perstack.core.definitions.models import as_tuple
+from perstack.core.definitions.models import ModelTier, as_tuple
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.result_schemas import result_schema_of
 from perstack.core.definitions.settings import BudgetKey, ContextKeys, NonEmptyText, ProviderKey, SharedKeys
 from perstack.core.definitions.skills import (
     ASK_USER,
+    FUNCTIONS_SKILL,
     QUESTIONS,
     AgentSkill,
     AnySkill,
     InteractiveSkill,
+    PluginSkill,
+    functions_skill,
     is_base_skill,
     with_tools,
 )
@@ -198,6 +203,24 @@ class ProviderToolOptions(Fact):
         return by_name.get(tool)
 
 
+class _Functions:
+    """Annotation of functions of Python: no record has them, so none is read from JSON."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Accept a sequence of functions."""
+
+        def check(value: object, info: core_schema.ValidationInfo[object]) -> object:
+            if info.mode == "json":
+                return ()
+            items = tuple(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else (value,)
+            for item in items:
+                if not callable(item):
+                    raise ValueError(f"takes functions, as in tools=[find_order], and not {type(item).__name__}")
+            return items
+
+        return core_schema.with_info_before_validator_function(check, core_schema.any_schema())
+
+
 class Expert(SharedKeys):
     """Agent with one purpose. In Python its key may be given as `name`."""
 
@@ -205,6 +228,7 @@ class Expert(SharedKeys):
         key: Annotated[str, Rule(wrong_expert_key)] = ""
         name: str = ""
     else:
+        # the Expert's name in `[experts.NAME]`, and for Experts that delegate to it
         key: Annotated[str, Rule(wrong_expert_key)]
 
         @property
@@ -276,6 +300,30 @@ class Expert(SharedKeys):
         Key("limits of `providerTools`, by the tool's name", effect="table"),
     ] = None
 
+    default_model_tier: Annotated[
+        ModelTier | None,
+        Field(exclude_if=falsy),
+        Key(
+            "how capable its model is, if neither it nor an option names one: `[models]`, or its provider, says which",
+            effect="text",
+        ),
+    ] = None
+
+    tools: Annotated[Sequence[Callable[..., object]], _Functions(), Field(exclude=True, repr=False)] = ()
+    """Functions that are its tools. The Host takes them; a definition has only the skill that names them."""
+
+    @model_validator(mode="after")
+    def _with_functions(self) -> Self:
+        """Add the skill that names the functions in `tools`."""
+        if not self.tools:
+            return self
+        skill = functions_skill(self.key, self.tools)
+        others = tuple(other for other in self.skills if not (isinstance(other, PluginSkill) and other.functions))
+        if any(other.name == FUNCTIONS_SKILL for other in others):
+            raise ValueError(f"a skill is called `{FUNCTIONS_SKILL}`, as the one with the functions: rename it")
+        object.__setattr__(self, "skills", (*others, skill))
+        return self
+
     @model_validator(mode="after")
     def _with_questions(self) -> Self:
         """Add the skill with `askUser` if `ask`, or a `pick` of the base skill, names it."""
@@ -290,7 +338,7 @@ class Expert(SharedKeys):
         *("agent_skills", "model", "provider", "reasoning_budget", "max_steps", "max_depth", "max_repeats"),
         *("max_retries", "timeout", "retry_timeout", "tool_search", "permissions", "runtime", "budget", "returns"),
         *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate", "ask", "provider_tools"),
-        "provider_tool_options",
+        *("provider_tool_options", "default_model_tier"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from math import isfinite
 from typing import Final, Literal, TypeAlias
 
@@ -171,7 +171,7 @@ NOT_EMPTY: Final = Rule(_empty)  # text without NUL that is not blank, or a list
 
 
 EXPERT_KEY = r"^(@[a-z0-9][a-z0-9._-]*/)?[a-zA-Z0-9][a-zA-Z0-9._-]*$"
-"""Pattern of an Expert's key without its version: `name` or `@org/name`."""
+"""Pattern of an Expert's key without its version: `name`, `@coordinator/name`, or `@org/name` of a published one."""
 
 RUNTIME_LEVEL = (1, 0, 0)  # version of the original's runtime, which `minRuntimeVersion` is compared with
 
@@ -191,9 +191,37 @@ def key_and_version(key: str) -> tuple[str, str | None]:
     return (name, version) if separator and name else (key, None)
 
 
-def hint_for_scoped_key(key: str) -> str:
-    """Return what to do about an unknown Expert whose key has a scope, as published ones have; empty for others."""
-    return "; bring a published Expert over with `include`: docs/from-perstack.md" if key.startswith("@") else ""
+def scope_of(key: str) -> str | None:
+    """Return the scope of `@scope/name`; None for a key without one."""
+    scope, separator, _ = key.removeprefix("@").partition("/")
+    return scope if separator and key.startswith("@") else None
+
+
+def wrong_delegation(key: str, delegate: str, keys: Container[str]) -> str | None:
+    """Return why the Expert `key` may not delegate to an existing Expert, or None. `keys` are those of all Experts.
+
+    A scope that is the key of an Expert makes the Expert a delegate of that coordinator: the coordinator and its other
+    delegates may call it, and it must not call the coordinator. Any other scope is a publisher's, and says nothing.
+    """
+    scope, own_scope = scope_of(delegate), scope_of(key)
+    if scope is not None and scope in keys and scope not in (key, own_scope):
+        return f"`{delegate}` is a delegate of `{scope}` alone: delegate to `{scope}`, or name it without `@{scope}/`"
+    if own_scope == delegate:
+        return f"`{key}` is a delegate of `{delegate}`, and must not call it: it returns its result to it"
+    return None
+
+
+def hint_for_scoped_key(key: str, keys: Container[str] = ()) -> str:
+    """Return what to do about an unknown Expert whose key has a scope; empty for others.
+
+    `keys` are those of all Experts. A scope that is not among them is taken for a publisher's.
+    """
+    scope = scope_of(key)
+    if scope is None:
+        return ""
+    if scope in keys:
+        return f'; define it in [experts."{key}"]'
+    return "; bring a published Expert over with `include`: docs/from-perstack.md"
 
 
 def wrong_expert_key(key: str) -> str | None:
@@ -206,7 +234,7 @@ def wrong_expert_key(key: str) -> str | None:
     if len(key) > _MAX_NAME_CHARS:
         return f"an Expert's key has at most {_MAX_NAME_CHARS} characters, this one {len(key)}"
     return (
-        "is not a valid Expert key: `name` or `@org/name`, of letters, digits, `.`, `_` and `-`,"
+        "is not a valid Expert key: `name` or `@coordinator/name`, of letters, digits, `.`, `_` and `-`,"
         " a letter or digit first"
     )
 

@@ -1,7 +1,7 @@
 """Models that an Expert uses: one name, a list of fallbacks, names from `[models]`, prices and rate limits."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -24,6 +24,9 @@ def wrong_models(models: object) -> str | None:
         return "must not have an empty name in it"
     return None
 
+
+ModelTier = Literal["low", "middle", "high"]
+"""How capable a model is, among those of its provider. `[models]` may name one for each tier."""
 
 Models = str | tuple[str, ...]  # as its provider spells it, or `models.NAME`; several are fallbacks of the one before
 

@@ -237,6 +237,7 @@ class Project(SharedKeys):
     path: str | None = None  # file that it was read from, absolute; None for a project made in Python
     files: tuple[str, ...] = ()  # the definition file and its includes, absolute
     test_commands: tuple[str | tuple[str, ...], ...] = ()  # of the Experts' tests, which are no part of an Expert
+    # Experts that are declared and cannot be used, with the problems
     broken: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)
     # Experts that begin no Job, because a rule or limit may be misspelt, with the problems
     unguarded: Annotated[dict[str, tuple[Problem, ...]], AsIs()] = Field(default_factory=dict)

@@ -286,7 +286,10 @@ class Overrides(metaclass=StrictCalls):
     unattended: Annotated[
         bool,
         Field(exclude=True),
-        Option("No person answers: decline questions of tools, and deny calls that need approval.", is_repeated=False),
+        Option(
+            "No person answers: decline every question, and deny calls that need approval; the model sees that.",
+            is_repeated=False,
+        ),
     ] = False
     open: Annotated[
         bool, Field(exclude_if=falsy), Option("Run the programs of `exec` without a question or a sandbox.")

@@ -1,7 +1,7 @@
 """Skills of an Expert: the sources of its tools, and folders of knowledge that it reads when needed."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -131,6 +131,28 @@ def legal_tool_name(name: str) -> str:
 
 
 BASE_SKILL = "@perstack/base"
+
+BASE_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "files": (
+        *("readTextFile", "readImageFile", "readPdfFile", "getFileInfo", "listDirectory"),
+        *("writeTextFile", "appendTextFile", "editTextFile", "moveFile", "deleteFile"),
+        *("createDirectory", "deleteDirectory"),
+    ),
+    "programs": ("exec",),
+    "todo": ("todo", "clearTodo"),
+}
+"""Tools of the base skill by the name of their group, for `pick` and `omit` of a definition file.
+
+A file's groups are read as the names of their tools, so that records, rules and agreements have these. A test compares
+the groups with the tools that the skill declares.
+"""
+
+SELF_CHANGING_TOOLS = frozenset(
+    ("addSkill", "removeSkill", "addDelegate", "removeDelegate", "addDelegateFromConfig", "createExpert")
+)
+"""Tools of the original's base skill with which an Expert changes its own definition. None of them is offered here."""
+
+WITHOUT_SELF_CHANGE = "an Expert's skills and delegates are those of its definition, which only a person changes"
 
 _Filled = Annotated[str, NOT_EMPTY]
 
@@ -321,16 +343,34 @@ class InteractiveSkill(_SkillFields):
 
 
 class PluginSkill(_SkillFields):
-    """Tools from a Python package, found through the `perstack` entry point group."""
+    """Tools written in Python: of a package in the `perstack` entry point group, or of a file of the project.
+
+    It has either a `plugin` or a `file`. With `functions`, `plugin` names the Expert that they were given to.
+    """
 
     type: Annotated[Literal["pluginSkill"], _KIND] = "pluginSkill"
     name: str
-    plugin: Annotated[_Filled, Key("the plugin's name, as `perstack plugins` lists it", effect="executes")]
+    plugin: Annotated[
+        str,
+        NOT_EMPTY,
+        Field(exclude_if=falsy),
+        Key("the plugin's name, as `perstack plugins` lists it; or name a `file`", effect="executes"),
+    ] = ""
     settings: Annotated[
         JsonObject,
         Key("settings that the plugin's page names; `${NAME}` stands for one of your variables", effect="executes"),
     ] = Field(default_factory=dict)
     required: _Required = False
+    file: Annotated[  # relative to the folder of the definition after reading
+        str,
+        NOT_EMPTY,
+        Field(exclude_if=falsy),
+        Key(
+            "in place of `plugin`: Python file whose functions are the tools, relative to this file and in its folder",
+            effect="executes",
+        ),
+    ] = ""
+    functions: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # names of functions given in Python
 
 
 class AgentSkill(Fact):
@@ -344,6 +384,29 @@ class AgentSkill(Fact):
     description: str = Field(default="", exclude_if=falsy)  # purpose, as the SKILL.md said when the Run started
     digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `core.definitions.agent_skills`
     is_found: bool = Field(default=False, exclude=True)  # True if only a pattern names it: it is skipped if unusable
+
+
+# Functions that a program gives to an Expert. A definition records their names alone: whoever resumes its Runs gives
+# them again.
+
+OWN_FUNCTIONS = 'for functions of your own write `file = "tools.py"` in place of `plugin`, or Expert(…, tools=[…])'
+"""Remedy for a plugin that is not installed."""
+
+FUNCTIONS_SKILL = "tools"  # name of the skill with the functions that an Expert was given in Python
+
+TOOL_OPTIONS = "__perstack_tool__"  # attribute of a function with options of its tool, such as its `name`
+
+
+def functions_skill(expert_key: str, functions: Iterable[object]) -> PluginSkill:
+    """Return the skill that names the functions of an Expert. Raises ValueError for a function without a name."""
+    names: list[str] = []
+    for function in functions:
+        options: object = getattr(function, TOOL_OPTIONS, None)
+        name = getattr(options, "name", None) or getattr(function, "__name__", None)
+        if not isinstance(name, str):
+            raise ValueError(f"{function!r} has no name: write a function around it, `def NAME(…)`")
+        names.append(name)
+    return PluginSkill(name=FUNCTIONS_SKILL, plugin=f"python:{expert_key}", functions=tuple(names))
 
 
 Skill = Annotated[McpStdioSkill | McpSseSkill | InteractiveSkill | PluginSkill, Field(discriminator="type")]
@@ -405,6 +468,12 @@ def misdeclared(specs: Sequence[ToolSpec], definition: Skill) -> Iterator[str]:
         for name in tool.names if arguments else ():
             if name not in arguments:
                 yield f"tool {tool.name} has no argument {name}, which perstack.toml describes"
+
+
+def without_groups(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the patterns of a base skill's `pick` or `omit` with the names of tools in place of groups."""
+    names = (name for pattern in patterns for name in BASE_GROUPS.get(pattern, (pattern,)))
+    return tuple(dict.fromkeys(names))
 
 
 def is_picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:

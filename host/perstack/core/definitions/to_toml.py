@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from perstack.core.base.records import Fact
 from perstack.core.definitions.keys import InText, Key
+from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import UsageError
 
 _OMITTED_KEYS = ("include",)  # the Experts of included files are in the project already
@@ -30,6 +31,12 @@ def toml_of(project: Fact) -> str:
 
 
 def _table(record: Fact) -> dict[str, object]:
+    if isinstance(record, PluginSkill) and record.functions:
+        names = ", ".join(record.functions)
+        raise UsageError(
+            f"{names}: a function of Python cannot be written as TOML; put it into a file, and name it as"
+            ' `type = "pluginSkill"` and `file`'
+        )
     keys = {name: (field, key) for name, field in type(record).model_fields.items() if (key := _key_of(field))}
     if not keys:  # a table that is the value of a key, such as `workspace`
         return cast("dict[str, object]", _plain(record.model_dump(by_alias=True, exclude_defaults=True), record))

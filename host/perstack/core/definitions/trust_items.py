@@ -36,7 +36,7 @@ from perstack.core.definitions.keys import Key, KeyPath, spell
 from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project, Workspace
 from perstack.core.definitions.settings import ProviderSetting
-from perstack.core.definitions.skills import AnySkill, McpStdioSkill, is_base_skill
+from perstack.core.definitions.skills import AnySkill, McpStdioSkill, PluginSkill, is_base_skill
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -233,6 +233,8 @@ def _table_part(table: Fact, own: Ownership) -> _Part | None:
     if isinstance(table, McpStdioSkill) and is_base_skill(table):
         # the built-in skill starts no command, and a `pick` of this name lets it run every program
         return _Part({"pick": [EXEC]}, {"executes"}) if EXEC in table.pick else None
+    if isinstance(table, PluginSkill) and table.functions:
+        return None  # no file has them: they run only if the program that asks has given them
     parts = [_key_part(name, key, getattr(table, name), own) for name, key in _keys(type(table)).items()]
     merged = _Part({}, set())
     for part in parts:

@@ -100,10 +100,10 @@ def _folder(entry: Entry | None) -> str | None:
 
 # Rewinding: which changes between two trees are applied, and which paths are kept and why.
 
-KeptReason = Literal["notRecorded", "ignoredThen", "inTheWay", "unknownInside", "otherFileSystem"]
+KeptReason = Literal["notRecorded", "ignoredThen", "addedSince", "inTheWay", "unknownInside", "otherFileSystem"]
 """Reason why a path is kept although the trees differ: one tree has not recorded it (`notRecorded`), the earlier tree
-ignored it (`ignoredThen`), something that no snapshot has is in its place (`inTheWay`) or in the folder to remove
-(`unknownInside`), or it is on another file system."""
+ignored it (`ignoredThen`), it was added since and is to stay (`addedSince`), something that no snapshot has is in its
+place (`inTheWay`) or in the folder to remove (`unknownInside`), or it is on another file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,17 @@ class RewindPlan:
     kept: tuple[KeptEntry, ...] = ()
 
 
-def rewind_plan(changes: Iterable[Change], is_wanted: Callable[[bytes], bool], ignored_then: Set[bytes]) -> RewindPlan:
-    """Return the `is_wanted` changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
+@dataclass(frozen=True, slots=True)
+class RewindScope:
+    """The part of the differences that a rewind applies."""
+
+    only: tuple[str, ...] = ()  # globs of paths; empty for all
+    keeps_added: bool = False  # True if files stay that were added since, by the Job or by others
+
+
+def rewind_plan(changes: Iterable[Change], scope: RewindScope, ignored_then: Set[bytes]) -> RewindPlan:
+    """Return the changes to an earlier tree to apply; what that tree ignored (`ignored_then`) is kept."""
+    is_wanted = path_filter(scope.only)
     applied: list[Change] = []
     kept: list[KeptEntry] = []
     for change in changes:
@@ -133,6 +142,8 @@ def rewind_plan(changes: Iterable[Change], is_wanted: Callable[[bytes], bool], i
             kept.append(KeptEntry(change.path, "notRecorded"))
         elif change.new is None and change.path in ignored_then:
             kept.append(KeptEntry(change.path, "ignoredThen"))
+        elif change.new is None and scope.keeps_added:
+            kept.append(KeptEntry(change.path, "addedSince"))
         else:
             applied.append(change)
     return RewindPlan(tuple(applied), tuple(kept))

@@ -86,10 +86,10 @@ class _WithSettlements(Protocol):
 
 
 def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDecision | None:
-    """Return the decision on calls without a result. To show the model that they were interrupted decides nothing."""
+    """Return the decision on calls without a result. To ask a person, or tell the model, decides nothing."""
     calls = {name: call for call in subject.unsettled for name in (call.key, call.call_id)}
     settled: dict[UnsettledCall, Settlement] = {
-        calls[name]: how for name, how in arguments.settle.items() if how != "ask" and name in calls
+        calls[name]: how for name, how in arguments.settle.items() if how in _SETTLED and name in calls
     }
     if not settled:
         return None
@@ -105,7 +105,7 @@ def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDec
     )
 
 
-_SETTLED: Mapping[Settlement, str] = {"done": "count as done", "retry": "repeat", "ask": "show as interrupted"}
+_SETTLED: Mapping[Settlement, str] = {"done": "count as done", "retry": "repeat"}  # what only a person decides
 
 
 class _FromCheckpoint(Protocol):

@@ -10,12 +10,22 @@ from typing import Literal, assert_never
 
 from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import milliseconds
+from perstack.core.base.text import is_blank, milliseconds
 from perstack.core.base.usage import Cost, ModelShare, Usage, cost_of
 from perstack.core.definitions.project import Retention
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
+
+# Queries to Experts.
+
+
+def check_query(query: str, otherwise: str = "") -> str:
+    """Return the query. Raises UsageError if nothing in it can be seen; `otherwise` is what else one may do."""
+    if is_blank(query):
+        raise UsageError(f"QUERY is empty: say what is to be done{otherwise}")
+    return query
+
 
 # Labels, by which owners find their Jobs, such as `team=search`.
 

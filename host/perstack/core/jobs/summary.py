@@ -51,43 +51,46 @@ class RunSummary(Fact):
 class JobSummary(Fact):
     """The summary of a Job, stored as job.json. A cache that can be derived from the logs."""
 
-    id: str
-    expert_key: str
+    id: str  # id of the Job, which commands and methods take
+    expert_key: str  # Expert of the latest Coordinator Run
     coordinator_expert_key: str = ""  # `expert_key` under the name that programs read
     runtime_version: str = Field(default="", exclude_if=falsy)  # perstack that started the Job; empty if unknown
-    query: str
-    labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)
-    status: JobStatus
-    lifecycle: Lifecycle
-    pause_reason: PauseReason | None = None
+    query: str  # first query of the Job
+    labels: dict[str, str] = Field(default_factory=dict, exclude_if=falsy)  # labels by which the Job is found
+    status: JobStatus  # how the Job stands, or how it ended: `completed` is the only success
+    lifecycle: Lifecycle  # the status in brief, as tasks have it
+    pause_reason: PauseReason | None = None  # what a paused Job waits for
     closed: Closed | None = Field(default=None, exclude_if=lambda value: value is None)
     """Permanent close of the Job; `status` is the one before it, and nothing continues the Job."""
     resume_at: int | None = None  # time at which a paused Job may be resumed, in milliseconds since 1970
+    # order for workers, of a Job that none has taken yet
     queued: Queued | None = Field(default=None, exclude_if=lambda value: value is None)
-    total_steps: int = 0
-    max_steps: int | None = None
-    budget: Budget | None = None
-    exceeded: str | None = None
-    exceeded_budget: BudgetName | None = None
-    usage: Usage = NO_USAGE
+    total_steps: int = 0  # steps of all Runs
+    max_steps: int | None = None  # maximum of `total_steps`; None without a limit
+    budget: Budget | None = None  # what the Job may spend
+    exceeded: str | None = None  # sentence that says which budget stopped the Job
+    exceeded_budget: BudgetName | None = None  # which budget stopped the Job, as a key
+    usage: Usage = NO_USAGE  # tokens of all Runs
     cost_usd: Cost | None = None  # cost, or `unknown` if no price was known. With `unpriced_tokens` a lower bound
-    unpriced_tokens: int = Field(default=0, exclude_if=falsy)
+    unpriced_tokens: int = Field(default=0, exclude_if=falsy)  # tokens whose price is unknown
     assumed: Charge | None = Field(default=None, exclude_if=lambda value: value is None)
     """Charges for unreported usage, in addition to `usage`; only with a budget."""
-    usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # over all Runs of the Expert
-    usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # if several models have generated
-    started_at: int = 0
-    updated_at: int = 0
-    finished_at: int | None = None
+    usage_by_expert: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # tokens of each Expert
+    usage_by_model: dict[str, Usage] = Field(default_factory=dict, exclude_if=falsy)  # tokens of each model, if several
+    started_at: int = 0  # in milliseconds since 1970
+    updated_at: int = 0  # time of the last event, in milliseconds since 1970
+    finished_at: int | None = None  # time at which the Job was completed, in milliseconds since 1970
     coordinator_run_id: str  # latest Coordinator Run, which `--continue` and `resume` refer to
-    question: str | None = None
+    question: str | None = None  # text of the open question
     asking: OpenQuestion | None = None  # the open question with its origin and the form of the answer
-    text: str | None = None
-    result: JsonObject | None = Field(default=None, exclude_if=lambda value: value is None)  # only with a schema
-    without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
-    error: str | None = None
+    text: str | None = None  # the result of a completed Job
+    # the result as an object, if the Expert or the caller has a schema
+    result: JsonObject | None = Field(default=None, exclude_if=lambda value: value is None)
+    # True for a success without an effect, of an Expert that declares one
+    without_effect: bool = Field(default=False, exclude_if=falsy)
+    error: str | None = None  # the error that stopped the Job, in one line
     damaged: bool = Field(default=False, exclude_if=falsy)  # True: `error` says where; not stored in job.json
-    runs: tuple[RunSummary, ...] = ()
+    runs: tuple[RunSummary, ...] = ()  # all Runs, with the steps, tokens and status of each
 
     def _repr_html_(self) -> str:
         """Return the summary as a notebook shows it: result, tree of Runs and cost, all escaped."""

@@ -22,6 +22,7 @@ class Call:
     decided: DecidedCall
     result: ToolResultPart | None = None
     settlement: Settlement | None = None  # decision about an interrupted call that may have had its effect
+    settled_with: str = ""  # what the person who decided that tells the model
     delegation: Delegation | None = None
     question: Question | None = None  # the tool's question, which a person must answer before the call is repeated
     answers: tuple[Answer, ...] = ()

@@ -17,6 +17,7 @@ from perstack.core.runs.messages import (
     estimated_tokens,
     text_of,
 )
+from perstack.core.runs.standing import STANDING_MARK, standing_text
 from perstack.core.runs.state import Run
 
 INSTRUCTION = """\
@@ -68,16 +69,25 @@ def summary_text(run: Run, plan: Compact, summary: str, model: str, window: int)
     """Return the text that the model sees instead of the messages left out. A summary that is too long is cut."""
     origin = f"summarised by {model}" if model else "without a summary: this is an outline"
     todos = f"{_TODOS}{todos_json(run.todos)}" if run.todos else ""
+    standing = standing_text(run.said, _shown(run, plan), window)
     return (
         f"{COMPACTED_MARK}, {origin}. The tool recallHistory finds and reads what was left out.]{_SUMMARY}"
-        f"{_cut(summary.strip(), 3 * summary_tokens(window))}{todos}"
+        f"{_cut(summary.strip(), 3 * summary_tokens(window))}{todos}{standing}"
     )
 
 
 def summary_in(text: str) -> str:
     """Return the summary within a text made by `summary_text`."""
-    summary = text.partition(f"]{_SUMMARY}")[2]
+    summary = text.partition(f"]{_SUMMARY}")[2].partition(STANDING_MARK)[0]
     return summary.rpartition(_TODOS)[0] or summary
+
+
+def _shown(run: Run, plan: Compact) -> set[str]:
+    """Return the event ids of the messages that a plan leaves in place."""
+    places = [run.messages.place(index) for index in range(len(run.messages))]
+    first, through = places.index(plan.first), places.index(plan.through)
+    kept = set(plan.kept) - {plan.through}
+    return {place for index, place in enumerate(places) if not first <= index <= through or place in kept}
 
 
 def outline(run: Run, plan: Compact, window: int) -> str:
@@ -95,7 +105,7 @@ def outline(run: Run, plan: Compact, window: int) -> str:
 
 def _lines(message: Message, cap: int) -> Iterator[str]:
     if isinstance(message, UserMessage):
-        yield f"- Query or earlier notes: {_cut(text_of(message.contents), 4 * cap)}"
+        yield f"- Query or earlier notes: {_cut(text_of(message.contents).partition(STANDING_MARK)[0], 4 * cap)}"
     elif isinstance(message, ToolMessage):
         for part in message.contents:
             kind = "Error" if part.is_error else "Result"

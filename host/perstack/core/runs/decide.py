@@ -29,6 +29,7 @@ from perstack.core.runs.facts import (
     at_checkpoint,
 )
 from perstack.core.runs.messages import TextPart, estimated_tokens
+from perstack.core.runs.questions import settlement_of, settling_args
 from perstack.core.runs.retries_and_fallbacks import models_of, next_model, reason_to_switch
 from perstack.core.runs.state import ACTIVE, Phase, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass
@@ -172,16 +173,19 @@ def _stamp_for_next_step(run: Run, stamp: Stamps) -> EventStamp:
 
 def question_events(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tuple[events.StoredEvent, ...]:
     """Return the question, unless the Run is asking it already, and the stop."""
-    if call.question is not None and run.asked == call.decided.id:
+    settles = call.settlement == "ask"
+    if (settles or call.question is not None) and run.asked == call.decided.id:
         return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)
+    asked = None if call.question is None else {"question": call.question.message}
     question = events.CallInteractiveTool(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
         skill_name=call.decided.skill_name,
-        args=call.part.args if call.question is None else {"question": call.question.message},
+        args=settling_args(call.decided.tool_name, call.part.args) if settles else asked or call.part.args,
         approval=approval,
         question=call.question,
+        settles=settles,
     )
     return question, events.StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
 
@@ -262,6 +266,9 @@ def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: B
             rule=answer.rule,
             text=answer.text,
         )
+    if isinstance(answer, str) and call.settlement == "ask":
+        settlement, words = settlement_of(answer)
+        return events.SettleCall(**stamp(), tool_call_id=call.decided.id, settlement=settlement, text=words, by=by)
     if isinstance(answer, str):
         return text_result_event(call, answer, stamp, by=by)
     return events.AnswerQuestion(**stamp(), tool_call_id=call.decided.id, answer=answer, by=by)
@@ -423,13 +430,15 @@ def resume_event(
     resumes the Job; only the Coordinator records it. `permissions`: today's rules that the Run does not have yet; they
     hold in addition from now on.
     """
+    settlements = _settlements_of(run, settled)
     return events.ResumeRun(
         **stamp(),
         reason=reason,
         checkpoint_id=event_id_of(run.id, run.head.seq),
         limits=limits,
         by=None if limits is None else by,
-        settled=_settlements_of(run, settled),
+        settled={call_id: how for call_id, how in settlements.items() if how != "ask"},
+        asks=tuple(call_id for call_id, how in settlements.items() if how == "ask"),
         signal=None if reason == "parent" else signal,
         definition=definition,
         permissions=permissions,

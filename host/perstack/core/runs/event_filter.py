@@ -16,22 +16,34 @@ An expression is untrusted: its length and its depth are bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, assert_never, cast, get_args
 
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events import StoredEvent, TransientEvent
 from perstack.dataclass import dataclass
 
 MAX_CHARS = 1_000  # maximum characters of an expression
 MAX_DEPTH = 50  # maximum parentheses and negations around a comparison
 
-# Names of events in the original Perstack, by their names here.
+# Names of events in the original Perstack, by their names here. Those that no log keeps come last.
 ORIGINAL_TYPES: Mapping[str, tuple[str, ...]] = {
-    kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent)
+    kind.model_fields["type"].default: kind.original_types for kind in get_args(StoredEvent | TransientEvent)
 }
+
+_ORIGINAL_FIELDS = ("toolCalls", "toolCall", "toolResult", "toolResults", "checkpoint", "reason")
+"""Fields of the original's events that `_original_field` answers for."""
+
+FIELDS = frozenset(
+    name
+    for kind in get_args(StoredEvent)
+    for key, field in kind.model_fields.items()
+    for name in (key, field.alias, field.serialization_alias)
+    if name is not None
+) | frozenset(_ORIGINAL_FIELDS)
+"""Fields that an expression may begin with."""
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 Value = str | int | float | bool
@@ -62,6 +74,20 @@ class Combination:
 
 
 Condition = Comparison | Negation | Combination
+
+
+def types_named(texts: Iterable[str], types: Iterable[str]) -> frozenset[str]:
+    """Return those of `types` that comma-separated lists name, also by the original's names.
+
+    Raises ValueError with a name that is of none of them.
+    """
+    known, found = tuple(types), set[str]()
+    for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
+        matching = [kind for kind in known if name == kind or name in ORIGINAL_TYPES[kind]]
+        if not matching:
+            raise ValueError(name)
+        found.update(matching)
+    return frozenset(found)
 
 
 def parse_filter(text: str) -> Condition:
@@ -156,8 +182,8 @@ class _Parser:
             return condition
         path = self.expect("path", "a field such as .type")
         operator = cast("Operator", self.expect("compare", f"one of {' '.join(get_args(Operator))} after {path}"))
-        names = path.replace("[]", ".[]").strip(".").split(".")
-        return Comparison(tuple(name for name in names if name), operator, self._value(operator))
+        names = tuple(name for name in path.replace("[]", ".[]").strip(".").split(".") if name)
+        return Comparison(names, operator, self._value(operator))
 
     def _value(self, operator: str) -> Value:
         if self._tokens[self._position].kind not in ("text", "number", "word"):
@@ -168,6 +194,21 @@ class _Parser:
             return float(token.text) if set(token.text) & set(".eE") else int(token.text)
         constants: dict[str, Value] = {"true": True, "false": False}
         return token.text[1:-1] if token.kind == "text" else constants.get(token.text, token.text)
+
+
+def unknown_fields(condition: Condition) -> Iterator[str]:
+    """Yield the names that a condition begins with and no event has."""
+    match condition:
+        case Comparison():
+            if condition.path[0] not in FIELDS:
+                yield condition.path[0]
+        case Negation():
+            yield from unknown_fields(condition.of)
+        case Combination():
+            for part in condition.parts:
+                yield from unknown_fields(part)
+        case _:
+            assert_never(condition)
 
 
 def matches(condition: Condition, event: JsonObject, args: Mapping[str, JsonObject]) -> bool:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.runs.events import AnswerQuestion, DecideApproval, FinishToolCall, StoredEvent
+from perstack.core.runs.events import AnswerQuestion, DecideApproval, FinishToolCall, SettleCall, StoredEvent
 from perstack.core.runs.events.base import LaterEvent, Repetition, unexpected_event
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import ACTIVE, Run
@@ -87,7 +87,10 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     """Return what is wrong with `event` as the next one after the state `run`; None if nothing is."""
     if not event.is_decided:
         return None
-    if isinstance(event, FinishToolCall | AnswerQuestion | DecideApproval) and event.tool_call_id == run.asked:
+    if (
+        isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval)
+        and event.tool_call_id == run.asked
+    ):
         run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot
     command = pending(run)
     return unexpected_event(event, run, command) if event.type == "startRun" else event.difference(run, command)

@@ -163,9 +163,9 @@ class Queued(Fact):
     by: By
 
 
-# Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (the
-# model learns that it was interrupted, and decides).
-Settlement = Literal["done", "retry", "ask"]
+# Decision about an interrupted call without a result: `done` (it had its effect), `retry` (run it again), `ask` (a
+# person is asked which of these), `tell` (the model learns that it was interrupted, and decides).
+Settlement = Literal["done", "retry", "ask", "tell"]
 
 
 class ErrorInfo(Fact):

@@ -173,18 +173,19 @@ def _has_end_of_png(data: bytes) -> bool:
     return False
 
 
-_ENCRYPTED = re.compile(rb"/Encrypt\s*(\d+\s+\d+\s+R|<<)")
-_PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
-_LINEARIZED = re.compile(rb"/Linearized\b[^>]{0,200}/N\s+(\d{1,6})\b")  # a PDF for the web tells its pages at its start
+# compiled where a PDF is examined, since every start imports this module
+_ENCRYPTED = rb"/Encrypt\s*(\d+\s+\d+\s+R|<<)"
+_PAGE = rb"/Type\s*/Page(?![A-Za-z])"
+_LINEARIZED = rb"/Linearized\b[^>]{0,200}/N\s+(\d{1,6})\b"  # a PDF for the web tells its pages at its start
 
 
 def _is_encrypted(data: bytes) -> bool:
-    return _ENCRYPTED.search(data) is not None
+    return re.search(_ENCRYPTED, data) is not None
 
 
 def _count_pages(data: bytes) -> int:
-    told = _LINEARIZED.search(data[:2048])
-    return max(0 if told is None else int(told[1]), sum(1 for _ in _PAGE.finditer(data)))
+    told = re.search(_LINEARIZED, data[:2048])
+    return max(0 if told is None else int(told[1]), sum(1 for _ in re.finditer(_PAGE, data)))
 
 
 def _gif_size(data: bytes) -> tuple[int, int] | None:

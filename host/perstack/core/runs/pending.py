@@ -11,17 +11,17 @@ from typing import assert_never
 from perstack.core.definitions.permissions import refusal
 from perstack.core.runs import commands
 from perstack.core.runs.context import command_for_full_context, relief_in_hand
-from perstack.core.runs.facts import ErrorInfo, Settlement, apply_todo, remaining_todos, todos_json
+from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining_todos, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch
 from perstack.core.runs.state import MAX_REJECTIONS, Phase, Run, completion_result, latest_reply
 
-_SETTLED_TEXT: dict[Settlement, str] = {
-    "ask": "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: "
-    "find out before you repeat it.",
-    "done": "This call was interrupted before its result was recorded; a person has confirmed that it had its effect.",
-    "retry": "",
-}
+INTERRUPTED = (
+    "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: find"
+    " out before you repeat it."
+)
+
+_DONE = "This call was interrupted before its result was recorded; a person has confirmed that it had its effect."
 
 _TOO_DEEP = (
     "Delegation failed: there are {} delegates one below the other already, and `maxDepth` allows no more. Do this part"
@@ -96,11 +96,11 @@ def _pending_call(run: Run) -> commands.Command:
     recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
     if recordable is not None:
         return recordable
-    free = [call for call in open_calls if not call.waits_for_approval]
+    free = [call for call in open_calls if not call.waits_for_approval and call.settlement != "ask"]
     tools = tuple(call for call in free if call.decided.kind == "tool" and call.question is None)
     if tools:
         return commands.RunTools(tools)
-    asking = next((call for call in open_calls if call.question is not None), None)
+    asking = next((call for call in open_calls if call.question is not None or call.settlement == "ask"), None)
     if asking is not None:
         return commands.Ask(asking)
     delegates = tuple(call for call in free if call.decided.kind == "delegate")
@@ -119,8 +119,10 @@ def _pending_call(run: Run) -> commands.Command:
 
 
 def _recordable(run: Run, call: commands.Call) -> commands.RecordResult | None:
-    if call.settlement is not None and call.settlement != "retry":
-        return commands.RecordResult(call, _SETTLED_TEXT[call.settlement], is_error=call.settlement == "ask")
+    if call.settlement in ("done", "tell"):
+        words = f" The person says: {call.settled_with}" if call.settled_with else ""
+        text = _DONE if call.settlement == "done" else INTERRUPTED
+        return commands.RecordResult(call, text + words, is_error=call.settlement == "tell")
     if call.approval is not None and call.approval.denies:
         text = refusal(call.decided.rule, call.approval.text, is_unattended=call.is_unattended)
         return commands.RecordResult(call, text, is_error=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
@@ -11,6 +12,30 @@ from perstack.core.definitions.skills import Subject
 
 _MAX_SUMMARY_CHARS = 2_000  # maximum characters of a call in one line, which is no page of consent
 _MAX_SUMMARY_COMMANDS = 20
+
+
+# The question about a call whose process ended before its result was recorded.
+
+WAS_DONE, DO_AGAIN, LEAVE_IT = "it was done", "do it again", "no"
+"""The answers to it; other words are told to the model, as those after a no."""
+
+
+def settling_args(tool_name: str, args: JsonObject) -> JsonObject:
+    """Return the question what became of a call, as the arguments of a question of the model's."""
+    return {
+        "question": f"{tool_name} began, and its process ended before it had a result. What became of this call?",
+        "options": [WAS_DONE, DO_AGAIN, LEAVE_IT],
+        "allowOther": True,
+        "call": args,
+    }
+
+
+def settlement_of(answer: str) -> tuple[Literal["done", "retry", "tell"], str]:
+    """Return what a person decided about such a call, and the words for the model."""
+    if answer in (WAS_DONE, DO_AGAIN):
+        return "done" if answer == WAS_DONE else "retry", ""
+    word, _, reason = answer.partition(":")
+    return "tell", reason.strip() if word.strip().casefold() == LEAVE_IT else answer
 
 
 class OpenQuestion(Fact):

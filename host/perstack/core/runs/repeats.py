@@ -1,4 +1,8 @@
-"""Detect consecutive steps with equal calls and results, but for polling tools and questions to a person."""
+"""Detect consecutive steps with equal calls and results, but for polling tools and questions to a person.
+
+Two steps that alternate count as well, and steps that only add todos count as equal, in Runs that began with this rule
+(`StartRun.counts_rounds`): a Run of an earlier version keeps the rule that it began with.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +19,60 @@ def count_repeats(run: Run, calls: Iterable[Call]) -> Repeats:
     """Return the count of consecutive equal steps, after a step in which these calls have their results."""
     if run.limits.max_repeats is None:
         return NO_REPEATS
-    compared = tuple(_compared_call(call) for call in calls)
+    counts_rounds, last = run.start.counts_rounds, run.repeats
+    compared = tuple(_compared_call(call, only_adds=counts_rounds and _only_adds(call)) for call in calls)
     if not compared or None in compared:
         return NO_REPEATS
     comparable = tuple(call for call in compared if call is not None)
-    return Repeats(comparable, run.repeats.times + 1 if comparable == run.repeats.calls else 1)
+    times = last.times + 1 if comparable == last.calls else 1
+    if not counts_rounds:
+        return Repeats(comparable, times)
+    alternates = comparable == last.before and comparable != last.calls
+    alternating = (last.alternating or 2) + 1 if alternates else 0
+    return Repeats(comparable, times, last.calls, alternating)
 
 
 def warning_with(run: Run, call_id: str, result: Callable[[], ToolResultPart]) -> str | None:
     """Return the warning if a call's result ends a step at half of the allowed repetitions; None if it does not."""
     limit = run.limits.max_repeats
-    if limit is None or limit < 2 or run.repeats.times + 1 != (limit + 1) // 2:
+    half = 0 if limit is None else (limit + 1) // 2
+    if limit is None or limit < 2 or (run.repeats.times + 1 != half and run.repeats.alternating + 1 != 2 * half):
         return None
     open_calls = run.open_calls
     if len(open_calls) != 1 or open_calls[0].decided.id != call_id:
         return None
     calls = {**run.calls, call_id: replace(open_calls[0], result=result())}
-    if count_repeats(run, calls.values()).times != (limit + 1) // 2:
+    repeats = count_repeats(run, calls.values())
+    if half not in (repeats.times, repeats.alternating / 2):
         return None
-    return repeat_warning(limit, is_one=len(calls) == 1)
+    return repeat_warning(limit, is_one=len(calls) == 1 and repeats.times == half)
 
 
 def repeated_call(run: Run) -> ErrorInfo | None:
     """Return the error of a Run that has repeated itself too often; None if it may continue."""
     limit, repeats = run.limits.max_repeats, run.repeats
-    if limit is None or repeats.times < limit:
+    if limit is None or repeats.rounds < limit:
         return None
-    names = ", ".join(dict.fromkeys(call.tool_name for call in repeats.calls))
+    calls = repeats.calls if repeats.times >= limit else (*repeats.before, *repeats.calls)
+    names = ", ".join(dict.fromkeys(call.tool_name for call in calls))
     return ErrorInfo(
         name="RepeatedCall",
-        message=f"{names} had the same arguments and the same result {repeats.times} times in a row; `maxRepeats` of"
+        message=f"{names} had the same arguments and the same result {repeats.rounds} times in a row; `maxRepeats` of"
         " perstack.toml allows more, 0 any number, and tools that wait declare `polling = true`",
     )
 
 
-def _compared_call(call: Call) -> SameCall | None:
-    """Return the compared parts of a call; None if it may be repeated."""
+def _only_adds(call: Call) -> bool:
+    """Return whether a call adds todos and completes none: a list that only grows is no progress."""
+    return call.decided.kind == "todo" and not call.part.args.get("completedTodos")
+
+
+def _compared_call(call: Call, *, only_adds: bool) -> SameCall | None:
+    """Return the compared parts of a call; None if it may be repeated. With `only_adds` no text is compared."""
     if call.result is None or call.decided.polling or call.decided.kind == "interactive" or call.answers:
         return None
+    if only_adds:
+        return SameCall(call.decided.tool_name, {}, None, (), call.result.is_error)
     contents = call.result.contents
     return SameCall(
         call.decided.tool_name,

@@ -52,6 +52,9 @@ class StartRun(RunEvent):
     snapshots: SnapshotPolicy | None = None  # policy for recording the workspace; None if it is not recorded
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
     exec_grant: ExecGrant | None = None  # None in logs of earlier versions: programs run without a question
+    counts_rounds: bool = Field(
+        default=False, exclude_if=falsy
+    )  # True: `maxRepeats` is about alternating steps as well
 
     @property
     def named_runs(self) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.standing import Saying, with_place
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass, replace
 
@@ -143,6 +144,13 @@ class Repeats:
 
     calls: tuple[SameCall, ...] = ()
     times: int = 0
+    before: tuple[SameCall, ...] = ()  # the calls of the step before
+    alternating: int = 0  # steps in a row, of which each had just the calls of the one before the last
+
+    @property
+    def rounds(self) -> int:
+        """How often the Run did the same in a row: one step, or two that alternate."""
+        return max(self.times, self.alternating // 2)
 
 
 NO_REPEATS = Repeats()
@@ -209,6 +217,7 @@ class Run:
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
     definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
+    said: tuple[Saying, ...] = ()  # texts of people, oldest first
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
     """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
 
@@ -305,6 +314,7 @@ def call_key(run: Run, call: Call) -> str:
 def is_unsettled(call: Call) -> bool:
     """Return True if repeating this open call after its process ended might repeat a side effect."""
     is_begun = call.result is None and call.question is None and (call.began or not call.decided.asks)
+    is_begun = is_begun and call.settlement != "ask"  # a person decides
     return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
 
 
@@ -364,12 +374,16 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         return _take_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
+    said = () if base is None else with_place(base.said, f"{start.id}-open")
+    if start.delegated_by is None:  # the query of a delegate is a model's
+        said = (*said, Saying(start.id, start.query, start.id))
     return Run(
         start=start,
         head=head,
         limits=start.limits,
         schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
+        said=said,
         context=EMPTY_CONTEXT if base is None else inherit_context(base, start),
         touched=start.timestamp,
         updated_at=start.timestamp,
@@ -387,6 +401,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         head=head,
         limits=start.limits,
         messages=base.messages,
+        said=base.said,
         schema=schema_of_run(start),
         phase=Phase.READY if is_begun else base.phase,
         accepted=base.accepted and not is_begun,

@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "validate": CommandEntry("validate", "Check perstack.toml without running anything."),
         "test": CommandEntry("test", "Run the tests of Experts in perstack.toml."),
         "expert": CommandEntry("experts", "List Experts, or show the prompt of one."),
+        "tools": CommandEntry("experts", "List the tools that the model of an Expert is offered."),
         "record": CommandEntry("export", "Save a Job as a recording that needs no model to play."),
         "permissions": CommandEntry("permissions", "Test permission rules on a call, or on all recorded calls."),
         "sandbox": CommandEntry("experts", "Run a command as the exec tool of an Expert does."),
@@ -90,7 +91,7 @@ COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.it
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": (
-        "perstack record haiku --to tests/haiku.json",
+        "perstack record haiku --to tests/haiku.json --test",
         'perstack run writer "A haiku about logs" --recording tests/haiku.json',
         "perstack record @last --to - | jq '.runs[].replies[].reply'",
     ),
@@ -257,6 +258,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "expert": ("perstack expert show writer",),
     "expert list": ("perstack expert list", "perstack expert list --json | jq -r .key"),
     "expert show": ("perstack expert show writer", "perstack expert show researcher --as-delegate --json"),
+    "tools": ("perstack tools writer", "perstack tools writer --json | jq -r '.tools[].name'"),
     "permissions": ("perstack permissions backtest --since 30d",),
     "permissions list": ("perstack permissions list",),
     "permissions revoke": ('perstack permissions revoke "exec(git push *)"',),

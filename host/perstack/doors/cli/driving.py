@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from perstack.core.base.ids import place_of
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
-from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.cli.asking.person import ask_person
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import is_attended, print_err
@@ -43,16 +41,13 @@ def open_driver(options: HostOptions, showing: OutputOptions, project: Project |
     return host
 
 
-_MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
-
-
 async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> JobSummary:
     """Drive a Job and ask what it waits for. Without an answer, and with Ctrl-C, it stays as it is."""
     job = await work(lines)
     while (asking := job.asking) is not None and can_ask(asks=lines.asks):
         lines.pause()
         lines.is_asking = True
-        answer = await _ask_person(asking, host, spending_line(job))
+        answer = await ask_person(asking, host, spending_line(job))
         lines.is_asking = False
         if not answer:
             break
@@ -91,63 +86,6 @@ def can_ask(*, asks: bool) -> bool:
     return asks and is_typed and is_attended()
 
 
-async def _ask_person(question: OpenQuestion, host: Host, used: str) -> str:
-    """Return the typed answer; empty to leave the question for later. `used`: what the Job has used so far."""
-    import termios
-
-    from perstack.core.jobs.answers import DENIES, accepted, accepted_answers, yes_or_no  # imported late: few Jobs ask
-    from perstack.doors.shared.consent import TERMINAL, page_of
-    from perstack.doors.shared.questions import question_text, select_option
-
-    is_approval, allowed, is_whole = bool(question.call_digest), accepted_answers(question), True
-    if is_approval:
-        where = f"perstack start --job {place_of(question.id)[0]}"
-        page = replace(page_of(question, host.workspace, used), where=where)
-        text, is_whole = page.fitted(TERMINAL)
-        allowed = allowed if is_whole else replace(allowed, options=(DENIES,))
-    else:
-        text = question_text(question)
-    for line in text.split("\n"):
-        print_err(line)
-    with suppress(termios.error):
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input is no answer to this question
-    number = f"give {'numbers' if allowed.several else 'a number'}, or " if allowed.options and not is_approval else ""
-    print_err(f"{'approve' if is_approval else 'answer'}? ({number}{accepted(allowed)}; nothing: later)")
-    try:
-        answer = (await _read_line()).strip()
-    except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
-        print_err("")
-        return ""
-    if not is_approval:
-        return select_option(allowed, answer)
-    decision = yes_or_no(answer)
-    if answer and not is_whole and (decision is None or decision.is_yes):
-        print_err(f"the call was not shown whole: {accepted(allowed)}")
-        return ""
-    return answer
-
-
-async def _read_line() -> str:
-    """Return the next typed line; empty at the end of stdin. Does not block, so Ctrl-C ends the wait."""
-    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
-    line_future: asyncio.Future[bytes] = loop.create_future()
-
-    def read() -> None:
-        loop.remove_reader(fd)
-        try:
-            data = os.read(fd, _MAX_ANSWER_BYTES)
-        except OSError:
-            data = b""
-        if not line_future.done():
-            line_future.set_result(data)
-
-    loop.add_reader(fd, read)
-    try:
-        return (await line_future).decode("utf-8", "replace")
-    finally:
-        loop.remove_reader(fd)
-
-
 _T = TypeVar("_T")
 
 EXIT_STATUS: dict[JobStatus, int] = {
@@ -160,6 +98,14 @@ EXIT_STATUS: dict[JobStatus, int] = {
     "running": 1,
     "queued": 0,
 }
+
+TRY_LATER = 75
+"""Status of a pause for a provider's rate limit. Source: EX_TEMPFAIL of sysexits.h."""
+
+
+def exit_status_of(job: JobSummary) -> int:
+    """Return the exit status of a command that drove the Job to its end or stop."""
+    return TRY_LATER if job.pause_reason == "rate_limit" else EXIT_STATUS[job.status]
 
 
 def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> int:
@@ -242,7 +188,7 @@ def report_outcome(job: JobSummary, lines: JobOutput, next_step: str | None = No
         print_err(text)
     else:
         lines.remark(text)
-    return status_of_output(lines, EXIT_STATUS[job.status], f"perstack log --job {job.id}", was_lost=was_lost)
+    return status_of_output(lines, exit_status_of(job), f"perstack log --job {job.id}", was_lost=was_lost)
 
 
 def status_of_output(lines: JobOutput, status: int, command: str, *, was_lost: bool) -> int:
@@ -268,7 +214,10 @@ def outcome_line(job: JobSummary, next_step: str | None = None) -> str:
     }[job.status]
     step = next_step_of_job(job)
     text = f"{job.expert_key} {text}"
-    return f"{text}; {next_step or cli_phrase(step)}" if step is not None and job.status != "completed" else text
+    if step is None or job.status == "completed":
+        return text
+    once = "then " if job.status == "stoppedByError" else ""  # a resume alone may fail in the same way
+    return f"{text}; {once}{next_step or cli_phrase(step)}"
 
 
 def _waiting_time(job: JobSummary) -> str:

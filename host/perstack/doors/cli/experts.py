@@ -1,16 +1,19 @@
-"""The commands `perstack expert` and `perstack sandbox`."""
+"""The commands `perstack expert`, `perstack tools` and `perstack sandbox`."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 
 import click
+from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
 from perstack.core.definitions.settings import Overrides
+from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.tool_search import tokens_of
 from perstack.doors.cli.options import (
     HostOptions,
@@ -82,23 +85,28 @@ def _as_json(expert: str, preview: PromptPreview, *, as_delegate: bool) -> JsonO
             for name in tokens
         ],
         "instruction": preview.instruction,
-        "tools": [
-            {
-                "name": spec.name,
-                "description": spec.description,
-                "inputSchema": spec.input_schema,
-                "skill": spec.skill_name,
-                "tokens": tokens_of(spec),
-                "deferred": deferred,
-            }
-            for specs, deferred in ((preview.shown, False), (preview.deferred, True))
-            for spec in specs
-        ],
+        "tools": _tools_as_json(preview.shown, preview.deferred),
         **({"providerTools": [*preview.provider_tools]} if preview.provider_tools else {}),
         **_knowledge(preview),
         "resultSchema": preview.schema,
         "problems": [problem.text_for(cli_phrase) for problem in preview.problems],
     }
+
+
+def _tools_as_json(shown: Iterable[ToolSpec], deferred: Iterable[ToolSpec]) -> list[JsonValue]:
+    return [
+        {
+            "name": spec.name,
+            "description": spec.description,
+            "inputSchema": spec.input_schema,
+            "skill": spec.skill_name,
+            "effect": spec.effect,
+            "tokens": tokens_of(spec),
+            "deferred": is_deferred,
+        }
+        for specs, is_deferred in ((shown, False), (deferred, True))
+        for spec in specs
+    ]
 
 
 def _knowledge(preview: PromptPreview) -> JsonObject:
@@ -157,6 +165,46 @@ def _print(expert: str, preview: PromptPreview, *, as_delegate: bool) -> None:
         print_out()
         print_out("== tools that the provider runs ==")
         print_out(", ".join(preview.provider_tools))
+
+
+# perstack tools
+
+
+@click.command("tools")
+@click.argument("expert")
+@json_option("Print a JSON object.")
+@env_path_option
+@place_options
+def tools_command(expert: str, as_json: bool, options: HostOptions) -> None:
+    """List the tools that the model of EXPERT is offered, and the tokens that each costs in every request.
+
+    Its skills are started and stopped for this. No tokens are used. `?` marks arguments that may be left out.
+    """
+    tools = run_with(options.driver(), lambda host: host.experts.tools(expert))
+    tokens = sum(map(tokens_of, tools.shown))
+    if as_json:
+        problems = [problem.text_for(cli_phrase) for problem in tools.problems]
+        document: JsonObject = {"expert": expert, "tokens": tokens, "problems": [*problems]}
+        write_json({**document, "tools": _tools_as_json(tools.shown, tools.deferred)})
+        return
+    for problem in tools.problems:
+        print_err(f"warning: {expert}: {one_line(problem.text_for(cli_phrase))}")
+    rows = [
+        (spec.name, _arguments(spec), spec.skill_name, spec.effect, f"{tokens_of(spec):,}", spec.description)
+        for spec in (*tools.shown, *tools.deferred)
+    ]
+    headings = ("tool", "arguments", "skill", "effect", "tokens", "what it does")
+    table(Screen.of_stdout(), headings, rows, right=(4,), texts=(1, 5), drops=(3, 2))
+    found = f"; a search finds {len(tools.deferred)} of them" if tools.deferred else ""
+    print_out(f"{expert}: {count(len(rows), 'tool')}, about {tokens:,} tokens in every request{found}")
+
+
+def _arguments(spec: ToolSpec) -> str:
+    """Return the names of a tool's arguments."""
+    properties, required = spec.input_schema.get("properties"), spec.input_schema.get("required")
+    needed = required if isinstance(required, list) else []
+    names = [*properties] if isinstance(properties, dict) else []
+    return ", ".join(name if name in needed else f"{name}?" for name in names)
 
 
 # perstack sandbox

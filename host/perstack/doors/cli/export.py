@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from perstack.core.base.text import REDACTED
+from perstack.config.load import open_definition
+from perstack.core.base.text import REDACTED, one_line
+from perstack.core.jobs.expert_test_results import status_word
 from perstack.core.recordings.model import FORMAT, Recording
+from perstack.dataclass import dataclass
 from perstack.doors.cli.log_print import print_damage
 from perstack.doors.cli.options import HostOptions, place_options, run_with, to_option
 from perstack.doors.cli.terminal import print_err, write_bytes
@@ -80,16 +84,19 @@ _HEAD_BYTES = 200  # bytes at the beginning of a recording that contain its form
     required=True,
     help="The file to write, which may replace an older recording; `-` for stdout.",
 )
+@click.option("--test", "adds_test", is_flag=True, help="Also add a test that plays FILE to perstack.toml.")
 @place_options
-def record_command(job: str, file: str, options: HostOptions) -> None:
+def record_command(job: str, file: str, adds_test: bool, options: HostOptions) -> None:
     """Save JOB as a recording: replies, tool results, answers, approvals and delegates, in a JSON file.
 
     `perstack run … --recording FILE` plays it, without a key, a server or a person. Secrets are removed. An unfinished
-    Job is recorded up to its last event.
+    Job is recorded up to its last event. The lines of a test that plays it are shown, or added with --test.
     """
     path = None if file == "-" else Path(file)
     if path is not None:
         _check_replaceable(path)
+    elif adds_test:
+        raise UsageError("--test: a test names the file of its recording: give --to a FILE")
     host = _host(options)
 
     async def record(host: Host) -> Recording:
@@ -97,12 +104,78 @@ def record_command(job: str, file: str, options: HostOptions) -> None:
 
     recording = run_with(host, record)
     data = recording.to_bytes()
+    test = None if path is None else _test_of(recording, path, options)
+    if adds_test and isinstance(test, str):
+        raise UsageError(f"--test: {test}")
     if path is None:
         write_bytes(data)
     else:
         _write(path, data)
     _tell(recording, data, file)
+    if isinstance(test, _PlayedTest):
+        _offer(test, adds_test=adds_test)
     sys.exit(0)
+
+
+# The test that plays a recording.
+
+_Fields = Mapping[str, str | Mapping[str, str | list[str]]]  # keys of a test, as a definition file has them
+
+_MAX_CALLS = 8  # maximum calls that the test expects: a person reads and changes them
+
+
+@dataclass(frozen=True, slots=True)
+class _PlayedTest:
+    """A test that plays a recording, as the definition file of its Expert has it."""
+
+    expert: str
+    definition: Path
+    name: str
+    fields: _Fields
+    exists: bool  # True if the Expert has a test of that name, which may play an earlier recording
+
+
+def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedTest | str:
+    """Return the test, or why there can be none."""
+    first, *others = recording.runs
+    word = status_word(recording.status)
+    if word in ("running", "interrupted") or any(run.called_by is None for run in others):
+        return f"Job {recording.job} was continued, or is {word}: a test asks once, and sees how it ends"
+    try:
+        definition = open_definition(options.find().require_path(), must_be_whole=False)
+    except (UsageError, DefinitionError) as error:
+        return str(error)
+    draft = definition.drafts.get(first.expert)
+    if draft is None:
+        return f"{definition.path} has no Expert `{first.expert}`"
+    source = draft.report.source.path.absolute()
+    model = path.absolute()
+    model = model.relative_to(source.parent) if model.is_relative_to(source.parent) else model
+    expect: dict[str, str | list[str]] = {"status": word}
+    kinds = ("tool", "interactive")
+    called = dict.fromkeys(call.tool for run in recording.runs for _, call in run.calls() if call.kind in kinds)
+    if called:
+        expect["called"] = [*called][:_MAX_CALLS]
+    name = path.stem
+    fields: _Fields = {"name": name, "query": first.query, "model": model.as_posix(), "expect": expect}
+    tests = draft.tests if isinstance(draft.tests, list) else []
+    exists = any(isinstance(entry, dict) and entry.get("name") == name for entry in tests)
+    return _PlayedTest(first.expert, source, name, fields, exists)
+
+
+def _offer(test: _PlayedTest, *, adds_test: bool) -> None:
+    from perstack.config.expert_tests import add_test, test_lines
+
+    where = os.path.relpath(test.definition)
+    if test.exists:
+        print_err(f"{where} has a test `{test.name}`; next: perstack test {test.expert}")
+    elif adds_test:
+        add_test(test.definition, test.expert, test.fields, {})
+        print_err(f"{where}: test `{test.name}` was added; next: perstack test {test.expert}")
+    else:
+        print_err(f"its test, for {where}; --test adds it:")
+        for line in test_lines(test.expert, test.fields):
+            print_err(one_line(line))
 
 
 def _host(options: HostOptions) -> Host:

@@ -117,6 +117,7 @@ async def _diff(host: Host, job: str | None, what: str | None, run_id: str | Non
 @click.argument("checkpoint", required=False)
 @click.option("--only", multiple=True, metavar="GLOB", help="Only these paths, such as 'src/**'; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--keep-added", is_flag=True, help="Leave files that were added since, by the Job or by others.")
 @click.option("--yes", is_flag=True, help="Rewind without confirmation.")
 @json_option("Print the changes as a JSON object.")
 @place_options
@@ -124,6 +125,7 @@ def rewind_command(
     job: str,
     checkpoint: str | None,
     only: tuple[str, ...],
+    keep_added: bool,
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -142,7 +144,7 @@ def rewind_command(
 
     async def look(host: Host) -> Rewind:
         job_id, place_id = await _places(host, job, checkpoint)
-        return await host.files.plan_rewind(job_id, place_id, only=only, elsewhere=elsewhere)
+        return await host.files.plan_rewind(job_id, place_id, only=only, keep_added=keep_added, elsewhere=elsewhere)
 
     plan = options.change(look)
     if not as_json:
@@ -155,7 +157,7 @@ def rewind_command(
         return
     if not yes:
         _ask_rewind(plan)
-    rewound = _rewind(options, plan, only, elsewhere=elsewhere)
+    rewound = _rewind(options, plan, only, keep_added=keep_added, elsewhere=elsewhere)
     if as_json:
         write_json(_as_json(rewound))
     else:
@@ -186,8 +188,9 @@ def _plan_lines(plan: Rewind) -> list[str]:
 def _show_plan(plan: Rewind) -> None:
     screen = Screen.of_stdout()
     _show_files(screen, plan.files)
-    for line in file_changes.definition_warnings(plan):
-        print_out(screen.styled(line, fg="yellow"))
+    for line in (*file_changes.definition_warnings(plan), file_changes.removal_warning(plan)):
+        if line:
+            print_out(screen.styled(line, fg="yellow"))
     _show_kept(screen, plan)
 
 
@@ -204,10 +207,23 @@ def _show_kept(screen: Screen, plan: Rewind) -> None:
         print_out(screen.styled(line, dim=True))
 
 
-def _rewind(options: HostOptions, plan: Rewind, only: Sequence[str] = (), *, elsewhere: bool = False) -> Rewind:
+def _rewind(
+    options: HostOptions,
+    plan: Rewind,
+    only: Sequence[str] = (),
+    *,
+    keep_added: bool = False,
+    elsewhere: bool = False,
+) -> Rewind:
     return options.change(
         lambda host: host.files.rewind(
-            plan.job_id, plan.checkpoint_id, only=only, expected=plan.digest, elsewhere=elsewhere, by=this_user("cli")
+            plan.job_id,
+            plan.checkpoint_id,
+            only=only,
+            keep_added=keep_added,
+            expected=plan.digest,
+            elsewhere=elsewhere,
+            by=this_user("cli"),
         )
     )
 

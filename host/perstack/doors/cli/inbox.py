@@ -12,6 +12,7 @@ import click
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
+from perstack.core.jobs.answers import accepted_answers
 from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
@@ -39,7 +40,7 @@ from perstack.doors.cli.param_types import json_on_stdin, read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json
 from perstack.doors.shared.consent import LIST, FittedPage, fitted, page_of
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.questions import is_refusal, question_text
+from perstack.doors.shared.questions import is_refusal, question_text, select_option
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import age_text
@@ -71,12 +72,13 @@ def answer_command(ident: str, text: str | None, is_driven: bool, showing: Outpu
     if text is None:
         sys.exit(_ask(ident, showing, options))
     answer = read_text(text)
-    question_id = run_with(options.driver(), lambda host: _find_question(host, ident, answer))
-    if question_id is None:
+    found = run_with(options.driver(), lambda host: _find_question(host, ident, answer))
+    if found is None:
         print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
     host = open_driver(options, showing)
     lines = JobOutput(showing)
+    question_id, answer = found
 
     async def work(on_event: OnEvent) -> JobSummary:
         await lines.begin(host, place_of(question_id)[0])
@@ -111,15 +113,19 @@ def _item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
     return next((item for item in items if ident in (item.id, item.job_id)), None)
 
 
-async def _find_question(host: Host, ident: str, answer: str) -> str | None:
-    """Return the id of a Job's question, also for an unknown id; None for a task, which is answered here."""
+async def _find_question(host: Host, ident: str, answer: str) -> tuple[str, str] | None:
+    """Return the id of a Job's question, also for an unknown id, and the answer; None for a task, answered here.
+
+    A number is the option that `perstack inbox` shows with it.
+    """
     ident = await host.jobs.find(ident, ("job", "task"))
     item = _item(await host.inbox(), ident)
     if item is not None and item.asking is not None:
         _check_approval(item, ident, answer)
-        return item.id
+        is_approval = bool(item.asking.call_digest)
+        return item.id, answer if is_approval else select_option(accepted_answers(item.asking), answer.strip())
     if (item is None or item.task_id is None) and not await _is_task(host, ident):
-        return await _question(host, ident)
+        return await _question(host, ident), answer
     await host.tasks.signed(this_user("cli")).answer(ident, answer)
     return None
 
@@ -216,7 +222,8 @@ def _print(items: tuple[InboxItem, ...], workspace: Path) -> None:
 def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Iterator[str | StyledText]:
     owner_kind = "Job" if item.task_id is None else "task"
     age = age_text(item.since, now) if item.since else "?"
-    head = f"{owner_kind}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
+    owner = f"{owner_kind} {item.job_id or item.task_id or '-'}"
+    head = f"{owner}  {item.who or '-'}  {age}  wants {_needed_action(item)}"
     yield "\n"
     yield screen.styled(item.id, bold=True)
     text, is_whole = _text(item, workspace)

@@ -15,6 +15,7 @@ from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
 from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
 from perstack.doors.cli.driving import (
     EXIT_STATUS,
+    TRY_LATER,
     drive_series_and_ask,
     open_driver,
     run_interruptible,
@@ -155,6 +156,8 @@ def _exit_status(series: SeriesState) -> int:
     match series.status:
         case "completed":
             return 0
+        case "paused" if series.pause_reason == "rate_limit":
+            return TRY_LATER
         case "paused":
             return EXIT_STATUS[series.job_status] if series.job_status is not None else INTERRUPTED
         case "failed" | "running":

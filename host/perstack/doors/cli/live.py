@@ -184,8 +184,12 @@ class LiveView:
         rows: RowPrinter | None = None,
         state: JobActivity | None = None,
         is_compact: bool = True,
+        is_verbose: bool = False,
     ) -> None:
-        """Show rows and state, new ones unless given; without `is_compact` what the model says instead of rows."""
+        """Show rows and state, new ones unless given; without `is_compact` what the model says instead of rows.
+
+        `is_verbose`: results of tools are shown whole.
+        """
         self._of_screen = Screen.of_stderr if to_stderr else Screen.of_stdout
         self._is_one_line = to_stderr
         screen = self._of_screen()
@@ -194,7 +198,7 @@ class LiveView:
         put = (print_err if to_stderr else print_out) if self._region is None else self._add
         self._rows = rows or RowPrinter(screen)
         self._rows.put = put
-        self._page = None if is_compact else JobPrinter(put, self._of_screen, cli_phrase)
+        self._page = None if is_compact else JobPrinter(put, self._of_screen, cli_phrase, is_verbose=is_verbose)
         self._timer: asyncio.TimerHandle | None = None
         self._drawn = 0.0
 

@@ -9,11 +9,12 @@ from typing import NamedTuple, TypeVar, cast, get_args
 
 from pydantic_core import from_json
 
+from perstack.config.check import suggestion
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.event_filter import ORIGINAL_TYPES, Condition, matches, parse_filter
+from perstack.core.runs.event_filter import FIELDS, Condition, matches, parse_filter, types_named, unknown_fields
 from perstack.core.runs.events import CallDelegate, StoredEvent
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
@@ -65,7 +66,7 @@ def _legend(marks: Marks) -> Iterator[str]:
 _T = TypeVar("_T")
 
 _TOOL_CALL_ID = re.compile(rb'"toolCallId":"([^"\\]*)"')
-_STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>\d+)(?:-(?P<last>\d+))?")
+_STEPS = re.compile(r"(?P<sign>>=|<=|>|<|)(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?")
 
 TYPES: tuple[str, ...] = tuple(kind.model_fields["type"].default for kind in get_args(StoredEvent))
 
@@ -162,13 +163,10 @@ def parse_types(texts: Iterable[str]) -> frozenset[str]:
 
     Raises UsageError for an unknown one.
     """
-    types: set[str] = set()
-    for name in (name.strip() for text in texts for name in text.split(",") if name.strip()):
-        matching = [type_name for type_name in TYPES if name == type_name or name in ORIGINAL_TYPES[type_name]]
-        if not matching:
-            raise UsageError(f"--type {name}: no such event; there are: {', '.join(TYPES)}")
-        types.update(matching)
-    return frozenset(types)
+    try:
+        return types_named(texts, TYPES)
+    except ValueError as error:
+        raise UsageError(f"--type {error}: no such event; there are: {', '.join(TYPES)}") from error
 
 
 def parse_condition(text: str | None) -> Condition | None:
@@ -176,9 +174,14 @@ def parse_condition(text: str | None) -> Condition | None:
     if text is None:
         return None
     try:
-        return parse_filter(text)
+        condition = parse_filter(text)
     except ValueError as error:
         raise UsageError(f"""--filter: {error}; write it as '.type == "callTools" && .stepNumber > 5'""") from error
+    for name in unknown_fields(condition):
+        raise UsageError(
+            f"--filter: no event has a field .{name}{suggestion(f'.{name}', (f'.{each}' for each in FIELDS))}"
+        )
+    return condition
 
 
 def parse_steps(text: str | None) -> Callable[[int], bool] | None:

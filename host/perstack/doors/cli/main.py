@@ -72,6 +72,7 @@ EXIT_CODES = {
     2: "wrong usage or definition",
     3: "waiting for a person",
     4: "a limit: steps, or the budget",
+    75: "paused for a provider's rate limit",
     130: "interrupted",
 }
 _FREE_TEXTS = ("query", "text", "value", "error", "fields", "args", "command", "tool")  # arguments that may be empty
@@ -149,7 +150,7 @@ def perstack(context: click.Context) -> None:
     """Run Experts: small LLM agents declared in perstack.toml, with state that is never lost.
 
     Exit status: 0 completed, 1 failed, 2 wrong usage or definition, 3 waiting for a person,
-    4 a limit: steps, or the budget, 130 interrupted.
+    4 a limit: steps, or the budget, 75 paused for a provider's rate limit, 130 interrupted.
     """
     if context.invoked_subcommand is None:
         from perstack.doors.cli.overview import show_overview

@@ -492,13 +492,11 @@ def original_options(command: _F) -> _F:
     """Add options of the original that have no effect here, so that its command lines run, with a warning."""
     return stack(
         click.option("--env", hidden=True, multiple=True, expose_value=False, callback=_warn_without_effect),
-        click.option("--verbose", hidden=True, is_flag=True, expose_value=False, callback=_warn_without_effect),
     )(command)
 
 
 _INSTEAD = {
     "env": "a skill names its variables in `requiredEnv`",
-    "verbose": "`perstack log --verbose` prints the full texts",
 }
 
 

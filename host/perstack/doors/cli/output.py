@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -25,7 +26,7 @@ from perstack.doors.cli.terminal import (
     write_json_line,
 )
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.errors import PerstackError
+from perstack.errors import PerstackError, UsageError
 
 if TYPE_CHECKING:
     from perstack.doors.cli.live import LiveView
@@ -46,11 +47,15 @@ class OutputOptions:
     stream: bool = False
     quiet: bool = False
     compact: bool = False
+    verbose: bool = False
     no_input: bool = False
+    types: frozenset[str] | None = None  # types of events that jsonl is limited to; None for all
 
     @property
     def form(self) -> Form:
         """The form of stdout."""
+        if self.types is not None:
+            return "jsonl"
         if self.quiet and self.output != "jsonl":
             return "text"
         return self.output or ("human" if has_screen() else "jsonl")
@@ -61,15 +66,23 @@ def output_options(command: _F) -> _F:
 
     @wraps(command)
     def gather(
-        *, output: Form | None, stream: bool, quiet: bool, compact: bool, no_input: bool, **others: object
+        *,
+        output: Form | None,
+        stream: bool,
+        quiet: bool,
+        compact: bool,
+        verbose: bool,
+        no_input: bool,
+        **others: object,
     ) -> None:
-        command(showing=OutputOptions(output, stream, quiet, compact, no_input), **others)
+        command(showing=OutputOptions(output, stream, quiet, compact, verbose, no_input), **others)
 
     decorated: Callable[..., object] = gather
     for option in (
         click.option(
             "--no-input", is_flag=True, help=("Do not ask questions at the terminal; exit with status 3 instead.")
         ),
+        click.option("--verbose", is_flag=True, help="For people: show results of tools whole, not folded to a line."),
         click.option(
             "--compact", is_flag=True, help="Show the rows of `perstack log` instead of what the model says in full."
         ),
@@ -88,6 +101,26 @@ def output_options(command: _F) -> _F:
     ):
         decorated = option(decorated)
     return decorated  # type: ignore[return-value]  # the command with its options
+
+
+def with_types(showing: OutputOptions, text: str | None) -> OutputOptions:
+    """Return the options, limited to the events that `--filter` names. Raises UsageError."""
+    if text is None:
+        return showing
+    from perstack.core.runs.event_filter import ORIGINAL_TYPES, types_named  # imported late: few commands filter
+
+    if showing.quiet or showing.output not in (None, "jsonl"):
+        raise UsageError(
+            "--filter selects events, printed as JSON: leave out --quiet, --output human and --output text"
+        )
+    try:
+        types = types_named((text,), ORIGINAL_TYPES)
+    except ValueError as error:
+        names = ", ".join(ORIGINAL_TYPES)
+        raise UsageError(f"--filter {one_line(str(error))}: no such event; there are: {names}") from error
+    if not types:
+        raise UsageError("--filter names no event: write it as --filter finishRun,errorRun")
+    return replace(showing, types=types)
 
 
 class JobOutput:
@@ -111,7 +144,9 @@ class JobOutput:
             return None
         from perstack.doors.cli.live import LiveView  # imported late: a pipe does not need it
 
-        return LiveView(to_stderr=is_beside, is_compact=is_beside or self._showing.compact)
+        return LiveView(
+            to_stderr=is_beside, is_compact=is_beside or self._showing.compact, is_verbose=self._showing.verbose
+        )
 
     async def begin(self, host: Host, job_id: str | None) -> None:
         """Start with the totals of a Job that was driven before, and say if its programs run without a question."""
@@ -127,7 +162,7 @@ class JobOutput:
     def __call__(self, event: Event, line: bytes) -> None:
         """Show an event: as a line of JSON, in the live view, or as a warning."""
         self.job_id = event.job_id
-        if event.type not in _STREAMED or (self._showing.stream and not is_stdout_behind()):
+        if self._takes(event.type):
             self.write(line)
         if self.view is not None:
             self._watched(event)
@@ -135,6 +170,13 @@ class JobOutput:
             self._warn(event.skill_name, event.text_for(cli_phrase))
         elif isinstance(event, AdaptRequest) and self.view is None:
             print_err(f"warning: {event.expert_key}: requests are sent {event.words}")
+
+    def _takes(self, kind: str) -> bool:
+        types = self._showing.types
+        if types is not None and kind not in types:
+            return False
+        is_wanted = self._showing.stream or types is not None  # a filter that names a streamed type asks for it
+        return kind not in _STREAMED or (is_wanted and not is_stdout_behind())
 
     def write(self, line: bytes) -> None:
         """Write a line of JSON, if that is the form of stdout."""

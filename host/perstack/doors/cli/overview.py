@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from perstack.config.load import load_usable
+from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.commands import COMMANDS
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.terminal import print_out
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, PerstackError
+from perstack.host import Host
 
 _FIRST_COMMANDS = ("init", "run", "start", "jobs", "log", "inbox")
 
@@ -34,10 +36,24 @@ def _state() -> tuple[str, str]:
         return f"{path} has {count(len(error.problems), 'problem')}.", "perstack validate"
     summary = f"{path} declares {count(len(experts), 'Expert')}"
     try:
-        waiting = len(options.look(lambda host: host.inbox()))
+        waiting, stopped = options.look(_what_waits)
     except PerstackError as error:
         return f"{summary}; its Jobs cannot be read: {error.text_for(cli_phrase)}.", "perstack doctor"
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
-        return f"{summary}; {count(waiting, 'question')} {verb} for you.", "perstack inbox"
+        summary = f"{summary}; {count(waiting, 'question')} {verb} for you"
+    if stopped is not None:
+        step = f"perstack resume {stopped.id}"
+        summary = f"{summary}; Job {stopped.id} of {stopped.expert_key} was interrupted"
+        return f"{summary}.", f"perstack inbox, then {step}" if waiting else step
+    if waiting:
+        return f"{summary}.", "perstack inbox"
     return f"{summary}; nothing waits for you.", "perstack start, or perstack run EXPERT QUERY"
+
+
+async def _what_waits(host: Host) -> tuple[int, JobSummary | None]:
+    """Return the number of open questions, and the latest Job if it was interrupted, such as by a kill."""
+    latest = (await host.jobs.list(limit=1)).jobs
+    is_interrupted = bool(latest) and latest[0].status == "stoppedByInterrupt" and latest[0].closed is None
+    stopped = latest[0] if is_interrupted and latest[0].pause_reason != "rate_limit" else None
+    return len(await host.inbox()), stopped

@@ -15,6 +15,7 @@ from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import milliseconds
 from perstack.core.definitions.result_schemas import result_schema_of, schema_fault
+from perstack.core.jobs.queries import check_query
 from perstack.doors.shared.text import shorten
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
@@ -35,9 +36,7 @@ def read_query(text: str | None, otherwise: str = "") -> str:
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
     query = read_text("-" if text is None else text)
-    if not query.strip():
-        raise UsageError(f"QUERY is empty: say what is to be done{otherwise}")
-    return query
+    return check_query(query, otherwise)
 
 
 def _read_value(text: str | None, name: str) -> JsonValue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from typing import get_args
 
 import click
 
@@ -24,7 +25,7 @@ from perstack.doors.cli.options import (
 )
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
-from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
+from perstack.doors.shared.job_status import job_line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
@@ -58,13 +59,10 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
     if as_json:
         write_json_line(summary.to_json())
         return
-    step = next_step_of_job(summary)
-    next_step = "" if step is None else f"; {cli_phrase(step)}"
-    closer = "" if summary.closed is None else f" for good by {summary.closed.by}"
-    print_out(f"Job {summary.id}: {status_of(summary)}{closer}, {spending_line(summary)}{next_step}")
+    print_out(job_line(summary, cli_phrase))
 
 
-_SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": "ask"}
+_SETTLEMENTS: dict[str, Settlement] = {how: how for how in get_args(Settlement)}
 
 
 @click.command("resume", cls=GroupedCommand)
@@ -72,8 +70,8 @@ _SETTLEMENTS: dict[str, Settlement] = {"done": "done", "retry": "retry", "ask": 
 @click.option(
     "--settle",
     multiple=True,
-    metavar="CALL=done|retry|ask",
-    help="How an interrupted call without result ended; by default the model sees that it was interrupted.",
+    metavar="CALL=done|retry|ask|tell",
+    help="How an interrupted call without result ended, or ask me; by default the model sees that it was interrupted.",
 )
 @click.option(
     "--max-iterations", type=click.IntRange(min=1), metavar="N", help=("For iterations: maximum further iterations.")
@@ -198,7 +196,7 @@ def _settlements(texts: tuple[str, ...]) -> dict[str, Settlement]:
     for text in texts:
         call, _, word = text.rpartition("=")
         if not call or word not in _SETTLEMENTS:
-            raise UsageError(f"--settle {text}: write it as CALL=done, CALL=retry or CALL=ask")
+            raise UsageError(f"--settle {text}: write it as CALL=done, CALL=retry, CALL=ask or CALL=tell")
         settled[call] = _SETTLEMENTS[word]
     return settled
 
@@ -206,5 +204,5 @@ def _settlements(texts: tuple[str, ...]) -> dict[str, Settlement]:
 def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlement]) -> None:
     print_err("calls that began and have no result:")
     for call in calls:
-        word = settled.get(call.key) or settled.get(call.call_id) or "ask"
+        word = settled.get(call.key) or settled.get(call.call_id) or "tell"
         print_err(f"  {call.key}  {call.expert_key}: {call.tool_name} {approvable_line(call.args)}  -> {word}")

@@ -21,7 +21,7 @@ from perstack.doors.cli.options import (
     new_job_options,
     original_options,
 )
-from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
+from perstack.doors.cli.output import JobOutput, OutputOptions, output_options, with_types
 from perstack.doors.cli.param_types import MOMENT, read_query, read_schema
 from perstack.doors.cli.terminal import print_err, write_json_line
 from perstack.doors.shared.signals import INTERRUPTED
@@ -53,6 +53,9 @@ from perstack.system.user import this_user
 @new_job_options
 @click.option("--strict", is_flag=True, help="Treat warnings about perstack.toml as errors.")
 @click.option("--output-schema", metavar="FILE", help="A file with a JSON schema that the result must match.")
+@click.option(
+    "--filter", "types", metavar="TYPES", help="Print only events of these types, as lines of JSON: finishRun,errorRun."
+)
 @output_options
 @driving_options
 @original_options
@@ -70,6 +73,7 @@ def run_command(
     label: tuple[str, ...],
     strict: bool,
     output_schema: str | None,
+    types: str | None,
     showing: OutputOptions,
     options: HostOptions,
 ) -> None:
@@ -77,6 +81,7 @@ def run_command(
 
     QUERY `-`, or no QUERY, reads from stdin.
     """
+    showing = with_types(showing, types)
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     continues = (go_on or continue_job is not None) and not is_answer
     text = read_query(query, "; `perstack resume` continues a Job without one" if continues else "")

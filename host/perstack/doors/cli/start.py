@@ -16,7 +16,9 @@ from perstack.doors.cli.options import (
     driving_options,
     original_options,
 )
-from perstack.doors.cli.terminal import print_err
+from perstack.doors.cli.terminal import print_err, print_out
+from perstack.doors.shared.job_status import job_line
+from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import UsageError
 
 
@@ -66,19 +68,20 @@ def start_command(
         sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job, drives=is_driven))
     from perstack.doors.tui.app import run_start
 
-    sys.exit(
-        run_start(
-            host,
-            loaded,
-            expert=expert,
-            query=query,
-            job=job,
-            mouse=not no_mouse,
-            given=options.as_arguments,
-            names_workspace=options.workspace is not None,
-            drives=is_driven,
-        )
+    status, jobs = run_start(
+        host,
+        loaded,
+        expert=expert,
+        query=query,
+        job=job,
+        mouse=not no_mouse,
+        given=options.as_arguments,
+        names_workspace=options.workspace is not None,
+        drives=is_driven,
     )
+    for left in jobs:
+        print_out(job_line(left, cli_phrase))
+    sys.exit(status)
 
 
 def _is_dumb() -> bool:

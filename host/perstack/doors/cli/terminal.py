@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import TextIOBase
+from textwrap import fill
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn, TextIO, TypeVar, cast
 
 import click
@@ -40,6 +41,16 @@ def print_err(*parts: str | StyledText) -> None:
     _put(sys.stderr, sanitized(parts) + "\n")
 
 
+def echo(text: str) -> None:
+    """Show typed text on stderr, without ending the line."""
+    _put(sys.stderr, sanitized((text,)))
+
+
+def erase(width: int) -> None:
+    """Take back that many cells of typed text on stderr."""
+    _put(sys.stderr, "\b \b" * width)
+
+
 def print_result(text: str) -> None:
     """Write a requested text to stdout: unchanged in a pipe or file, sanitized at a terminal."""
     if is_terminal(sys.stdout):
@@ -62,17 +73,11 @@ def print_note(text: str) -> None:
         print_err(one_line(text))
 
 
-def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidden: bool = False) -> str:
-    """Ask on stderr and return the typed text, repeated until in `choices`. Raises click.Abort if nobody answers.
+def prompt(question: str, *, default: str, is_hidden: bool = False) -> str:
+    """Ask on stderr and return the typed text. Raises click.Abort if nobody answers.
 
     With `is_hidden` the terminal does not show what is typed.
     """
-
-    def check_choice(answer: str) -> str:
-        if choices and answer not in choices:
-            raise click.UsageError(f"choose one of {', '.join(choices)}")
-        return answer
-
     return str(
         click.prompt(
             one_line(question),
@@ -80,7 +85,36 @@ def prompt(question: str, *, default: str, choices: Sequence[str] = (), is_hidde
             hide_input=is_hidden,
             show_default=False,
             prompt_suffix=" ",
-            value_proc=check_choice,
+            err=True,
+        )
+    )
+
+
+def print_choices(choices: Mapping[str, str]) -> None:
+    """Print numbered choices with what each is on stderr, wrapped at words."""
+    width, names = Screen.of_stderr().width, max(map(len, choices))
+    for number, (name, about) in enumerate(choices.items(), 1):
+        head = f"{number:>3} {one_line(name):<{names}}  "
+        print_err(fill(f"{head}{one_line(about)}", width, subsequent_indent=" " * len(head), break_on_hyphens=False))
+
+
+def choose(question: str, names: Sequence[str]) -> str:
+    """Ask for one of the names, or its number, until one is typed; nothing typed is the first. Raises click.Abort."""
+    numbers = {str(number): name for number, name in enumerate(names, 1)}
+
+    def read(answer: str) -> str:
+        name = answer.strip()
+        if name in names or name in numbers:
+            return name if name in names else numbers[name]
+        raise click.UsageError(f"choose a number from 1 to {len(names)}, or a name")
+
+    return str(
+        click.prompt(
+            f"{one_line(question)} [{names[0]}]",
+            default=names[0],
+            show_default=False,
+            prompt_suffix=" ",
+            value_proc=read,
             err=True,
         )
     )

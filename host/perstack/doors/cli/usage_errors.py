@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import click
 
@@ -15,6 +15,18 @@ _RANGES = (
     (r"is not in the range x>=(\S+)$", r"must be at least \1"),
     (r"is not in the range x>(\S+)$", r"must be more than \1"),
 )
+
+
+_REGISTRY_COMMANDS: Mapping[str, Collection[str]] = {
+    "perstack": ("publish", "unpublish", "tag", "status", "application"),
+    "perstack expert": (
+        *("create", "delete", "push", "refs", "version", "versions"),
+        *("publish", "unpublish", "yank"),
+    ),
+}
+"""Commands of the original that reach its registry, by the command that they belong to."""
+
+_INSTEAD_OF_REGISTRY = "share perstack.toml itself, and take others' Experts in with `include`: docs/from-perstack.md"
 
 
 def usage_error(error: click.ClickException, words: Sequence[str] = ()) -> str:
@@ -46,6 +58,8 @@ def _message_of_other(message: str, context: click.Context | None, command: str,
     match = re.match(r"No such command '(.*?)'\.", message)
     if match is not None and context is not None and isinstance(context.command, click.Group):
         name = match[1]
+        if name in _REGISTRY_COMMANDS.get(context.command_path, ()):
+            return f"there is no registry here, and so no {name}", _INSTEAD_OF_REGISTRY
         return f"there is no command {name}", _suggest(name, context.command.list_commands(context), command)
     extra_match = re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", message, re.DOTALL)
     if extra_match is not None:

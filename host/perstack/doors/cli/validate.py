@@ -19,7 +19,7 @@ from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.skills import ToolSpec
+from perstack.core.definitions.skills import BASE_SKILL, ToolSpec, is_base_skill, with_base, with_tools
 from perstack.core.runs.tool_search import tokens_of
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json
@@ -49,6 +49,50 @@ async def _offered_tools(host: Host, key: str) -> OfferedTools:
     except SkillError as error:
         # the costs of the other Experts are still reported
         return OfferedTools((), problems=(error.note,))
+
+
+# The same without starting a skill, for `perstack validate --verbose`.
+
+_CHOICE = f'skills."{BASE_SKILL}" = {{ type = "mcpStdioSkill", pick = ["files", "attemptCompletion"] }}'
+
+
+KnownTools = dict[str, tuple[ToolSpec, ...] | None]  # tools by skill; None if it must be started to know them
+
+
+def _known_tools(project: Project, env: Mapping[str, str]) -> dict[str, KnownTools]:
+    from perstack.engine.permissions.recorded_calls import tools_of_skill
+    from perstack.engine.plugins.registry import load_plugins
+
+    factories = load_plugins((), env).skills
+    return {
+        key: {skill.name: tools_of_skill(factories, skill) for skill in with_base(expert.skills)}
+        for key, expert in project.experts.items()
+    }
+
+
+def _known_to_json(tools_by_expert: Mapping[str, KnownTools]) -> JsonObject:
+    return {
+        key: {
+            "tokens": sum(_tokens(specs or ()) for specs in by_skill.values()),
+            "tools": {name: None if specs is None else len(specs) for name, specs in by_skill.items()},
+        }
+        for key, by_skill in tools_by_expert.items()
+    }
+
+
+def _print_known_tools(project: Project, tools_by_expert: Mapping[str, KnownTools]) -> None:
+    rows: list[tuple[str, ...]] = []
+    for key, by_skill in tools_by_expert.items():
+        known = [spec for specs in by_skill.values() for spec in specs or ()]
+        skills = ", ".join(f"{name} {'?' if specs is None else len(specs)}" for name, specs in by_skill.items())
+        rows.append((key, str(len(known)), f"{_tokens(known):,}", skills))
+    print_out()
+    table(Screen.of_stdout(), ("Expert", "tools", "about tokens", "tools of its skills"), rows, right=(1, 2))
+    print_out("The tools go with every request. `?`: known when the skill is started, by `perstack tools EXPERT`.")
+    experts = project.experts.items()
+    whole = [key for key, expert in experts if not any(map(is_base_skill, with_tools(expert.skills)))]
+    if whole:
+        print_out(f"note: {', '.join(whole)}: every tool of {BASE_SKILL}; to choose, by group or name: {_CHOICE}")
 
 
 def _can_run(tools: OfferedTools) -> bool:
@@ -111,13 +155,20 @@ def _tokens(specs: Iterable[ToolSpec]) -> int:
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(
     "--tools",
-    "with_tools",
+    "starts_skills",
     is_flag=True,
     help=("Start the skills, and show how many tokens their tools cost in each step."),
 )
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Also show how many tools go with each request, and their tokens, without starting a skill.",
+)
 @click.option("--json-schema", is_flag=True, help="Only print the JSON schema of perstack.toml, for editors.")
 @definition_options
-def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema: bool, options: HostOptions) -> None:
+def validate_command(
+    as_json: bool, strict: bool, starts_skills: bool, verbose: bool, json_schema: bool, options: HostOptions
+) -> None:
     """Check perstack.toml, and the files it includes, without running anything.
 
     Reports every problem with file, line and key. Exit status 0 if the file can be used, 2 if not; with --tools, 1 if
@@ -129,12 +180,17 @@ def validate_command(as_json: bool, strict: bool, with_tools: bool, json_schema:
     path = options.find().require_path()
     project, problems = _checked(path, options)
     is_usable = project is not None and not (strict and problems)
-    tools_by_expert = _tools_of(project, options) if with_tools and is_usable and project is not None else {}
+    usable = project if is_usable else None
+    known = _known_tools(usable, options.env(usable)) if verbose and usable is not None else {}
+    tools_by_expert = _tools_of(usable, options) if starts_skills and usable is not None else {}
     if as_json:
         document = _to_json(path, is_usable, problems, project)
-        write_json({**document, "tools": _tools_to_json(tools_by_expert)} if with_tools else document)
+        document |= {"knownTools": _known_to_json(known)} if verbose else {}
+        write_json({**document, "tools": _tools_to_json(tools_by_expert)} if starts_skills else document)
     else:
         _print(project, problems, is_usable)
+        if known and usable is not None:
+            _print_known_tools(usable, known)
         _print_tools(tools_by_expert)
     lacking = not all(map(_can_run, tools_by_expert.values()))
     sys.exit(int(lacking) if is_usable else 2)
@@ -170,8 +226,15 @@ def _row(project: Project, expert: Expert) -> tuple[str, ...]:
         expert.version,
         ", ".join(expert.delegates) or "-",
         skills or "-",
-        _models(expert.model or project.model or "-"),
+        _models_of(project, expert),
     )
+
+
+def _models_of(project: Project, expert: Expert) -> str:
+    tier = expert.default_model_tier
+    if expert.model is None and tier is not None:
+        return _models(project.models.get(tier) or f"{tier} tier")
+    return _models(expert.model or project.model or "-")
 
 
 def _models(models: Models) -> str:
@@ -194,6 +257,7 @@ def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], project: 
                 "skills": [skill.name for skill in expert.skills],
                 "tags": list(expert.tags),
                 "model": expert.model,
+                "defaultModelTier": expert.default_model_tier,
             }
             for expert in experts
         ],

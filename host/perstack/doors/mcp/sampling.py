@@ -76,11 +76,13 @@ class _SamplingFactory(ProviderFactory):
     name: str = NAME
     priority: int = 1000
     default_model: str | None = "default"
+    needs_name: bool = True  # the user must choose explicitly whose model is used and paid for
+    has_one_model: bool = True
     how_to_configure: str = "run `perstack mcp` from an editor that offers sampling"
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
-        """Return False: the user must choose explicitly whose model is used and paid for."""
-        return False
+        """Return True: the editor that serves it is known only once it asks."""
+        return True
 
     def create(self, config: ProviderConfig) -> Provider:
         most = config.setting.get("maxTokens", _MAX_TOKENS)

@@ -253,8 +253,9 @@ class _ResumeJob(OperationArguments):
     )
     settle: Annotated[dict[str, Settlement], Decides(settles_calls)] = Field(
         default_factory=dict[str, Settlement],
-        description="For calls that began and have no result, by their key: done, retry, or ask (the default: the model"
-        " sees that it was interrupted). get_job lists them. A person is asked about done and retry.",
+        description="For calls that began and have no result, by their key: done, retry, ask (a question to a person)"
+        " or tell (the default: the model sees that it was interrupted). get_job lists them. A person is asked about"
+        " done and retry.",
     )
     wait: _Wait = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from perstack.core.jobs.checkpoints import Checkpoint
@@ -14,6 +14,7 @@ from perstack.core.runs.messages import (
     ExpertMessage,
     InstructionMessage,
     ProviderToolPart,
+    ResultContent,
     TextPart,
     ThinkingPart,
     ToolMessage,
@@ -66,16 +67,21 @@ def parts_of(message: AnyMessage) -> list[tuple[str, str]]:
         return [
             (
                 f"{'error' if part.is_error else 'result'} of {part.tool_name} {part.tool_call_id}",
-                text_of(part.contents),
+                _separated(part.contents),
             )
             for part in message.contents
         ]
     if isinstance(message, ExpertMessage):
         return _reply(message)
-    text = text_of(message.contents)
+    text = _separated(message.contents)
     if isinstance(message, InstructionMessage):
         return [("instruction", text)]
     return [("in place of older messages" if text.startswith(COMPACTED_MARK) else "query", text)]
+
+
+def _separated(contents: Iterable[ResultContent]) -> str:
+    """Return the parts of one message with an empty line between them, as a model has them apart."""
+    return "\n\n".join(text_of((part,)).strip("\n") for part in contents)
 
 
 async def new_in(host: Host, checkpoint: Checkpoint) -> MessagesDiff:

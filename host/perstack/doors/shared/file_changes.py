@@ -20,6 +20,7 @@ CHANGES = {"added": "added", "removed": "removed", "changed": "changed", "mode":
 KEPT_REASONS: dict[KeptReason, str] = {
     "notRecorded": "stays: a snapshot has not recorded it",
     "ignoredThen": "stays: it was ignored then",
+    "addedSince": "stays: it was added since",
     "inTheWay": "stays: it is now what no snapshot knows",
     "unknownInside": "stays: it holds files that no snapshot knows",
     "otherFileSystem": "stays: it is on another file system",
@@ -194,6 +195,13 @@ def kept_lines(plan: Rewind) -> Iterator[str]:
         yield f"{visible_text(kept.path)} {KEPT_REASONS[kept.why]}"
     if len(plan.kept) > _MAX_LISTED_PATHS:
         yield f"… and {len(plan.kept) - _MAX_LISTED_PATHS:,} more stay"
+
+
+def removal_warning(plan: Rewind) -> str:
+    """Return a line about files that the rewind removes, which others may have made; empty without any."""
+    number = sum(file.kind == "removed" for file in plan.files)
+    what = f"{count(number, 'file')} that {'was' if number == 1 else 'were'} added since"
+    return f"this removes {what}, by the Job or by others; --keep-added leaves them" if number else ""
 
 
 def nothing_to_rewind(plan: Rewind) -> str:

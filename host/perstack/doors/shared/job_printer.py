@@ -13,12 +13,12 @@ from dataclasses import field
 from perstack.core.base.text import one_line
 from perstack.core.runs import display_events, events
 from perstack.core.runs.log_rows import LogRow, run_label
-from perstack.core.runs.messages import ToolCallPart
+from perstack.core.runs.messages import ToolCallPart, text_of
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.markdown import Block, Line, TextStream, lines_of
 from perstack.doors.shared.screen import Screen, style_of
-from perstack.doors.shared.text import brief, shorten
+from perstack.doors.shared.text import brief, count, shorten
 from perstack.next_steps import NextStep
 
 _ROW_CELLS = 300  # cells of a row that no screen limits. Text of the model and of a person is never cut.
@@ -55,8 +55,14 @@ class _Reply:
 class JobPrinter:
     """The lines of one Job. Text from outside is indented, so that it cannot be mistaken for a line of the program."""
 
-    def __init__(self, put: Put, screen: Callable[[], Screen], phrase: Callable[[NextStep], str]) -> None:
-        """Write lines with `put`, for the screen of that moment; `phrase` words next steps."""
+    def __init__(
+        self, put: Put, screen: Callable[[], Screen], phrase: Callable[[NextStep], str], *, is_verbose: bool = False
+    ) -> None:
+        """Write lines with `put`, for the screen of that moment; `phrase` words next steps.
+
+        `is_verbose`: results of tools are printed whole.
+        """
+        self._is_verbose = is_verbose
         self.put = put
         self._screen = screen
         self._said = phrase
@@ -165,11 +171,23 @@ class JobPrinter:
             self._row(self._of(line.run_id, line.label), line.row._replace(text=text), full="\n".join(change))
 
     def _return(self, event: events.FinishToolCall, lines: Sequence[LogLine]) -> None:
-        """Print a result only if it is an error, or what a person answered."""
+        """Print a result: of a tool its first line and how many more there are, or whole; else an error or answer."""
+        run = self._live.run(event.run_id)
+        call = None if run is None else run.calls.get(event.tool_call_id)
+        is_of_tool = call is not None and call.kind == "tool" and event.by is None
         if event.by is not None and not event.is_error:
             self._rows(lines[:1])
-        else:
-            self._rows(line for line in lines if event.is_error or line.row.item != "result")
+            return
+        for line in lines:
+            prefix, row = self._of(line.run_id, line.label), line.row
+            if row.item != "result" or event.is_error:
+                self._row(prefix, row)
+            elif is_of_tool:
+                room = self._width - len(prefix) - len(row.word) - 2
+                self._row(prefix, row._replace(text=_folded(row.text, room)), full=row.text)
+        if is_of_tool and self._is_verbose:
+            for text in text_of(event.contents).splitlines():
+                self.put(_INDENT, text)
 
     # --- text of the model ----------------------------------------------------------------------------------------
 
@@ -240,6 +258,13 @@ class JobPrinter:
                 self._print_whole(event.run_id, event.text)
             self.result = event.text
         self._rows(lines[1:])
+
+
+def _folded(text: str, width: int) -> str:
+    """Return the first line with something to read, cut to `width` with the number of the others."""
+    first, *others = [line for line in text.splitlines() if line.strip()] or [""]
+    more = f" (+{count(len(others), 'line')})" if others else ""
+    return shorten(first, max(8, width - len(more))) + more
 
 
 def _words(part: ToolCallPart) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
 from perstack.core.base.usage import BudgetName, cost
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.shared.text import count
-from perstack.next_steps import Continue, GiveAnswer, Option, Resume
+from perstack.next_steps import Continue, GiveAnswer, NextStep, Option, Resume
 
 if TYPE_CHECKING:
     from perstack.core.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
@@ -39,6 +40,14 @@ def spending_line(job: JobSummary) -> str:
         cost(job.usage, job.unpriced_tokens),
     )
     return ", ".join(part for part in parts if part)
+
+
+def job_line(job: JobSummary, phrase: Callable[[NextStep], str]) -> str:
+    """Return a line with id, status, cost and the next step, worded by `phrase`."""
+    step = next_step_of_job(job)
+    closer = "" if job.closed is None else f" for good by {job.closed.by}"
+    next_step = "" if step is None else f"; {phrase(step)}"
+    return f"Job {job.id}: {status_of(job)}{closer}, {spending_line(job)}{next_step}"
 
 
 def models_of(job: JobSummary) -> str:

@@ -86,7 +86,8 @@ def select_option(allowed: AcceptedAnswers, answer: str) -> str:
 
 
 def _option_of_number(allowed: AcceptedAnswers, answer: str) -> str:
-    if answer.isascii() and answer.isdecimal() and answer not in allowed.options and len(answer) < 4:
+    are_numbers = any(option.isdecimal() for option in allowed.options)  # then a number is an answer by itself
+    if answer.isascii() and answer.isdecimal() and not are_numbers and len(answer) < 4:
         number = int(answer)
         if 1 <= number <= len(allowed.options):
             return allowed.options[number - 1]

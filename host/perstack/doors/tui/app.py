@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from perstack.config.load import LoadedProject
 from perstack.core.base.text import one_line
+from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
@@ -67,7 +68,8 @@ def _name(title: str, key: str) -> str:
 FRAME_S = 1 / 12  # minimum seconds between two drawings: a model streams faster than people read
 _TYPING = ("Enter send", "^J new line")
 _INTERRUPT = "Esc interrupt"
-_KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", "F3 Inbox", "^P all", "^Q quit")
+_INBOX = "F3 Inbox"
+_KEYS = (*_TYPING, _INTERRUPT, "F1 help", "F2 History", _INBOX, "^P all", "^Q quit")
 _DROP_ORDER = ("^J new line", "Enter send", "^P all")  # left out of a narrow key line, in this order
 
 _JOB_ACTIONS = ("scroll", "to_end", "fold", "find")  # actions on the shown Job; a screen above it has others
@@ -126,6 +128,8 @@ class StartApp(App[int]):
         self._changed: set[Session] = set()
         self._frame: asyncio.TimerHandle | None = None
         self._drawn = 0.0
+        self._waiting = 0  # questions of all Jobs and tasks when they were counted last
+        self._asked: tuple[str, ...] = ()  # ids of the questions of the open tabs at that time
         self._tabs = Bar(id="tabs")
         self._body = Vertical(id="panes")
         self._problem = LinesView(id="problem")
@@ -169,6 +173,7 @@ class StartApp(App[int]):
                 if query is not None:
                     session.session.send(query)
         self.set_interval(1.0, self._tick)
+        self.run_worker(self._count_waiting(), group="inbox", exclusive=True)
 
     # --- tabs -----------------------------------------------------------------------------------------------------
 
@@ -261,7 +266,20 @@ class StartApp(App[int]):
         for key in _DROP_ORDER:
             if len("   ".join(keys)) > self._width - 2 and key in keys:
                 keys.remove(key)
-        self._keys.set((Span("   ".join(keys), "dim"),))
+        inbox = f"{_INBOX} {self._waiting}"
+        spans = [Span(inbox, "ask") if key == _INBOX and self._waiting else Span(key, "dim") for key in keys]
+        gaps = [Span("   ", "dim")] * len(spans)
+        self._keys.set(tuple(part for pair in zip(spans, gaps, strict=True) for part in pair)[:-1])
+
+    async def _count_waiting(self) -> None:
+        """Show at F3 how many questions wait, of all Jobs and tasks."""
+        try:
+            waiting = len(await self.host.inbox())
+        except PerstackError:
+            return  # the Inbox itself says why
+        if waiting != self._waiting:
+            self._waiting = waiting
+            self._show_keys()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -304,6 +322,10 @@ class StartApp(App[int]):
             self.screen.refresh()
         if self._panes:
             self.pane.tick()
+        asked = tuple(session.asking.id for session in self.sessions if session.asking is not None)
+        if asked != self._asked:  # the list of all Jobs is read only when something here has changed
+            self._asked = asked
+            self.run_worker(self._count_waiting(), group="inbox", exclusive=True)
 
     # --- the definition -------------------------------------------------------------------------------------------
 
@@ -543,10 +565,13 @@ def run_start(
     given: str = "",
     names_workspace: bool = False,
     drives: bool = False,
-) -> int:
-    """Run until the user leaves, and return the exit status. SIGTERM and SIGHUP interrupt running Jobs first."""
+) -> tuple[int, tuple[JobSummary, ...]]:
+    """Run until the user leaves, and return the exit status and the Jobs of the open tabs.
 
-    async def main() -> int:
+    SIGTERM and SIGHUP interrupt running Jobs first.
+    """
+
+    async def main() -> tuple[int, tuple[JobSummary, ...]]:
         async with host:
             job_id = await host.jobs.find(job)
             typed = [job.query for job in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs) if job.query]
@@ -569,7 +594,8 @@ def run_start(
             for session in app.sessions:
                 session.interrupt()
             await asyncio.gather(*(session.wait_until_idle() for session in app.sessions))
-            return app.return_code or code or 0
+            jobs = tuple(session.job for session in app.sessions if session.job is not None)
+            return app.return_code or code or 0, jobs
 
     with terminal_restored():
         return asyncio.run(main())

@@ -484,7 +484,9 @@ class Session:
         lines = transcript.take(event)
         if self.is_driven and isinstance(event, events.RequestApproval | events.CallInteractiveTool):
             self._beside(self._until_asked(event.id))
-        elif isinstance(event, events.AnswerQuestion | events.DecideApproval | events.FinishToolCall):
+        elif isinstance(
+            event, events.AnswerQuestion | events.SettleCall | events.DecideApproval | events.FinishToolCall
+        ):
             self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
             self._listener.heard(event, lines, transcript.live)

@@ -270,7 +270,8 @@ class GuardedStorage(Storage):
 
     @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        whole = await self._writer()
+        # each step appends twice
+        whole = self._whole if self.gate.is_open and self.gate.mark.covers_each_log else await self._writer()
         if not expected_seq:
             self._mark_new(run, records)
         elif not self._is_checked(run, records):

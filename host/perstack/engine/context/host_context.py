@@ -123,7 +123,8 @@ class HostContext:
             self.project.check_broken(key)
             names = ", ".join(sorted(self.project.experts)) or "none"
             source = self.project.path or "the project"
-            raise UsageError(f"there is no Expert {key!r} in {source}; there are: {names}{hint_for_scoped_key(key)}")
+            hint = hint_for_scoped_key(key, self.project.experts)
+            raise UsageError(f"there is no Expert {key!r} in {source}; there are: {names}{hint}")
         return expert
 
     def check_ready(self, expert_key: str) -> Expert:

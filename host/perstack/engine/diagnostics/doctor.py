@@ -106,6 +106,8 @@ class ProviderState:
     default_model: str | None
     models: tuple[OfferedModel, ...] = ()
     problem: str = ""  # reason why its models cannot be listed; empty if they can
+    served_by: str = ""  # command that starts its server on this machine; empty for others
+    takes_any_address: bool = False  # True if its setting `baseUrl` may name any server of its wire format
     credential: str = ""  # the variable of its key and where that is set; empty if it has no key in a variable
 
 
@@ -115,7 +117,7 @@ async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
     The provider that plays recordings is included only if it is the default.
     """
     factories = sorted(setup.plugins.providers.values(), key=lambda factory: factory.priority)
-    default = _default(setup, factories)
+    default = _default(setup)
     factories = [factory for factory in factories if factory.name != RECORDED or default == RECORDED]
     async with asyncio.TaskGroup() as group:
         states = (_provider_state(factory, setup.env, factory.name == default) for factory in factories)
@@ -126,20 +128,20 @@ async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
 async def provider_state(setup: HostContext, name: str) -> ProviderState:
     """Return the state of one provider. Raises UsageError for an unknown one."""
     factory = setup.plugins.provider(name)
-    return await _provider_state(factory, setup.env, _default(setup, list(setup.plugins.providers.values())) == name)
+    return await _provider_state(factory, setup.env, _default(setup) == name)
 
 
-def _default(setup: HostContext, factories: Sequence[ProviderFactory]) -> str | None:
+def _default(setup: HostContext) -> str | None:
     if setup.overrides.provider is not None:
         return setup.overrides.provider
     if setup.project.provider is not None:
         return setup.project.provider.provider_name
-    return next((factory.name for factory in factories if factory.is_configured(setup.env)), None)
+    factory = setup.plugins.default_provider(setup.env)
+    return None if factory is None else factory.name
 
 
 async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_default: bool) -> ProviderState:
-    # a recording is configured in the settings, never in the environment
-    is_configured = factory.is_configured(env) or factory.name == RECORDED
+    is_configured = factory.is_configured(env)
     is_listed, models, problem = False, tuple[OfferedModel, ...](), ""
     try:
         is_listed, models = await asyncio.wait_for(asyncio.to_thread(_models, factory, env), _MODEL_LIST_TIMEOUT_S)
@@ -157,6 +159,8 @@ async def _provider_state(factory: ProviderFactory, env: Mapping[str, str], is_d
         default_model=factory.default_model,
         models=models,
         problem=problem,
+        served_by=factory.served_by,
+        takes_any_address=factory.takes_any_address,
         credential=credential or "",
     )
 

@@ -20,6 +20,7 @@ from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.definitions.settings import check_budget
 from perstack.core.iterations.evolve import check_resumable, with_limits
 from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
+from perstack.core.jobs.queries import check_query
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, SeriesLog, SeriesPage, check_ready
 from perstack.engine.jobs.jobs import Jobs
@@ -60,7 +61,7 @@ class Iterations:
         and `max_tokens` limit the sum over all Jobs. Raises UsageError, before anything is written, if Expert, model,
         provider or `iterate` is missing, or the id is taken.
         """
-        setup = self._source.current
+        setup, query = self._source.current, check_query(query)
         definition = setup.definition(expert_key)
         expert = definition.experts[0]
         configured = _settings(expert)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from perstack.core.base.ids import By, check_id, is_place, job_of_run, place_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.instruction import names_directory
+from perstack.core.files.tree_diff import RewindScope
 from perstack.core.runs.events import RecordSnapshot, StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -66,16 +67,23 @@ class JobFiles:
         return FilesDiff(job_id, subject, await file_diffs(Trees(self._reader.storage, job_id), changes))
 
     async def plan_rewind(
-        self, job_id: str, checkpoint_id: str, *, only: Sequence[str] = (), elsewhere: bool = False
+        self,
+        job_id: str,
+        checkpoint_id: str,
+        *,
+        only: Sequence[str] = (),
+        keep_added: bool = False,
+        elsewhere: bool = False,
     ) -> Rewind:
         """Return what a rewind of this workspace to a checkpoint would change; change and record nothing.
 
-        `only` are globs of paths. A Job that worked in another folder is refused unless `elsewhere`. Raises UsageError
-        if there is no snapshot, Conflict while a Job is driven in the workspace, NotFound and StorageError.
+        `only` are globs of paths. With `keep_added` files stay that were added since. A Job that worked in another
+        folder is refused unless `elsewhere`. Raises UsageError if there is no snapshot, Conflict while a Job is driven
+        in the workspace, NotFound and StorageError.
         """
         run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
         await self.settle_rewind()
-        return await self._rewinder().preview(job_id, run, checkpoint_id, only)
+        return await self._rewinder().preview(job_id, run, checkpoint_id, RewindScope(tuple(only), keep_added))
 
     async def rewind(
         self,
@@ -83,6 +91,7 @@ class JobFiles:
         checkpoint_id: str,
         *,
         only: Sequence[str] = (),
+        keep_added: bool = False,
         expected: str | None = None,
         elsewhere: bool = False,
         by: By | None = None,
@@ -95,7 +104,8 @@ class JobFiles:
         run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
         author = by or this_user()
         await self.settle_rewind()
-        return await self._rewinder().rewind(job_id, run, checkpoint_id, only, author, expected)
+        scope = RewindScope(tuple(only), keep_added)
+        return await self._rewinder().rewind(job_id, run, checkpoint_id, scope, author, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
         """Write a checkpoint's files to a new or empty folder; return their number.

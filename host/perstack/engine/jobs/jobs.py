@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from perstack.config.settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.queries import check_labels, not_retained
+from perstack.core.jobs.queries import check_labels, check_query, not_retained
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CloseRun, CompactHistory, Retry, StartCompaction, StoredEvent
@@ -159,7 +159,7 @@ class Jobs(JobReader):
         """
         context, labels, model = self.source.current, check_labels(labels or {}), _model_output(output)
         context = context if model is None else model.add_to(context)
-        expert = context.expert(expert_key)
+        expert, query = context.expert(expert_key), check_query(query)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
         attached_files = await read_attachments(context, expert.key, attachments)

@@ -12,7 +12,7 @@ from perstack.core.base.file_names import parse_spelling, spell
 from perstack.core.base.ids import By
 from perstack.core.files.ignore_rules import IgnoreRules, rules_at
 from perstack.core.files.text_diff import FileDiff
-from perstack.core.files.tree_diff import Change, KeptReason, RewindPlan, path_filter, rewind_plan
+from perstack.core.files.tree_diff import Change, KeptReason, RewindPlan, RewindScope, rewind_plan
 from perstack.core.files.trees import File, Link, Subfolder, TreeFolder
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
@@ -118,22 +118,22 @@ class Rewinder:
         self._lock = lock_path(self._workspace)
         self._journal = JournalFile(journal_path(self._workspace), self._workspace)
 
-    async def preview(self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str]) -> Rewind:
+    async def preview(self, job_id: str, at: Run, checkpoint_id: str, scope: RewindScope) -> Rewind:
         """Return what a rewind to a Run's snapshot would change. Raises UsageError, StorageError, Conflict."""
         await self._check_not_driven()
         loaded = await load_job(self._storage, job_id)
         present = await self._present(loaded)
-        changes, _, plan = await self._plan_steps(job_id, at, checkpoint_id, present, only)
+        changes, _, plan = await self._plan_steps(job_id, at, checkpoint_id, present, scope)
         return await self._result_of(job_id, checkpoint_id, present, changes, plan)
 
     async def rewind(
-        self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
+        self, job_id: str, at: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
     ) -> Rewind:
         """Restore the files and record it, or nothing. Raises as `preview`, and Conflict unless it is as `expected`."""
         with self._exclusive():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
-                return await shield_until_done(self._restore(job_id, at, checkpoint_id, only, by, expected))
+                return await shield_until_done(self._restore(job_id, at, checkpoint_id, scope, by, expected))
 
     async def present(self, job_id: str) -> str:
         """Store the tree of the current files with the Job, and return its digest. Raises StorageError."""
@@ -149,7 +149,7 @@ class Rewinder:
                 raise UsageError(f"{self._workspace} is not empty: files of a snapshot are written to a new folder")
             trees = Trees(self._storage, job_id)
             changes = await trees.changes(None, _tree_of(at, checkpoint_id))
-            steps = await asyncio.to_thread(self._steps_for, rewind_plan(changes, path_filter(()), frozenset()))
+            steps = await asyncio.to_thread(self._steps_for, rewind_plan(changes, RewindScope(), frozenset()))
             await shield_until_done(self._put(steps.steps, steps.plan.changes, trees, None))
         return len(steps.plan.changes)
 
@@ -169,13 +169,13 @@ class Rewinder:
             return await shield_until_done(self._recover())
 
     async def _restore(
-        self, job_id: str, at: Run, checkpoint_id: str, only: Sequence[str], by: By, expected: str | None
+        self, job_id: str, at: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
     ) -> Rewind:
         loaded = await load_job(self._storage, job_id)
         async with self._audit.anchored(loaded):
             session = self._session(loaded)
             tree = await self._present(loaded)
-            changes, steps, plan = await self._plan_steps(job_id, at, checkpoint_id, tree, only)
+            changes, steps, plan = await self._plan_steps(job_id, at, checkpoint_id, tree, scope)
             result = await self._result_of(job_id, checkpoint_id, tree, changes, plan)
             if expected is not None and result.digest != expected:
                 raise Conflict("files have changed since you were shown what would be done: look at it again")
@@ -183,7 +183,14 @@ class Rewinder:
                 return result
             await JobSummaryFile(self._storage, loaded).mark_stale()
             start = session.record(
-                StartRewind(**session.stamp(), to_checkpoint=checkpoint_id, tree=tree, only=tuple(only), by=by)
+                StartRewind(
+                    **session.stamp(),
+                    to_checkpoint=checkpoint_id,
+                    tree=tree,
+                    only=scope.only,
+                    keeps_added=scope.keeps_added,
+                    by=by,
+                )
             )
             await session.flush()
             rewound = Rewound(
@@ -267,12 +274,12 @@ class Rewinder:
         await asyncio.to_thread(restorer.stage, files, links)
 
     async def _plan_steps(
-        self, job_id: str, at: Run, checkpoint_id: str, present: str, only: Sequence[str]
+        self, job_id: str, at: Run, checkpoint_id: str, present: str, scope: RewindScope
     ) -> tuple[tuple[Change, ...], RewindSteps, RewindPlan]:
         trees, tree = Trees(self._storage, job_id), _tree_of(at, checkpoint_id)
         changes = await trees.changes(present, tree)
         left_out = await paths_ignored_then(trees, tree, changes)
-        plan = rewind_plan(changes, path_filter(only), left_out)
+        plan = rewind_plan(changes, scope, left_out)
         steps = await asyncio.to_thread(self._steps_for, plan)
         return steps.plan.changes, steps, steps.plan
 

@@ -18,6 +18,7 @@ from perstack.config.lock import Lock
 from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.project import with_delegates
 from perstack.core.jobs.job import Job
+from perstack.core.jobs.queries import check_query
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.messages import ResultContent
@@ -111,7 +112,7 @@ class JobRunner:
         queue: QueueRequest | None = None,
     ) -> JobSummary:
         """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
-        listener = as_listener(on_event)
+        listener, query = as_listener(on_event), check_query(query)
         expert = context.expert(expert_key) if queue is not None else context.check_ready(expert_key)
         context.project.check_guarded(expert.key)
         context.audit.check()

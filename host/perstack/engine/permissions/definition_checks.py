@@ -22,6 +22,10 @@ from perstack.core.definitions.sandbox import runtime_of
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
     ASK_USER,
+    BASE_GROUPS,
+    OWN_FUNCTIONS,
+    SELF_CHANGING_TOOLS,
+    WITHOUT_SELF_CHANGE,
     AgentSkill,
     AnySkill,
     InteractiveSkill,
@@ -35,6 +39,7 @@ from perstack.core.definitions.trust_items import items_of_provider, items_of_sk
 from perstack.engine.permissions.rule_checks import warn_of_rules
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
+from perstack.engine.plugins.skills import with_file_in
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.variables import fill_address, find_by_address, variables_in
@@ -65,7 +70,7 @@ async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: 
         _check_skill(skill, at, report, plugins)
         if isinstance(skill, McpStdioSkill) and not is_base_skill(skill):
             _warn_of_lacks(skill, at, report, env)
-    _warn_of_models(definition, plugins, env)
+    _check_models(definition, plugins, env)
     for key in definition.drafts:
         await _check_provider_tools(definition, key, plugins, env)
     warn_of_rules(definition, plugins.skills, plugins.providers.values())
@@ -160,9 +165,8 @@ async def _check_provider_tools(definition: DefinitionFile, key: str, plugins: P
 
 
 def _configured(plugins: Plugins, env: Mapping[str, str]) -> ProviderSetting | None:
-    factories = sorted(plugins.providers.values(), key=lambda factory: factory.priority)
-    name = next((factory.name for factory in factories if factory.is_configured(env)), None)
-    return None if name is None else ProviderSetting(provider_name=name)
+    factory = plugins.default_provider(env)
+    return None if factory is None else ProviderSetting(provider_name=factory.name)
 
 
 def _fallbacks(project: Project, expert: Expert, plugins: Plugins) -> Iterable[str]:
@@ -187,59 +191,83 @@ async def _tools_of(
         await provider.close()
 
 
-def _warn_of_models(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
-    """Warn of models that resemble a published one of their provider; a newer one may be right."""
+def _check_models(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:
+    """Report models of another vendor, and warn of models that resemble a published one of their provider.
+
+    A model that nobody has published may be a new one.
+    """
     project = definition.project
-    project_provider = project.provider.provider_name if project.provider is not None else None
-    settings = list[tuple[str | None, Models | None, KeyPath, Reporter]]()
+    settings = list[tuple[ProviderSetting | None, Models | None, KeyPath, Reporter]]()
     if definition.report is not None:
-        settings.append((project_provider, project.model, (), definition.report))
+        settings.append((project.provider, project.model, (), definition.report))
     for draft in definition.drafts.values():
-        setting = draft.expert.provider
-        name = project_provider if setting is None else setting.provider_name
-        settings.append((name, draft.expert.model, draft.at, draft.report))
-    for name, models, at, report in settings:
+        settings.append((draft.expert.provider or project.provider, draft.expert.model, draft.at, draft.report))
+    for setting, models, at, report in settings:
         for model in (models,) if isinstance(models, str) else models or ():
+            name = None if setting is None else setting.provider_name
             published = [] if model.startswith(NAMED) else _published(plugins, name, env)
-            similar = None if model in published else nearest(model, published, 0.85)
-            if similar is not None:
+            if not published or model in published:
+                continue
+            similar = nearest(model, published, 0.85)
+            others = () if setting is None else _other_vendors(model, setting, plugins, env)
+            if others:
+                remedy = f'name the provider as well, model = "{others[0]}/{model}", or a model of {name}'
+                report.error((*at, "model"), f"`{model}` is a model of {' and '.join(others)}, not of {name}: {remedy}")
+            elif similar is not None:
                 report.warn((*at, "model"), f"`{model}` is not a known model; did you mean `{similar}`?")
+
+
+def _other_vendors(model: str, setting: ProviderSetting, plugins: Plugins, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the vendors that publish this model, if the setting is of a vendor that does not, at its own address."""
+    name = setting.provider_name
+    variables = (variable for variable, value in env.items() if value and variable.startswith(f"{name.upper()}_"))
+    if setting.setting or any("URL" in variable or "ENDPOINT" in variable for variable in variables):
+        return ()  # a proxy may have models of every vendor
+    vendors = (each for each in plugins.providers.values() if each.is_vendor and each.prices is not None)
+    return tuple(
+        each.name for each in vendors if each.prices and model in (known.name for known in each.prices.models())
+    )
 
 
 def _published(plugins: Plugins, provider: str | None, env: Mapping[str, str]) -> list[str]:
     """Return the published models of a provider, by default the configured one up; of all, if none is."""
-    factories = sorted(plugins.providers.values(), key=lambda factory: factory.priority)
-    configured = next((factory.name for factory in factories if factory.is_configured(env)), None)
-    provider_name = provider or configured
-    prices = (factory.prices for factory in factories if provider_name in (None, factory.name))
+    default = plugins.default_provider(env)
+    provider_name = provider or (None if default is None else default.name)
+    prices = (factory.prices for factory in plugins.providers.values() if provider_name in (None, factory.name))
     return [model.name for source in prices if source is not None for model in source.models()]
 
 
 def _skills(definition: DefinitionFile) -> Iterator[tuple[AnySkill, KeyPath, Reporter]]:
+    """Yield each skill, with an absolute path of its file."""
+    folder = definition.path.absolute().parent
     for draft in definition.drafts.values():
         for skill in draft.expert.skills:
-            yield skill, (*draft.at, "skills", skill.name), draft.report
+            whole = with_file_in(skill, folder) if isinstance(skill, PluginSkill) else skill
+            yield whole, (*draft.at, "skills", skill.name), draft.report
 
 
 def _check_skill(skill: AnySkill, at: KeyPath, report: Reporter, plugins: Plugins) -> None:
     if isinstance(skill, AgentSkill):
         _check_folder(skill, at, report)
         return
-    if isinstance(skill, PluginSkill) and not skill.plugin:
+    if isinstance(skill, PluginSkill) and not (skill.plugin or skill.file):
         return  # a missing plugin name has been reported already
     factory = next((factory for factory in plugins.skills if factory.handles(skill)), None)
     if factory is None and isinstance(skill, PluginSkill):
         names = [f.name for f in plugins.skills if f.handles(skill.model_copy(update={"plugin": f.name}))]
         available = ", ".join(sorted(names)) or "none"
         hint = suggestion(skill.plugin, names)
-        report.error((*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {available}{hint}")
+        report.error(
+            (*at, "plugin"), f"no plugin `{skill.plugin}` is installed; there are: {available}{hint}; {OWN_FUNCTIONS}"
+        )
     elif isinstance(skill, InteractiveSkill):
         _check_choice(skill, at, report, [tool.name for tool in skill.tools])
     elif factory is not None:
         try:
             factory.check(skill)
         except SkillError as error:
-            report.error((*at, "settings"), str(error))
+            key = "file" if isinstance(skill, PluginSkill) and skill.file else "settings"
+            report.error((*at, key), str(error))
         if (specs := factory.known_tools(skill)) is not None:
             _check_choice(skill, at, report, [spec.name for spec in specs])
 
@@ -289,6 +317,8 @@ def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[s
     for key, patterns in (("pick", skill.pick), ("omit", skill.omit)):
         for index, pattern in enumerate(patterns):
             is_question = pattern == ASK_USER and is_base_skill(skill)
-            if not is_question and not any(is_picked(name, [pattern], ()) for name in names):
-                hint = suggestion(pattern, names)
+            if pattern in SELF_CHANGING_TOOLS and is_base_skill(skill):
+                report.warn((*at, key, index), f"`{pattern}` of the original is not offered: {WITHOUT_SELF_CHANGE}")
+            elif not is_question and not any(is_picked(name, [pattern], ()) for name in names):
+                hint = suggestion(pattern, [*names, *(BASE_GROUPS if is_base_skill(skill) else ())])
                 report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{hint}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
-from perstack.config.settings import Candidates, provider_setting, resolve_provider, resolve_settings
+from perstack.config.settings import Candidates, ChosenSettings, provider_setting, resolve_provider, resolve_settings
 from perstack.config.trust import Agreement
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.models import Price, ProviderLimits, full_name, parts_of, split_name
+from perstack.core.definitions.models import ModelTier, Price, ProviderLimits, full_name, parts_of, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
 from perstack.core.definitions.trust_items import items_of_provider
@@ -138,6 +139,8 @@ class Prices:
             return None, None
 
 
+_Kind = Literal["provider", "model"]
+
 _MAX_LISTED = 3  # ways to configure a provider that an error message lists at most
 
 
@@ -166,8 +169,10 @@ class RunSettings:
     model: str
     provider: ProviderSetting
     fallbacks: tuple[str, ...]  # `provider/model` of the fallback models, in the order in which they are tried
+    unnamed: tuple[_Kind, ...]  # what was chosen by default, if there was a choice
     reasoning_budget: ReasoningBudget | None
     limits: Limits
+    missing_tier: ModelTier | None = None  # the Expert's tier, if it decides and the provider has no model for it
 
 
 class ProviderPool:
@@ -179,7 +184,7 @@ class ProviderPool:
         self._env = env
         self._agreement = agreement
         self._open: dict[bytes, Provider] = {}
-        self._reported_missing: set[str] = set()
+        self._reported_names: set[str] = set()
 
     @property
     def factories(self) -> Mapping[str, ProviderFactory]:
@@ -189,12 +194,10 @@ class ProviderPool:
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
         """Resolve a Run's settings. Raises UsageError, or MissingCredential that lists how to configure a provider."""
         chosen = resolve_settings(project, expert, overrides, steps_before=steps_before)
-        candidates = next(
-            (usable for group in chosen.models if (usable := self._keep_usable(group, chosen.provider))), ()
-        )
+        candidates, missing_tier = self._first_usable(chosen)
         configured = chosen.provider
         if configured is None and not (candidates and all(name is not None for name, _ in candidates)):
-            configured = ProviderSetting(provider_name=self._first_configured().name)
+            configured = ProviderSetting(provider_name=self._default().name)
         provider, model = (None, None) if not candidates else candidates[0]
         setting = (
             configured
@@ -202,6 +205,10 @@ class ProviderPool:
             else provider_setting(project, expert, provider or "")
         )
         factory = self._plugins.provider(setting.provider_name)
+        kinds: dict[_Kind, bool] = {
+            "provider": provider is None and chosen.provider is None,
+            "model": model is None,
+        }
         model = model or factory.default_model
         if model is None:
             words = f"no model is named for provider {factory.name}: set `model` in perstack.toml"
@@ -211,11 +218,28 @@ class ProviderPool:
             full_name(name or (configured.provider_name if configured else ""), model) for name, model in candidates
         ]
         fallbacks = tuple(name for name in dict.fromkeys(names) if name != first)
-        return RunSettings(model, setting, fallbacks, chosen.reasoning_budget, chosen.limits)
+        unnamed: tuple[_Kind, ...] = tuple(kind for kind, is_unnamed in kinds.items() if is_unnamed)
+        if factory.has_one_model:
+            unnamed = ()
+        return RunSettings(model, setting, fallbacks, unnamed, chosen.reasoning_budget, chosen.limits, missing_tier)
+
+    def _first_usable(self, chosen: ChosenSettings) -> tuple[tuple[tuple[str | None, str], ...], ModelTier | None]:
+        """Return the models of the nearest place that has any, and the tier before it that the provider lacks."""
+        missing_tier: ModelTier | None = None
+        for group in chosen.models:
+            usable = self._keep_usable(group, chosen.provider)
+            if usable:
+                return usable, missing_tier
+            missing_tier = group.tier or missing_tier
+        return (), missing_tier
 
     def _keep_usable(
         self, candidates: Candidates, provider: ProviderSetting | None
     ) -> tuple[tuple[str | None, str], ...]:
+        if candidates.tier is not None:
+            factory = self._default() if provider is None else self._plugins.provider(provider.provider_name)
+            model = factory.model_of(candidates.tier)
+            return () if model is None else ((None, model),)
         usable: list[tuple[str | None, str]] = []
         for candidate in candidates.models:
             name, model = (
@@ -231,17 +255,27 @@ class ProviderPool:
 
         Raises the errors of `get`, and UsageError.
 
-        A fallback model without a key is skipped, with one notice per process.
+        A model that nobody named is said, and a fallback model without a key, which is skipped: one notice per process.
         """
         endpoint = self.get(settings.provider)
+        name = full_name(settings.provider.provider_name, settings.model)
+        if settings.unnamed and name not in self._reported_names:
+            self._reported_names.add(name)
+            kinds = " or ".join(settings.unnamed)
+            notice(f"no {kinds} is named: uses {name}; to choose, name one in perstack.toml or for this run")
+        tier = settings.missing_tier
+        if tier is not None and (missing := f"{tier} of {name}") not in self._reported_names:
+            self._reported_names.add(missing)
+            provider_name = settings.provider.provider_name
+            notice(f"{provider_name} has no model of tier {tier}: uses {name}; name one as `{tier}` in [models]")
         if endpoint.player is None:
             check_provider_tools(expert, settings.provider.provider_name, endpoint.tools)
         for name in settings.fallbacks:
             try:
                 self.get(provider_setting(project, expert, parts_of(name)[0]))
             except MissingCredential as error:
-                if name not in self._reported_missing:
-                    self._reported_missing.add(name)
+                if name not in self._reported_names:
+                    self._reported_names.add(name)
                     notice(f"{name} cannot stand in for {settings.model}: {error}")
 
     def check_tools(self, project: Project, expert: Expert, overrides: Overrides) -> None:
@@ -298,10 +332,12 @@ class ProviderPool:
         for provider in providers:
             await provider.close()
 
-    def _first_configured(self) -> ProviderFactory:
+    def _default(self) -> ProviderFactory:
+        factory = self._plugins.default_provider(self._env)
+        if factory is not None:
+            return factory
         factories = sorted(self._plugins.providers.values(), key=lambda factory: factory.priority)
-        for factory in factories:
-            if factory.is_configured(self._env):
-                return factory
-        ways = ", or ".join(factory.how_to_configure for factory in factories[:_MAX_LISTED])
-        raise MissingCredential(f"no model provider is set up: {ways}", next_steps=(Inspect("providers"),))
+        ways = [factory.how_to_configure for factory in factories if not factory.needs_name][:_MAX_LISTED]
+        raise MissingCredential(
+            f"no model provider is set up: {', or '.join(ways)}", next_steps=(Inspect("providers"),)
+        )

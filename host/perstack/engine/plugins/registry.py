@@ -143,6 +143,11 @@ class Plugins:
         factory = self.providers.get(name)
         return None if factory is None else factory.is_vendor
 
+    def default_provider(self, env: Mapping[str, str]) -> ProviderFactory | None:
+        """Return the provider of a Run that names none: the first configured one; None if there is none."""
+        factories = sorted(self.providers.values(), key=lambda factory: factory.priority)
+        return next((each for each in factories if not each.needs_name and each.is_configured(env)), None)
+
     def provider(self, name: str) -> ProviderFactory:
         """Return the provider factory of a name. Raises UsageError, listing the known providers, if there is none."""
         if name in _NOT_EVERYWHERE and name not in self.providers:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
@@ -20,6 +21,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.skills import (
+    OWN_FUNCTIONS,
     InteractiveSkill,
     McpSseSkill,
     McpStdioSkill,
@@ -584,7 +586,15 @@ async def open_skill(
     if isinstance(definition, PluginSkill):
         settings = fill_settings(definition.settings, context.env, definition.name)
         definition = definition.model_copy(update={"settings": settings})
+        folder = context.workspace if agreement.path is None else Path(agreement.path).parent
+        definition = with_file_in(definition, folder)
     return await factory.open(definition, context)
+
+
+def with_file_in(definition: PluginSkill, folder: Path) -> PluginSkill:
+    """Return the definition with its file as an absolute path; it is relative to the folder of the definition."""
+    path = str(folder.absolute() / definition.file)
+    return definition.model_copy(update={"file": path}) if definition.file else definition
 
 
 def check_agreed(definition: Skill, agreement: Agreement) -> None:
@@ -598,9 +608,17 @@ def check_agreed(definition: Skill, agreement: Agreement) -> None:
 def factory_for(factories: Sequence[SkillFactory], definition: Skill) -> SkillFactory:
     """Return the plugin that provides a skill. Raises SkillError that says what is missing."""
     factory = next((factory for factory in factories if factory.handles(definition)), None)
-    if factory is None:
+    if factory is not None:
+        return factory
+    if isinstance(definition, PluginSkill) and definition.functions:
+        expert_key = definition.plugin.partition(":")[2]
+        names = ", ".join(definition.functions)
         raise SkillError(
-            f"no installed plugin provides skill {definition.name!r} of type {definition.type!r}",
-            next_steps=(Inspect("plugins"),),
+            f"Expert {expert_key!r} has functions of Python ({names}) that this program does not give:"
+            f" run it from the one that does, with Expert(name={expert_key!r}, …, tools=[{names}])"
         )
-    return factory
+    own = f"; {OWN_FUNCTIONS}" if isinstance(definition, PluginSkill) else ""
+    raise SkillError(
+        f"no installed plugin provides skill {definition.name!r} of type {definition.type!r}{own}",
+        next_steps=(Inspect("plugins"),),
+    )

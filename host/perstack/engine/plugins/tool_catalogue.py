@@ -18,6 +18,8 @@ from perstack.core.definitions.instruction import DelegateInfo
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import ToolSearch
 from perstack.core.definitions.skills import (
+    SELF_CHANGING_TOOLS,
+    WITHOUT_SELF_CHANGE,
     DecidedCall,
     InteractiveSkill,
     McpSseSkill,
@@ -204,7 +206,9 @@ class Catalogue:
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
-            reasons = (f"Not there now: {reason}." for reason in self._missing.values())
+            reasons = [f"Not there now: {reason}." for reason in self._missing.values()]
+            if call.tool_name in SELF_CHANGING_TOOLS:
+                reasons.append(f"It cannot be had: {WITHOUT_SELF_CHANGE}.")
             return _refuse(call, " ".join((problem, *reasons)))
         if call.raw_args is not None:
             return _refuse(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)

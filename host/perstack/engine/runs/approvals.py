@@ -31,14 +31,21 @@ from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillSession
+from perstack.system.user import notice
 
 SANDBOXED = "(This ran in a sandbox with few files and no network, unless [sandbox] says more: exec is not named.)"
+
+NOBODY_ANSWERS = "Not asked: nobody can answer in this Job. Decide without an answer, or end with what is missing."
+"""Result of a question of the model's in an unattended Job."""
 
 _REMEDY = f"To have it run, add {REMEDY} to the definition."
 _REMEDY_OF_CHANGE = "To agree to the tool as it is now, lock the tools again, or begin a new Job without a lock."
 _MAX_CHANGE_CHARS = 20_000  # characters of a tool's changed definition that a question shows
 _TOO_LONG = f"Its changed definition has more than {_MAX_CHANGE_CHARS:,} characters. {_REMEDY_OF_CHANGE}"
 _NOTICE = f"exec runs in a sandbox, because the definition does not name it. {_REMEDY}"
+_DENIED_NOTICE = (
+    "exec was denied: the definition does not name it, nobody can be asked, and no sandbox works here. " + _REMEDY
+)
 
 
 async def ask_approval(context: RunContext, call: Call) -> None:
@@ -178,7 +185,12 @@ async def _decide_exec(context: RunContext, call: Call) -> SettledApproval | Non
         return None
     if await _has_sandbox(context):
         return SettledApproval(Approval(decision="sandboxed"))
-    return SettledApproval(Approval(decision="no", text=_REMEDY)) if is_alone else None
+    if not is_alone:
+        return None
+    if not context.job.has_denied:
+        context.job.has_denied = True
+        notice(f"{context.session.run.start.expert_key}: {_DENIED_NOTICE}")
+    return SettledApproval(Approval(decision="no", text=_REMEDY))
 
 
 async def _has_sandbox(context: RunContext) -> bool:

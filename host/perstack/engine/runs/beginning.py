@@ -126,6 +126,7 @@ class RunStarter:
                 attachments=new.attachments,
                 snapshots=job.host.project.snapshots if parent is None else parent.start.snapshots,
                 exec_grant=_exec_grant(job, expert, sandbox, *inherited),
+                counts_rounds=True,
             )
         )
         if by is None:  # delegates inherit it

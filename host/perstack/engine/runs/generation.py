@@ -102,7 +102,8 @@ class Attempts:
             return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
 
         generation = await run_in_turn(self.ticket, tokens, work)
-        if not self.provider.may_omit_usage:
+        is_whole = generation.usage.input_tokens and generation.usage.output_tokens
+        if is_whole or not self.provider.may_omit_usage:
             return generation
         usage = generation.usage.completed(tokens, generated_tokens(generation.reply))
         return replace(generation, usage=usage)
@@ -247,7 +248,9 @@ async def generate(context: RunContext, command: Generate) -> None:
     session, job, endpoint = context.session, context.job, context.endpoint
     tools = context.catalogue.kept_tools(session.run.messages)
     await job.blobs.keep(tools.sha256, tools.blob)
-    offer = offer_tools(session.run.start.expert, endpoint.name, endpoint.provider.tools, session.run.rules)
+    expert = session.run.start.expert
+    rules = session.run.rules if expert.provider_tools else ()  # most Experts have none, and rules are costly
+    offer = offer_tools(expert, endpoint.name, endpoint.provider.tools, rules)
 
     async def begin() -> bool:
         return await _begin(context, command, tools, offer)

@@ -108,6 +108,7 @@ class JobContext:
         self.rulings = Rulings(self.directory)
         self.summary_file = JobSummaryFile(host.storage, self.job)
         self.has_sandboxed = False  # True once the person who watches was told that programs run in a sandbox
+        self.has_denied = False  # True once it was said that programs are denied because nobody can be asked
         self.questions = LiveQuestions()  # the questions that delegates ask while other Runs of the Job are active
         self.sessions: WeakValueDictionary[str, RunSession] = WeakValueDictionary()
         """The writers of Runs that are driven now, by Run id. Weak, because a delegate's history may be large."""
@@ -168,9 +169,16 @@ class JobContext:
 
         Fields hold for every request; tools, media and thinking are of one Run.
         """
+        if len(self.sessions) < 2 and not self.runs:
+            return ()
         sessions = [session.run for session in self.sessions.values() if session.has_begun]
-        others = (*self.runs.values(), *sessions)
-        learned = (item for other in others for item in other.adaptations_by_model.get(run.on, ()))
+        others = [
+            other for other in (*self.runs.values(), *sessions) if other.adaptations_by_model and other is not run
+        ]
+        if not others:
+            return ()
+        model = run.on
+        learned = (item for other in others for item in other.adaptations_by_model.get(model, ()))
         return new_adaptations(run.adaptations, (item for item in learned if item.part == "field"))
 
     def vault(self, run: Run) -> SecretVault | None:

@@ -61,11 +61,11 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.pending import begins_step, pending
+from perstack.core.runs.pending import INTERRUPTED, begins_step, pending
 from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
-from perstack.engine.runs.approvals import ask_approval
+from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
 from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
@@ -161,6 +161,9 @@ class RunLoop:
             case AwaitDelegates():
                 if await self._delegates.await_all(session, command.delegations):
                     self._record_interrupt(session)
+            case Ask() if job.host.overrides.unattended and not run.plays_recording:
+                text = INTERRUPTED if command.call.settlement == "ask" else NOBODY_ANSWERS
+                refuse_calls(session, ((command.call, text),))
             case Ask():
                 tool = run.catalogue.find(command.call.decided)
                 approval = tool is not None and tool.spec.approval

@@ -69,6 +69,8 @@ def _changes(before: Iterable[ResultContent], after: Iterable[ResultContent]) ->
 async def fit_media(context: RunContext) -> None:
     """Record what is sent in place of the images and documents of the Run that its endpoint would refuse."""
     session, run, known = context.session, context.session.run, context.media
+    if not run.messages.blobs(len(run.messages)):
+        return
     limits = context.endpoint.provider.media_limits(run.model)
     if limits is None or (known.are_fitted(run.messages) and not _may_be_too_large(run.messages, limits)):
         return

@@ -107,14 +107,13 @@ async def receive(
     reply has FINISHED, silence, a broken connection and what is not in the format are its end.
     """
     before, within = silences
-    seconds, progress = before, ReplyProgress.IDLE
     has_begun = is_finished = False
-    async with aclosing(_limited_body(response)) as body, aclosing(read_events(body)) as events:
-        began = asyncio.get_running_loop().time()
+    silence = _Silence(before)
+    async with aclosing(_limited_body(response, silence)) as body, aclosing(read_events(body)) as events:
+        progress = ReplyProgress.IDLE
         while progress is not ReplyProgress.LAST:
             try:
-                async with asyncio.timeout_at(began + seconds):
-                    data = await anext(events, None)
+                data = await anext(events, None)
                 if data is None:
                     return
                 progress = on_data(data) if data else ReplyProgress.MORE
@@ -122,14 +121,27 @@ async def receive(
                 if is_finished and _is_end(error):
                     return
                 if isinstance(error, TimeoutError):
-                    raise _too_silent(seconds, has_begun=has_begun) from error
+                    raise _too_silent(silence.seconds, has_begun=has_begun) from error
                 raise
             if progress is ReplyProgress.IDLE:
                 continue
-            began, has_begun = asyncio.get_running_loop().time(), True
+            has_begun = True
             is_finished = is_finished or progress is ReplyProgress.FINISHED
-            seconds = min(_END_GRACE_S, within) if is_finished else within
+            silence.restart(min(_END_GRACE_S, within) if is_finished else within)
         await _drain(events)
+
+
+class _Silence:
+    """Limit of the time without progress. It is awaited for each piece of the body: most pieces have several events."""
+
+    def __init__(self, seconds: float) -> None:
+        """Start the time."""
+        self._now = asyncio.get_running_loop().time
+        self.restart(seconds)
+
+    def restart(self, seconds: float) -> None:
+        """Start again, with a limit of `seconds`."""
+        self.seconds, self.end = seconds, self._now() + seconds
 
 
 def _is_end(error: Exception) -> bool:
@@ -144,10 +156,15 @@ def _too_silent(seconds: float, *, has_begun: bool) -> ProviderError:
     return ProviderError(message, name="Stall", is_retryable=True)
 
 
-async def _limited_body(response: httpx.Response) -> AsyncGenerator[bytes]:
-    """Yield the body up to its maximum size. The limit also holds for an endless line."""
+async def _limited_body(response: httpx.Response, silence: _Silence) -> AsyncGenerator[bytes]:
+    """Yield the body up to its maximum size, which also holds for an endless line. Raises TimeoutError for silence."""
     size = 0
-    async for part in response.aiter_bytes():
+    parts = response.aiter_bytes()
+    while True:
+        async with asyncio.timeout_at(silence.end):
+            part = await anext(parts, None)
+        if part is None:
+            return
         size += len(part)
         if size > _MAX_REPLY_BYTES:
             raise bad_response(f"the reply is longer than {_MAX_REPLY_BYTES >> 20} MiB", retryable=False)

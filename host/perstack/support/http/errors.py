@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from html import unescape
 from urllib.parse import urlsplit
 
 from pydantic import JsonValue
@@ -245,6 +244,8 @@ def _words_of_page(page: str) -> str:
 
 
 def _without_tags(markup: str) -> str:
+    from html import unescape  # its table of names costs every start 1 ms
+
     return one_line(unescape(_HIDDEN_OR_TAG.sub(" ", markup)))
 
 

@@ -104,9 +104,14 @@ class _Events:
             text = text.removeprefix("\n")
         self._has_return = text.endswith("\r")
         *lines, rest = _LINE_END.split(text)
-        for line in lines:
-            yield from self._take("".join((*self._line, line)))
+        if lines and self._line:
+            lines[0] = "".join((*self._line, lines[0]))
             self._line.clear()
+        for line in lines:
+            if line.startswith("data: ") and not self._stray:  # nearly all lines
+                self._data.append(line[6:])
+            else:
+                yield from self._take(line)
         if rest:
             self._line.append(rest)
 
@@ -118,23 +123,27 @@ class _Events:
         if stray and next(_documents_in(stray), None) is None:
             yield stray
 
-    def _take(self, line: str) -> Iterator[str]:
+    def _take(self, line: str) -> list[str]:
+        """Return the data of the events that end with this line."""
         if line and not _FIELD.match(line):
             self._stray.append(line)
-            return
+            return []
+        ended: list[str] = []
         if self._stray:
-            yield from (document for _, document in _documents_in("\n".join(self._stray)))
+            ended += (document for _, document in _documents_in("\n".join(self._stray)))
             self._stray = []
         if not line:
             if self._data:
-                yield _add_event_name("\n".join(self._data), self._name)
-            self._data, self._name = [], ""
-            return
+                ended.append(_add_event_name("\n".join(self._data), self._name))
+                self._data = []
+            self._name = ""
+            return ended
         field, _, value = line.partition(":")
         if field == "data":
             self._data.append(value.removeprefix(" "))
         elif field == "event":
             self._name = value.strip()
+        return ended
 
 
 def _add_event_name(data: str, name: str) -> str:

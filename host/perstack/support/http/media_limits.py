@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from perstack.core.runs.media_limits import COMMON_IMAGE_TYPES, MediaLimits
 from perstack.dataclass import dataclass
@@ -122,6 +123,7 @@ ROWS = (
 )
 
 
+@lru_cache(maxsize=100)
 def limits_of(provider: str, model: str) -> MediaLimits:
     """Return the limits of a provider's endpoint for a model; only the common types of images for an unknown one."""
     matches = (row for row in ROWS if provider in row.providers and re.search(row.models, model))

@@ -185,11 +185,6 @@ def to_bytes(body: JsonObject) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def is_blank(text: str) -> bool:
-    """Return whether a text has no printing character: several endpoints refuse such a text, also an empty one."""
-    return not any(char.isprintable() and not char.isspace() for char in text)
-
-
 def is_text(mime_type: str) -> bool:
     """Return whether content of this type can be sent as text."""
     kind = mime_type.partition(";")[0].strip().lower()

@@ -56,6 +56,10 @@ class EndpointProviderFactory(ProviderFactory):
     tools: tuple[ProviderTool, ...] = ()  # tools that the endpoint runs itself
     libraries: tuple[str, ...] = ()  # modules of optional dependencies, without which the provider is not configured
     is_vendor: bool = True
+    low_model: str | None = None
+    high_model: str | None = None
+    served_by: str = ""
+    takes_any_address: bool = False
 
     def is_configured(self, env: Mapping[str, str]) -> bool:
         """Return whether the environment has the required variables, and the libraries are installed."""

@@ -3,15 +3,18 @@
 from collections.abc import Iterable
 from typing import ClassVar, NamedTuple, cast, get_args
 
+from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import Fact, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
+from perstack.core.definitions.permissions import UNATTENDED
 from perstack.core.runs.commands import Call, Command, words_of
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolMessage, ToolResultPart
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
+from perstack.core.runs.standing import Saying, with_place
 from perstack.core.runs.state import ACTIVE as ACTIVE
 from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.dataclass import dataclass, replace
@@ -131,8 +134,16 @@ def with_result(run: Run, call: Call, result: ToolResultPart, event_id: str) -> 
         calls=calls,
         phase=Phase.SETTLED,
         messages=run.messages.append(ToolMessage(contents=results), event_id),
+        said=with_place(run.said, event_id),
         repeats=count_repeats(run, calls.values()),
     )
+
+
+def with_saying(run: Run, event_id: str, text: str, by: By | None) -> Run:
+    """Return the Run with a person's text. Texts of nobody, and texts of other programs, are not kept."""
+    if by is None or by.source or by.door == UNATTENDED or not text.strip():
+        return run
+    return replace(run, said=(*run.said, Saying(event_id, text)))
 
 
 def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:

@@ -99,6 +99,7 @@ class StartRewind(LaterEvent):
     to_checkpoint: str  # event id of the snapshot in a log of the Job whose files are restored
     tree: str  # tree of the files before the rewind: rewinding to this event undoes it
     only: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # globs of the paths to restore; empty for all
+    keeps_added: bool = Field(default=False, exclude_if=falsy)  # True: what was added since stays
     by: By
 
     @property

@@ -311,8 +311,8 @@ class Retry(LaterEvent):
             return [LogRow("retries", self.error.words + window_note, "yellow")]
         total = "" if self.most_tries is None else f" of {self.most_tries}"
         limit = "" if self.most_ms is None else f", all within {duration(self.most_ms)}"
-        again = f"; try {self.attempt + 1}{total} after {duration(self.delay_ms)}{limit}"
-        return [LogRow("retries", self.error.words + again, "yellow")]
+        again = f"try {self.attempt + 1}{total} after {duration(self.delay_ms)}{limit}"
+        return [LogRow("retries", again, "yellow"), LogRow("because", self.error.words, "yellow")]
 
 
 class AdaptRequest(LaterEvent):

@@ -63,7 +63,9 @@ class ResumeRun(LaterEvent):
     reason: ResumeReason
     checkpoint_id: str
     limits: Limits | None = None  # new limits; None if they are unchanged
-    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)  # by tool call id
+    # by tool call id; `ask` is what earlier versions wrote for `tell`
+    settled: dict[str, Settlement] = Field(default_factory=dict, exclude_if=falsy)
+    asks: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # ids of the calls that a person is asked about
     # source and id of the event from outside that resumed the Run; each is accepted once
     signal: Annotated[str | None, EMPTIED] = None
     by: By | None = None  # actor who gave the new limits; None in logs of earlier versions
@@ -83,11 +85,17 @@ class ResumeRun(LaterEvent):
         yield Repetition("the checkpoint", self.checkpoint_id, event_id_of(run.id, run.head.seq))
         unsettled = tuple(call_id for call_id in self.settled if call_id in run.calls)
         yield Repetition("which calls are settled", tuple(self.settled), unsettled)
+        asked = tuple(call_id for call_id in self.asks if call_id in run.calls)
+        yield Repetition("which calls a person is asked about", self.asks, asked)
+
+    def _settlement(self, call_id: str) -> Settlement:
+        settlement = self.settled.get(call_id, "tell")
+        return "ask" if call_id in self.asks else "tell" if settlement == "ask" else settlement
 
     def fold(self, run: Run) -> Run:
-        """Mark interrupted calls that may have had a side effect with the person's decision, by default `ask`."""
+        """Mark interrupted calls that may have had a side effect with the person's decision, by default `tell`."""
         calls = {
-            call_id: replace(call, settlement=self.settled.get(call_id, "ask")) if is_unsettled(call) else call
+            call_id: replace(call, settlement=self._settlement(call_id)) if is_unsettled(call) else call
             for call_id, call in run.calls.items()
         }
         start = self.start(run.start)
@@ -128,7 +136,8 @@ class ResumeRun(LaterEvent):
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
-        rows = [LogRow("settled", f"{call}: {settlement}") for call, settlement in self.settled.items()]
+        settled = {call_id: self._settlement(call_id) for call_id in (*self.settled, *self.asks)}
+        rows = [LogRow("settled", f"{call}: {settlement}") for call, settlement in settled.items()]
         return [LogRow("resumes", self.reasons[self.reason], "yellow"), *rows]
 
 

@@ -35,12 +35,13 @@ from perstack.core.runs.events.base import (
     is_emptied,
     open_call,
     unexpected_event,
+    with_saying,
     without_question,
 )
 from perstack.core.runs.events.tool_calls import open_call_difference
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.questions import OpenQuestion, settling_args
 from perstack.core.runs.state import Run
 from perstack.dataclass import replace
 
@@ -59,6 +60,7 @@ class CallInteractiveTool(LaterEvent):
     skill_name: str
     args: Annotated[JsonObject, Written(_unknown_question)]
     approval: bool = Field(default=False, exclude_if=falsy)  # True: an approval is asked, no information
+    settles: bool = Field(default=False, exclude_if=falsy)  # True: what became of a call that was interrupted is asked
     question: Question | None = None  # question of a tool that has been called, and is called again with the answer
     usage: Usage | None = None
     assumed: Charge | None = None
@@ -88,14 +90,17 @@ class CallInteractiveTool(LaterEvent):
         yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
         yield Repetition("the skill", self.skill_name, call.decided.skill_name, True)
         args = call.part.args if question is None else {"question": question.message}
+        args = settling_args(call.decided.tool_name, call.part.args) if self.settles else args
         is_unknown = is_emptied(self.args) or (is_emptied(call.part) if question is None else is_emptied(question))
         yield Repetition("the arguments", self.args, args, True, is_emptied=is_unknown)
-        if question is None:
+        if question is None and not self.settles:
             yield Repetition("the kind of call", "interactive", call.decided.kind, True)
 
     def fold(self, run: Run) -> Run:
         """Record the question of a call. With several open questions the latest one is asked; the others wait."""
         call = open_call(run, self.tool_call_id)
+        if self.settles and call.settlement != "ask":
+            raise IllegalFact(f"nobody is to be asked what became of call {self.tool_call_id!r}")
         questions = {**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question}
         run = replace(run, asked=self.tool_call_id, questions=questions)
         if self.question is None:
@@ -146,7 +151,9 @@ class AnswerQuestion(LaterEvent):
         """Keep the answer for the repeated call."""
         call = open_call(run, self.tool_call_id)
         call = replace(call, question=None, answers=(*call.answers, self.answer))
-        return _with_call(run, call)
+        content = self.answer.content
+        text = json.dumps(content, ensure_ascii=False) if content else ""
+        return with_saying(_with_call(run, call), self.id, text, self.by)
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
@@ -159,6 +166,35 @@ class AnswerQuestion(LaterEvent):
         content = self.answer.content
         text = f"{self.answer.action} {json.dumps(content, ensure_ascii=False) if content else ''}".rstrip()
         return [LogRow("answered", text, "magenta"), *author_rows(self.by)]
+
+
+class SettleCall(LaterEvent):
+    """A person's answer what became of a call that was interrupted before its result was recorded."""
+
+    follows = RunTransition((CALLING,), RUNNING)
+    type: Literal["settleCall"] = "settleCall"
+    tool_call_id: str
+    settlement: Literal["done", "retry", "tell"]
+    text: Text = Field(default="", exclude_if=falsy)  # words for the model
+    by: By | None = None
+
+    def fold(self, run: Run) -> Run:
+        """Decide the call, which is then repeated or gets a result that says so."""
+        call = open_call(run, self.tool_call_id)
+        if call.settlement != "ask":
+            raise IllegalFact(f"nobody was asked what became of call {self.tool_call_id!r}")
+        return _with_call(run, replace(call, settlement=self.settlement, settled_with=self.text))
+
+    @override
+    def difference(self, run: Run, command: Command | None) -> str | None:
+        if not isinstance(command, Ask):
+            return unexpected_event(self, run, command)
+        return difference_of(run.asked, self.tool_call_id, "settled call")
+
+    @override
+    def describe(self, context: EventContext) -> list[LogRow]:
+        words = f": {self.text}" if self.text else ""
+        return [LogRow("settled", f"{self.tool_call_id}: {self.settlement}{words}", "magenta"), *author_rows(self.by)]
 
 
 def _with_call(run: Run, call: Call) -> Run:
@@ -299,7 +335,7 @@ class DecideApproval(LaterEvent):
             raise IllegalFact(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
         call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
         standing = StandingApproval(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
-        run = _with_call(run, call)
+        run = with_saying(_with_call(run, call), self.id, self.text, self.by)
         return replace(run, standing=(*run.standing, standing)) if is_standing else run
 
     @override
@@ -337,4 +373,6 @@ class StopRunByInteractiveTool(LaterEvent):
         return [LogRow("waits", f"for an answer, checkpoint {self.checkpoint_id}", "magenta", "place")]
 
 
-QuestionEvent = CallInteractiveTool | AnswerQuestion | RequestApproval | DecideApproval | StopRunByInteractiveTool
+QuestionEvent = (
+    CallInteractiveTool | AnswerQuestion | SettleCall | RequestApproval | DecideApproval | StopRunByInteractiveTool
+)

@@ -43,6 +43,7 @@ from perstack.core.runs.events.base import (
     open_call,
     unexpected_event,
     with_result,
+    with_saying,
     without_question,
 )
 from perstack.core.runs.facts import (
@@ -245,6 +246,7 @@ class FinishToolCall(LaterEvent):
             todos = apply_todo(run.todos, call.part.args)
         elif call.decided.kind == "clearTodo":
             todos = ()
+        run = with_saying(run, self.id, text_of(self.contents), self.by)
         return replace(
             with_result(run, call, self._part(self.shown), self.id),
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
@@ -266,7 +268,9 @@ class FinishToolCall(LaterEvent):
         if run.is_tightened and self.is_error:
             return None  # rules added later forbid the call
         if isinstance(command, Ask):
-            return difference_of(run.asked, self.tool_call_id, "answered call")
+            # in an unattended Job nobody is asked
+            asked = command.call.decided.id if run.asked is None and self.is_error else run.asked
+            return difference_of(asked, self.tool_call_id, "answered call")
         if isinstance(command, RunTools):
             problem = _running_difference(self, self.tool_call_id, run, command)
         elif isinstance(command, AwaitDelegates):

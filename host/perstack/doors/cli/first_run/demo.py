@@ -6,7 +6,6 @@ and the results of programs are recorded; permission rules, delegates, files and
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shlex
@@ -96,11 +95,10 @@ def _own_state_key() -> Generator[None]:
 
 
 def _write(template: Template, folder: Path) -> None:
-    recording = json.dumps(str((folder / _RECORDING).resolve()), ensure_ascii=False)
     pace = f", pace = {_PACE_S}" if has_screen() else ""  # nobody waits for a pipe
     model = (
         "# A recording replies in place of a model. Without these two lines the model is the first that is set up.\n"
-        f'provider.providerName = "recorded"\nprovider.setting = {{ recording = {recording}{pace} }}'
+        f'provider.providerName = "recorded"\nprovider.setting = {{ recording = "{_RECORDING}"{pace} }}'
     )
     for name, text in template.filled(model).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 
 import click
 
@@ -17,8 +17,8 @@ from perstack.config.project import DEFINITION, ProjectPlace, Template, model_li
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
-from perstack.doors.cli.first_run.keys import choose_provider
-from perstack.doors.cli.terminal import print_err, print_out, prompt, table
+from perstack.doors.cli.first_run.keys import EMBEDDED, ChosenProvider, choose_provider
+from perstack.doors.cli.terminal import choose, print_choices, print_err, print_out, table
 from perstack.doors.shared.agreements import agree_to_written
 from perstack.doors.shared.screen import Screen
 from perstack.engine.diagnostics.doctor import ProviderState
@@ -67,11 +67,17 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
         _model_lines(states, provider, model)  # reports an error before asking anything
     chosen_template = _template(template, asks=asks)
     name = provider or (_ask_provider(states) if asks else None)
+    chosen = None
     if asks and name is None and not any(state.is_usable for state in states):
-        name = choose_provider(states)
+        chosen = choose_provider(states)
         states = asyncio.run(_look(path if path.is_dir() else Path()))
+    if chosen is None:
+        lines = _model_lines(states, name, model)
+    else:
+        name = chosen.name
+        lines = _model_lines(states, name, chosen.model or model) + _address_line(chosen)
     files = {
-        **chosen_template.filled(_model_lines(states, name, model)),
+        **chosen_template.filled(lines),
         ".env.example": _example(states),
         ".gitignore": "".join(f"{name}\n" for name in _IGNORED),
     }
@@ -84,17 +90,23 @@ def init_command(folder: str, template: str | None, provider: str | None, model:
     if name is None and not any(state.is_usable for state in states):
         print_err("no provider is set up here yet: `perstack models` says how")
     first = "" if folder == "." else f"cd {shlex.quote(folder)} && "
-    print_out(f"next: {one_line(first + chosen_template.command)}")
+    # the templates' tasks are too much for the embedded model
+    command = chosen_template.command if name != EMBEDDED else "perstack start, with a task of one step: a short text"
+    print_out(f"next: {one_line(first + command)}")
+
+
+def _address_line(chosen: ChosenProvider) -> str:
+    if chosen.base_url is None:
+        return ""
+    return f"\nprovider.setting.baseUrl = {json.dumps(chosen.base_url)}"
 
 
 def _template(name: str | None, *, asks: bool) -> Template:
     by_name = templates()
     plainest = next(iter(by_name))
     if name is None and asks:
-        names, width = max(map(len, by_name)), Screen.of_stderr().width
-        for template in by_name.values():
-            print_err(fill(f"  {template.name:<{names}}  {template.about}", width, subsequent_indent=" " * (names + 4)))
-        name = prompt(f"Which of these [{plainest}]", default=plainest, choices=[*by_name])
+        print_choices({template.name: template.about for template in by_name.values()})
+        name = choose("Which of these", [*by_name])
     name = name or plainest
     if name not in by_name:
         raise UsageError(f"there is no template {name!r}: choose one of {', '.join(by_name)}")
@@ -114,10 +126,8 @@ def _ask_provider(states: Sequence[ProviderState]) -> str | None:
     usable = [state for state in states if state.is_usable]
     if len(usable) < 2:
         return None
-    for state in usable:
-        print_err(f"  {state.name:<14} {one_line(_default_model(state) or 'has no default model')}")
-    names = [state.name for state in usable]
-    return prompt(f"Which provider [{names[0]}]", default=names[0], choices=names)
+    print_choices({state.name: _default_model(state) or "has no default model" for state in usable})
+    return choose("Which provider", [state.name for state in usable])
 
 
 def _model_lines(states: Sequence[ProviderState], name: str | None, model: str | None) -> str:

@@ -12,32 +12,67 @@ from collections.abc import Sequence
 from perstack.config.check import suggestion
 from perstack.config.keys import KeyStore
 from perstack.core.base.text import one_line
-from perstack.doors.cli.terminal import confirm, print_err, prompt
+from perstack.dataclass import dataclass
+from perstack.doors.cli.terminal import choose, confirm, print_choices, print_err, prompt
 from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
 
 EMBEDDED = "local"  # the provider of the embedded model, and the extra that installs it
 _LATER = "later"
+_ENDPOINT = "endpoint"
 _COMMANDS = (  # what installs the embedded model and fetches its weights
     ("-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"perstack[{EMBEDDED}]"),
     ("-I", "-m", "perstack_local", "fetch"),
 )
 
 
-def choose_provider(states: Sequence[ProviderState]) -> str | None:
-    """Ask which model to set up, and set it up. Return its provider; None if none was set up."""
+@dataclass(frozen=True, slots=True)
+class ChosenProvider:
+    """A provider that somebody has set up, and what else a definition has to say of it."""
+
+    name: str
+    model: str | None = None  # None for the provider's default
+    base_url: str | None = None  # address of a compatible endpoint
+
+
+def choose_provider(states: Sequence[ProviderState]) -> ChosenProvider | None:
+    """Ask which model to set up, and set it up; None if none was set up."""
     variables = {state.name: name for state in states if (name := _variable(state.how_to_configure)) is not None}
+    servers = [state for state in states if state.served_by]
+    open_to_all = next((state.name for state in states if state.takes_any_address), None)
     print_err("No model is set up here. There are:")
-    for provider, variable in variables.items():
-        print_err(f"  {provider:<10} with a key that you have ({variable})")
-    print_err(f"  {EMBEDDED:<10} a small one on this machine, without a key: 1.1 GB are fetched once")
-    print_err(f"  {_LATER:<10} none now")
-    names = [*variables, EMBEDDED, _LATER]
-    choice = prompt(f"Which of these [{names[0]}]", default=names[0], choices=names)
+    choices = {
+        **{provider: f"with a key that you have ({variable})" for provider, variable in variables.items()},
+        **{state.name: f"its server on this machine (`{state.served_by}`), without a key" for state in servers},
+        **(
+            {_ENDPOINT: f"another server that speaks as {open_to_all} does: its address and a model"}
+            if open_to_all
+            else {}
+        ),
+        EMBEDDED: "a small one on this machine, without a key: 1.1 GB are fetched once",
+        _LATER: "none now",
+    }
+    print_choices(choices)
+    choice = choose("Which of these", [*choices])
     if choice == EMBEDDED:
-        return EMBEDDED if _install_embedded(any(state.name == EMBEDDED for state in states)) else None
-    return choice if choice in variables and keep_key(variables[choice]) else None
+        is_ready = _install_embedded(any(state.name == EMBEDDED for state in states))
+        return ChosenProvider(EMBEDDED) if is_ready else None
+    if choice in {state.name for state in servers}:
+        model = prompt("Which of its models (nothing: later)", default="").strip()
+        return ChosenProvider(choice, model) if model else None
+    if choice == _ENDPOINT and open_to_all:
+        return _ask_endpoint(open_to_all)
+    return ChosenProvider(choice) if choice in variables and keep_key(variables[choice]) else None
+
+
+def _ask_endpoint(provider: str) -> ChosenProvider | None:
+    while address := prompt("Its address, as in http://127.0.0.1:8000/v1 (nothing: later)", default="").strip():
+        if re.fullmatch(r"https?://[^\s/]+(/\S*)?", address):
+            model = prompt("Which of its models (nothing: later)", default="").strip()
+            return ChosenProvider(provider, model, address) if model else None
+        print_err("error: an address begins with http:// or https:// and a host")
+    return None
 
 
 def variable_of_provider(provider: str) -> str:

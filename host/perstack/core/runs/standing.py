@@ -1,0 +1,56 @@
+"""Keep what a person said in a Run: queries, answers, reasons of refusals. A compaction never summarises these texts.
+
+The state holds each text with the id of the message that shows it to the model. Once a compaction leaves that message
+out, the text that replaces the history ends with the texts themselves. They are within the cached prefix from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from perstack.core.runs.messages import estimated_tokens
+from perstack.dataclass import dataclass
+
+STANDING_SHARE = 1 / 8  # maximum share of the window that the texts take; the oldest are left out first
+
+STANDING_MARK = "\n\n[What a person said, word for word, oldest first. It still holds unless a later text changes it.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A text of a person."""
+
+    id: str  # of the event that recorded it
+    text: str
+    place: str = ""  # id of the message that shows it; empty while its step has no message with results
+
+
+def with_place(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
+    """Return the sayings after the results of their step became the message `place`."""
+    if all(saying.place for saying in sayings):
+        return sayings
+    return tuple(saying if saying.place else Saying(saying.id, saying.text, place) for saying in sayings)
+
+
+def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int) -> str:
+    """Return the sayings that no message in `shown` holds, as one text; empty without any.
+
+    Past the share of the window the oldest are left out, and the text says how many.
+    """
+    hidden = [saying.text for saying in sayings if saying.place and saying.place not in shown]
+    remaining = int(window * STANDING_SHARE)
+    lines: list[str] = []
+    for text in reversed(hidden):
+        remaining -= estimated_tokens(len(text.encode(errors="replace"))) + 1
+        if remaining < 0:
+            break
+        lines.append(f"\n- {text}")
+    if not hidden:
+        return ""
+    left_out = len(hidden) - len(lines)
+    is_one = left_out == 1
+    note = (
+        f"\n[{left_out} older {'text does' if is_one else 'texts do'} not fit and {'is' if is_one else 'are'} left out;"
+        " recallHistory finds what was left out.]"
+    )
+    return "".join((STANDING_MARK, note if left_out else "", *reversed(lines)))

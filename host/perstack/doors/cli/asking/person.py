@@ -1,0 +1,132 @@
+"""Ask a person at the terminal: show the whole question, and read what is typed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from textwrap import fill
+
+from perstack.core.base.ids import place_of
+from perstack.core.base.text import one_line
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.cli.terminal import print_err
+from perstack.doors.shared.screen import Screen
+from perstack.errors import UsageError
+from perstack.host import Host
+
+_MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
+
+
+async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
+    """Return the answer; empty to leave the question for later. `used`: what the Job has used so far."""
+    from perstack.core.jobs.answers import accepted, accepted_answers  # imported late: few Jobs ask
+    from perstack.doors.shared.questions import question_text, select_option
+
+    try:
+        if question.call_digest:
+            return await _ask_approval(question, host, used)
+        allowed = accepted_answers(question)
+        for line in question_text(question).split("\n"):
+            print_err(line)
+        _discard_typed()
+        number = f"give {'numbers' if allowed.several else 'a number'}, or " if allowed.options else ""
+        print_err(f"answer? ({number}{accepted(allowed)}; nothing: later)")
+        return select_option(allowed, (await _read_line()).strip())
+    except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
+        print_err("")
+        return ""
+
+
+async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
+    """Show the page of a call, then numbered answers. One key is an answer; a wrong one repeats one line."""
+    from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE, DENIES, read_approval
+    from perstack.doors.cli.asking.typed_keys import read_keys
+    from perstack.doors.shared.consent import TERMINAL, covered_calls, page_of
+
+    where = f"perstack start --job {place_of(question.id)[0]}"
+    page = replace(page_of(question, host.workspace, used), where=where)
+    shown = page.fitted(TERMINAL)
+    answers = {"yes": "yes"} if shown.is_whole else {}
+    for answer, calls in covered_calls(question) if shown.is_whole else ():
+        extent = "in this project" if answer.startswith(ALWAYS_HERE) else "in this Job"
+        rule = answer.removeprefix(ALWAYS_HERE).removeprefix(ALWAYS).removeprefix(": ")
+        answers[answer] = f"yes, and always {f'{rule} {extent}: {calls}' if rule else f'{calls} {extent}'}"
+    answers[DENIES] = "no; n and words: no, with a reason for the model"
+    numbers = dict(enumerate(answers, 1))
+    lines = [line for row in page.rows if row.kind != "covers" for line in row.lines]
+    for line in lines if shown.is_whole else shown.text.split("\n"):
+        print_err(line)
+    _print_answers(answers.values())
+    _discard_typed()
+    hint = f"approve? (1 to {len(numbers)}{', yes' if shown.is_whole else ''}, or n and why; nothing: later)"
+    while True:
+        print_err(hint)
+        typed = (await read_keys(lambda text: _is_one_key(text, len(numbers)))).strip()
+        answer = _answer_of(typed, numbers)
+        if not answer:
+            return ""
+        try:
+            decision = read_approval(question, answer)
+        except UsageError:
+            continue
+        if shown.is_whole or decision.denies:
+            return answer
+
+
+def _is_one_key(text: str, most: int) -> bool:
+    """Return whether a text needs no Enter: a number with which no longer one begins.
+
+    A word is read up to Enter, since its other letters would else reach the shell after the Job.
+    """
+    return text.isascii() and text.isdecimal() and 0 < int(text) <= most and int(text) * 10 > most
+
+
+def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
+    """Return the answer that a number, a letter or words stand for."""
+    if typed.isascii() and typed.isdecimal() and len(typed) < 4:
+        return numbers.get(int(typed), typed)
+    word, _, reason = typed.partition(" ")
+    if word in ("n", "N") and reason.strip():
+        return f"no: {reason.strip()}"
+    return typed
+
+
+def _print_answers(texts: Iterable[str]) -> None:
+    """Print numbered answers, wrapped at words."""
+    width = Screen.of_stderr().width
+    for number, text in enumerate(texts, 1):
+        head = f"{number:>3} "
+        print_err(fill(head + one_line(text), width, subsequent_indent=" " * len(head), break_on_hyphens=False))
+
+
+def _discard_typed() -> None:
+    """Drop earlier input, which is no answer to this question."""
+    import termios
+
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+async def _read_line() -> str:
+    """Return the next typed line; empty at the end of stdin. Does not block, so Ctrl-C ends the wait."""
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    line_future: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        loop.remove_reader(fd)
+        try:
+            data = os.read(fd, _MAX_ANSWER_BYTES)
+        except OSError:
+            data = b""
+        if not line_future.done():
+            line_future.set_result(data)
+
+    loop.add_reader(fd, read)
+    try:
+        return (await line_future).decode("utf-8", "replace")
+    finally:
+        loop.remove_reader(fd)

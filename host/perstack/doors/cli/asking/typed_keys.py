@@ -1,0 +1,90 @@
+"""Read what a person types at a terminal key by key, so that one key can be an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from perstack.doors.cli.terminal import echo, erase
+from perstack.doors.shared.text import cells
+
+_MAX_CHARS = 4_000
+_CHUNK_BYTES = 4_096
+_END, _ESCAPE, _CLEAR = "\x04", "\x1b", "\x15"  # Ctrl-D, the start of a key without a character, Ctrl-U
+_BACKSPACE = ("\x7f", "\b")
+
+
+async def read_keys(is_complete: Callable[[str], bool]) -> str:
+    """Return what is typed up to Enter, or as soon as `is_complete` holds; empty at the end of stdin.
+
+    Does not block, so Ctrl-C ends the wait. Backspace and Ctrl-U work as in a line.
+    """
+    text, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
+    with _without_lines():
+        while data := await _next_bytes():
+            chars = decoder.decode(data)
+            if chars.startswith(_ESCAPE):
+                continue  # an arrow or another key that stands for nothing here
+            for char in chars:
+                if char in ("\r", "\n"):
+                    echo("\n")
+                    return text
+                if char == _END and not text:
+                    return ""
+                text = _typed(text, char)
+                if is_complete(text):
+                    echo("\n")
+                    return text
+    return ""
+
+
+def _typed(text: str, char: str) -> str:
+    if char in _BACKSPACE:
+        erase(cells(text[-1:]))
+        return text[:-1]
+    if char == _CLEAR:
+        erase(cells(text))
+        return ""
+    if not char.isprintable() or len(text) >= _MAX_CHARS:
+        return text
+    echo(char)
+    return text + char
+
+
+@contextmanager
+def _without_lines() -> Iterator[None]:
+    """Have each key at once, and shown by this program alone. Ctrl-C and Ctrl-Z keep their meaning."""
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    during = termios.tcgetattr(fd)
+    during[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(fd, termios.TCSANOW, during)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSANOW, before)
+
+
+async def _next_bytes() -> bytes:
+    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+    arrived: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        loop.remove_reader(fd)
+        try:
+            data = os.read(fd, _CHUNK_BYTES)
+        except OSError:  # the terminal is gone
+            data = b""
+        if not arrived.done():
+            arrived.set_result(data)
+
+    loop.add_reader(fd, read)
+    try:
+        return await arrived
+    finally:
+        loop.remove_reader(fd)

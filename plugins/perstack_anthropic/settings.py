@@ -1,0 +1,18 @@
+"""Settings of provider `anthropic`, apart from the codec: a Run is shown as started before the codec is imported."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from perstack.support.http.endpoint import EndpointSettings
+
+REQUIRED = frozenset({"max_tokens"})  # fields of a request, in addition to the ones that every format requires
+
+
+class AnthropicSettings(EndpointSettings):
+    """Settings of provider `anthropic`, in addition to `EndpointSettings`."""
+
+    CHANGE_REPLIES: ClassVar[frozenset[str]] = EndpointSettings.CHANGE_REPLIES | {"thinking"}
+
+    thinking: Literal["budget", "adaptive"] | None = None
+    """Form of the model's reasoning budget: a number of tokens, or an effort. None: by its name."""
