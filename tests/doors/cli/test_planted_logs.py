@@ -259,3 +259,13 @@ def test_the_terminal_program_does_not_continue_what_was_planted(
     wait_for(person(), 60)
     assert not owned(planted)
     assert planted_content(planted) == before
+
+
+def test_a_task_of_an_earlier_version_can_be_changed_first(ours: Terminal) -> None:
+    """A task is appended to without a lease."""
+    assert ours.call("task", "create", "u").code == 0
+    shutil.rmtree(ours.workspace / "perstack" / ".origins")
+    state = open_storage("file:perstack", ours.workspace).local_state
+    assert state is not None
+    StateMark(state, StateKey.of_user(ours.env)).agree()
+    assert ours.call("task", "start", "u").code == 0

@@ -32,8 +32,8 @@ from typing_extensions import override
 from perstack.config.log_marks import LogMarks
 from perstack.config.project import ProjectPlace, is_state_named
 from perstack.config.state_marks import StateMark
-from perstack.core.base.chain import Head, open_line
-from perstack.core.base.ids import Owner
+from perstack.core.base.chain import Head, SealedBatch, open_line
+from perstack.core.base.ids import Owner, OwnerKind
 from perstack.errors import Damaged, NotAgreed, NotFound, StorageError
 from perstack.next_steps import Trust
 from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
@@ -146,6 +146,7 @@ async def mark_logs(storage: Storage, mark: StateMark) -> None:
 
 
 _JOBS = "jobs"  # name of the space that the storage itself is
+_MAX_HEADS = 1000
 
 
 async def _first_hashes(space: Storage, owner_id: str) -> dict[str, str]:
@@ -175,6 +176,7 @@ class GuardedStorage(Storage):
         self.gate = gate
         self._space = space
         self._leased: set[str] = set()
+        self._heads: dict[RunRef, Head] = {}  # ends of logs that were checked and then appended to without a lease
         self.keeps_copies = storage.keeps_copies
         self._whole = storage
         # nothing to protect before the state exists; and what appears there meanwhile is refused by the gate. An empty
@@ -225,8 +227,11 @@ class GuardedStorage(Storage):
     async def _refusal(self, owner_id: str, unmarked: Mapping[str, str]) -> NotAgreed:
         from perstack.engine.log.storage import OWNER_KINDS
 
-        kinds = (kind for kind, info in OWNER_KINDS.items() if self._space in (info.space or _JOBS, info.outbox))
-        owner = Owner(next(kinds, "job"), owner_id)
+        kind: OwnerKind = "job"
+        for each, info in OWNER_KINDS.items():
+            if self._space in (info.space, info.outbox):
+                kind = each
+        owner = Owner(kind, owner_id)
         name = f"{OWNER_KINDS[owner.kind].singular} {owner_id}"
 
         def agree() -> None:
@@ -265,18 +270,36 @@ class GuardedStorage(Storage):
 
     @override
     async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        storage = self._whole if self.gate.is_open else await self._writer()  # each step appends twice
-        if expected_seq:
-            await self._require_own_log(run)
-        else:
+        # each step appends twice
+        whole = self._whole if self.gate.is_open and self.gate.mark.covers_each_log else await self._writer()
+        if not expected_seq:
             self._mark_new(run, records)
-        await storage.append(run, expected_seq, records)
+        elif not self._is_checked(run, records):
+            await self._require_own_log(run)
+        await whole.append(run, expected_seq, records)
+        self._note_head(run, records)
 
     @override
     def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         # everything else is checked or marked first, by `append`
-        is_checked = expected_seq > 0 and run.job_id in self._leased
-        return is_checked and self._whole.append_now(run, expected_seq, records, synced=synced)
+        if not (self.gate.is_open and expected_seq and self._is_checked(run, records)):
+            return False
+        is_done = self._whole.append_now(run, expected_seq, records, synced=synced)
+        if is_done:
+            self._note_head(run, records)
+        return is_done
+
+    def _is_checked(self, run: RunRef, records: Sequence[bytes]) -> bool:
+        """Return whether records need no check: a storage refuses them unless they continue a checked log."""
+        if self.gate.is_agreed or run.job_id in self._leased:
+            return True
+        return isinstance(records, SealedBatch) and records.before == self._heads.get(run)
+
+    def _note_head(self, run: RunRef, records: Sequence[bytes]) -> None:
+        if isinstance(records, SealedBatch) and run.job_id not in self._leased:
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            self._heads[run] = records.after
 
     @override
     def sync_now(self, run: RunRef) -> None:
