@@ -176,7 +176,7 @@ def question_events(run: Run, call: commands.Call, stamp: Stamps, *, approval: b
     settles = call.settlement == "ask"
     if (settles or call.question is not None) and run.asked == call.decided.id:
         return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)
-    asked = None if call.question is None else {"question": call.question.message}
+    asked: JsonObject | None = None if call.question is None else {"question": call.question.message}
     question = events.CallInteractiveTool(
         **stamp(),
         tool_call_id=call.decided.id,

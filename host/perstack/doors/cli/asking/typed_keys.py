@@ -7,7 +7,7 @@ import codecs
 import os
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from perstack.doors.cli.terminal import echo, erase
@@ -57,7 +57,7 @@ def _typed(text: str, char: str) -> str:
 
 
 @contextmanager
-def _without_lines() -> Iterator[None]:
+def _without_lines() -> Generator[None]:
     """Have each key at once, and shown by this program alone. Ctrl-C and Ctrl-Z keep their meaning."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
