@@ -231,7 +231,6 @@ class ProviderFactory(ABC):
     default_model: str | None = None  # the default model, of tier `middle`; None if the user must name one
     low_model: str | None = None  # a cheaper model than the default one, for tier `low`; None without one
     high_model: str | None = None  # a more capable model than the default one, for tier `high`; None without one
-    default_model: str | None = None  # the default model; None if the user must name one
     served_by: str = ""  # command that starts its server on this machine, which needs no key; empty for others
     takes_any_address: bool = False  # True if `baseUrl` may name any server that speaks its wire format
     needs_name: bool = False  # True if only a Run that names this provider uses it, however it is configured
