@@ -21,7 +21,10 @@ from perstack.config.project import templates
 
 SCHEMA = definition_schema()
 CHECK = jsonschema.Draft7Validator(SCHEMA)
-FILES = [path for path in ROOT.rglob("perstack.toml") if not {".venv", "starters"} & set(path.parts)]
+# hidden folders, such as .venv, hold very many files
+FOLDERS = sorted(path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+FOUND = [ROOT / "perstack.toml", *(path for folder in FOLDERS for path in sorted(folder.rglob("perstack.toml")))]
+FILES = [path for path in FOUND if "starters" not in path.parts]
 
 GOOD = """
 model = "m"

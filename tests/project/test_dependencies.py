@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import entry_points, packages_distributions
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,12 @@ OF_PLUGIN = {
     for path, one in OF_PLUGINS.items()
 }
 PLUGINS = {path.name for path in DISTRIBUTIONS}
-PROVIDED = {module: {_plain(one) for one in names} for module, names in packages_distributions().items()}
+
+
+@cache
+def provided() -> dict[str, set[str]]:
+    """Return the distributions that install each module. Reads the list of files of each."""
+    return {module: {_plain(one) for one in names} for module, names in packages_distributions().items()}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -86,7 +92,7 @@ def test_every_third_party_import_is_of_a_distribution_that_is_declared() -> Non
         for path in folder.rglob("*.py")
         if "starters" not in path.parts  # programs of the projects that `perstack init` writes
         for module in imported(path)
-        if not PROVIDED.get(module, set()) & allowed(path)
+        if not provided().get(module, set()) & allowed(path)
     }
     assert missing == set()
 
@@ -97,7 +103,7 @@ def test_every_distribution_that_is_declared_is_imported() -> None:
         for folder in PACKAGES
         for path in folder.rglob("*.py")
         for module in imported(path)
-        for name in PROVIDED.get(module, set())
+        for name in provided().get(module, set())
     }
     assert BASE.union(*OF_EXTRA.values(), *OF_PLUGIN.values()) - used - PLUGINS - {"perstack"} == BY_NAME
 

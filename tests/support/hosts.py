@@ -24,6 +24,7 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.doors.shared.agreements import items_of
+from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.plugins.registry import load_plugins
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher
@@ -222,7 +223,7 @@ class Bench:
         host = Host(
             project_of(*experts).model_copy(update={"prices": prices}),
             workspace=self.workspace,
-            storage=self.storage if wrap is None else wrap(open_storage(self.storage, self.workspace)),
+            storage=self.storage if wrap is None else wrap(self._open_guarded()),
             env={"PATH": "/usr/bin:/bin"},
             overrides=Overrides(**{"provider": "scripted", "open": True, **overrides}),
             plugins=[provider, *plugins],
@@ -232,6 +233,10 @@ class Bench:
         )
         OPENED.append(host)
         return host
+
+    def _open_guarded(self) -> Storage:
+        """Open the storage as a Host does, so that what is written through a wrapper is the user's own."""
+        return guard_state(open_storage(self.storage, self.workspace), ProjectPlace(self.workspace, None))
 
 
 def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,16 +30,8 @@ def picture(form: str = "PNG", size: tuple[int, int] = (4, 4), mode: str = "RGB"
 def noise(form: str = "PNG", size: tuple[int, int] = (1_600, 1_200), **options: Any) -> bytes:
     """Return an image that hardly compresses: 5.8 MB as PNG."""
     output = io.BytesIO()
-    pixels = b"".join(number.to_bytes(32, "little") for number in _numbers(size[0] * size[1] * 3 // 32 + 1))
-    Image.frombytes("RGB", size, pixels[: size[0] * size[1] * 3]).save(output, form, **options)
+    Image.frombytes("RGB", size, random.Random(1).randbytes(size[0] * size[1] * 3)).save(output, form, **options)
     return output.getvalue()
-
-
-def _numbers(count: int) -> list[int]:
-    import random
-
-    numbers = random.Random(1)
-    return [numbers.getrandbits(256) for _ in range(count)]
 
 
 def animation(form: str = "GIF") -> bytes:

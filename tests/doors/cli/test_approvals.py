@@ -30,7 +30,10 @@ def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp
     assert "a wants to call editTextFile of skill @perstack/base, which needs approval (editTextFile)" in seen
     assert "  path: a.txt\n" in seen
     assert "  -old\n  +new\n" in seen
-    assert "approve? (say yes, always, always: editTextFile, always in this project: editTextFile, no;" in seen
+    assert "approve? (1 to 5, yes, or n and why; nothing: later)" in seen
+    assert "  3 yes, and always editTextFile in this Job: every call of editTextFile" in " ".join(seen.split()).replace(
+        " 3 yes", "  3 yes"
+    )
     assert (tmp_path / "a.txt").read_text() == "new\n"
     decided = json.loads(terminal.call("log", "--job", "job", "--type", "decideApproval", "--json").lines[0])
     assert (decided["decision"], decided["by"]["door"]) == ("once", "cli")
@@ -39,7 +42,7 @@ def test_at_a_terminal_a_call_is_shown_with_its_change_and_approved_in_place(tmp
 def test_at_a_terminal_spaces_hide_no_command_of_a_call(tmp_path: Path) -> None:
     hidden = ("exec", {"command": "sh", "args": ["-c", f"ls{' ' * 3000}; touch made"]})
     seen = _project(tmp_path, reply("", hidden)).look("run", "a", "q", types="no\n")
-    assert "  runs: ls\n  runs: touch made\napprove? " in seen
+    assert "  runs: ls\n  runs: touch made\n  1 yes\n" in seen
     assert "ls⟦3,000 spaces⟧; touch made" in seen
     assert not (tmp_path / "made").exists()
 
@@ -47,7 +50,8 @@ def test_at_a_terminal_spaces_hide_no_command_of_a_call(tmp_path: Path) -> None:
 def test_words_that_are_no_answer_are_asked_again_and_an_empty_line_leaves_it_for_later(tmp_path: Path) -> None:
     terminal = _project(tmp_path, reply("", EDIT))
     seen = terminal.look("run", "a", "q", types="perhaps\n\n")
-    assert "the answer does not fit" in seen
+    assert seen.count("approve? (1 to 5") == 2
+    assert seen.count("  1 yes\n") == 1, "a wrong answer repeats one line"
     assert "perstack answer" in seen
     assert (tmp_path / "a.txt").read_text() == "old\n"
     (item,) = terminal.call("inbox", "--json").events
@@ -143,7 +147,7 @@ def test_iterations_ask_in_place_and_go_on(tmp_path: Path) -> None:
     back = ("editTextFile", {"path": "a.txt", "oldText": "new", "newText": "old"})
     terminal = Terminal(tmp_path).project(ITERATE, a=[reply("", EDIT), reply("done"), reply("", back), reply("done")])
     seen = terminal.look("iterate", "a", "q", "--id", "it", types="yes\nno: enough\n")
-    assert seen.count("approve? (say yes") == 2
+    assert seen.count("approve? (1 to 5") == 2
     assert "completed: 2 iterations" in seen
     assert (tmp_path / "a.txt").read_text() == "new\n"
     log = terminal.call("log", "--job", "it-i2").out
@@ -179,7 +183,7 @@ def test_a_list_never_offers_a_yes_without_the_last_command(tmp_path: Path, line
     assert f"perstack answer {item['id']}" in listed
     assert "runs: touch made\n" in listed or not offers_yes
     seen = terminal.look("answer", item["id"], types="no\n")
-    assert "  runs: touch made\napprove? (say yes" in seen
+    assert "  runs: touch made\n  1 yes\n" in seen
     assert "completed" in seen
 
 
@@ -221,3 +225,16 @@ def test_what_is_shown_is_the_call_that_runs_whatever_is_stored_beside_it(tmp_pa
     assert "runs: ls" not in shown
     assert "runs: true" not in shown
     assert terminal.call("answer", asked["id"], "no").code in (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "decided"),
+    [("1", "once"), ("2", "job"), ("3", "job"), ("5", "no"), ("n not on a Friday\n", "no"), ("yex\bs\n", "once")],
+)
+def test_one_key_is_an_answer_at_a_terminal(tmp_path: Path, keys: str, decided: str) -> None:
+    terminal = _project(tmp_path, reply("", EDIT), reply("Done."))
+    seen = terminal.look("run", "a", "q", "--job-id", "job", types=keys if keys.endswith("\n") else f"{keys}\n")
+    assert "a completed" in seen
+    (line,) = [line for line in terminal.log_of("job-1").read_text().splitlines() if '"decideApproval"' in line]
+    event = json.loads(line)
+    assert (event["decision"], event.get("text", "")) == (decided, "not on a Friday" if "Friday" in keys else "")

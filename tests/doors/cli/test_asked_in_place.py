@@ -98,7 +98,7 @@ def test_keys_in_tmux_answer_and_approve_and_ctrl_c_leaves_it_open(terminal: Ter
         window.type(f'clear; {PERSTACK} answer job Coffee --provider scripted; echo "exit $?"')
         window.sees("guest#1 waits for the model")
         window.type("yes")  # before it is asked: this approves of nothing
-        window.sees("approve? (say yes", "-old", "+new")
+        window.sees("approve? (1 to 5", "-old", "+new")
         assert (terminal.workspace / "a.txt").read_text() == "old\n"
         window.type("yes")
         window.sees("Served.", "exit 0")

@@ -7,15 +7,19 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from acp import RequestError, text_block
+from acp_editor import Editor, editing
 from hosts import open_storage, wait_for
 from stranger_state import HARMLESS, owned
 from stranger_state import as_stranger as as_stranger
 from stranger_state import nothing_is_named as nothing_is_named
 from stranger_state import stranger as stranger
 from terminal import Terminal, reply
+from terminal_app import run_app
 
 from perstack.config.state_marks import StateKey, StateMark
 from perstack.errors import NotAgreed
@@ -212,3 +216,46 @@ async def copy_logs(source: Storage, target: Storage) -> None:
     async for _ in copy_storage(source, target):
         pass
     await asyncio.gather(source.close(), target.close())
+
+
+def planted_content(terminal: Terminal) -> dict[str, bytes]:
+    """Return the logs of what was planted."""
+    state = terminal.workspace / "perstack"
+    return {str(log): log.read_bytes() for log in sorted(state.rglob("events.jsonl")) if "mine" not in str(log)}
+
+
+def test_an_editor_does_not_continue_what_was_planted(planted: Terminal) -> None:
+    before = planted_content(planted)
+
+    async def work() -> None:
+        for session_id in ("limited", "done"):
+            editor = Editor()
+            async with editing(planted, editor) as agent:
+                with suppress(RequestError):
+                    await agent.load_session(cwd=str(planted.workspace), session_id=session_id, mcp_servers=[])
+                with pytest.raises(RequestError, match="did not make Job"):
+                    await agent.prompt(session_id=session_id, prompt=[text_block("Go on")])
+
+    wait_for(work(), 60)
+    assert not owned(planted)
+    assert planted_content(planted) == before
+
+
+def test_the_terminal_program_does_not_continue_what_was_planted(
+    planted: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = planted_content(planted)
+    for name, value in planted.env.items():
+        monkeypatch.setenv(name, value)
+
+    async def person() -> None:
+        host = Host(Host.open(workspace=planted.workspace).project, workspace=planted.workspace)
+        async with host, run_app(host, size=(120, 24), job_id="done") as screen:
+            await screen.sees("completed")
+            await screen.type("go on")
+            await screen.press("enter")
+            await screen.sees("your installation did not make", "perstack trust --state")
+
+    wait_for(person(), 60)
+    assert not owned(planted)
+    assert planted_content(planted) == before

@@ -27,7 +27,7 @@ STATE_FOLDER = "perstack"
 STATE_CONTENT = frozenset(
     {
         *("jobs", "stops", "delegates", "delegatestops", "identity", "tasks", "iterations", "schedules"),
-        *("heads", "headsoftasks", "headsofseries", "headsofschedules", ".blobs", ".programs", ".rewinds"),
+        *("heads", "headsoftasks", "headsofseries", "headsofschedules", ".blobs", ".origins", ".programs", ".rewinds"),
     }
 )
 """Names in a state folder of what a host acts on: a folder for each kind of log, and its own records."""

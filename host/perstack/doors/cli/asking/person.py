@@ -62,10 +62,10 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
         print_err(line)
     _print_answers(answers.values())
     _discard_typed()
-    hint = f"approve? (1 to {len(numbers)}{', y' if shown.is_whole else ''}, or n and why; nothing: later)"
+    hint = f"approve? (1 to {len(numbers)}{', yes' if shown.is_whole else ''}, or n and why; nothing: later)"
     while True:
         print_err(hint)
-        typed = (await read_keys(lambda text: _is_one_key(text, len(numbers), is_whole=shown.is_whole))).strip()
+        typed = (await read_keys(lambda text: _is_one_key(text, len(numbers)))).strip()
         answer = _answer_of(typed, numbers)
         if not answer:
             return ""
@@ -77,10 +77,11 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
             return answer
 
 
-def _is_one_key(text: str, most: int, *, is_whole: bool) -> bool:
-    """Return whether a text needs no Enter: a number that no longer one begins with, or a yes."""
-    if text in ("y", "Y"):
-        return is_whole
+def _is_one_key(text: str, most: int) -> bool:
+    """Return whether a text needs no Enter: a number with which no longer one begins.
+
+    A word is read up to Enter, since its other letters would else reach the shell after the Job.
+    """
     return text.isascii() and text.isdecimal() and 0 < int(text) <= most and int(text) * 10 > most
 
 
@@ -91,7 +92,7 @@ def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
     word, _, reason = typed.partition(" ")
     if word in ("n", "N") and reason.strip():
         return f"no: {reason.strip()}"
-    return "yes" if typed in ("y", "Y") else typed
+    return typed
 
 
 def _print_answers(texts: Iterable[str]) -> None:
