@@ -96,11 +96,11 @@ def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
 
 
 def _print_answers(texts: Iterable[str]) -> None:
-    """Print numbered answers, wrapped at words."""
+    """Print numbered answers, wrapped at words; a mark begins further lines, so that none looks like an answer."""
     width = Screen.of_stderr().width
     for number, text in enumerate(texts, 1):
         head = f"{number:>3} "
-        print_err(fill(head + one_line(text), width, subsequent_indent=" " * len(head), break_on_hyphens=False))
+        print_err(fill(head + one_line(text), width, subsequent_indent=" " * len(head) + "| ", break_on_hyphens=False))
 
 
 def _discard_typed() -> None:
