@@ -6,10 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from editor import attached, texts
+from hosts import wait_for
 from terminal import ASKING, Result, Terminal, reply
 from wire import Said
 from wire_anthropic import ANTHROPIC
 
+from perstack.errors import UsageError
+from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint
 
 SOLO = '[experts.solo]\ninstruction = "x"\n'
@@ -154,3 +158,20 @@ def test_a_filter_names_fields_that_events_have(terminal: Terminal) -> None:
     terminal.call("run", "solo", "q", *SCRIPTED)
     refused = terminal.call("log", "--filter", ".stepNumbr > 1")
     assert (refused.code, "no event has a field .stepNumbr; did you mean `.stepNumber`?" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("query", ["", " \n", "\u200b"])
+def test_an_empty_query_begins_no_job_from_python_and_over_mcp(terminal: Terminal, query: str) -> None:
+    terminal.project(SOLO, solo=[reply("ok")])
+
+    async def work() -> None:
+        async with attached(terminal) as editor:
+            refused = await editor.call("solo", query=query)
+            assert "QUERY is empty" in texts(refused)[0]
+        async with Host.open(workspace=terminal.workspace, env=terminal.env) as host:
+            for begin in (host.run, host.iterations.begin):
+                with pytest.raises(UsageError, match="QUERY is empty"):
+                    await begin("solo", query)
+
+    wait_for(work(), 60)
+    assert not terminal.jobs().exists() or not list(terminal.jobs().iterdir())
