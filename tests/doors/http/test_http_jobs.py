@@ -89,6 +89,7 @@ def test_the_same_request_again_is_no_second_job(server: httpx.Client, terminal:
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
+        ({"expert": "writer", "query": " "}, 400, "QUERY is empty"),
         ({"expert": "writer"}, 400, "`query`"),
         ({"expert": "nobody", "query": "q"}, 400, "limited to: writer"),
         ({"expert": "other", "query": "q"}, 400, "limited to: writer"),
