@@ -77,7 +77,7 @@ def test_a_screen_looks_as_it_did(
         scene(terminal, window)
         text = window.screen().replace(PERSTACK, "perstack").replace(str(terminal.workspace), "WORKSPACE")
     text = re.sub(r"(result: \w+).*", r"\1: …", re.sub(r"(by:? +)\S+, cli", r"\1USER, cli", text))
-    found = "".join(f"{line.rstrip()}\n" for line in text.rstrip().splitlines())
+    found = "".join(f"{line.rstrip()}\n" for line in text.rstrip().removesuffix("\n$").splitlines())
     path = SCREENS / f"{scene.__name__}-{columns}.txt"
     if os.environ.get("PERSTACK_KEEP_SCREENS"):
         path.parent.mkdir(exist_ok=True)

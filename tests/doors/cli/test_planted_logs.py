@@ -254,7 +254,7 @@ def test_the_terminal_program_does_not_continue_what_was_planted(
             await screen.sees("completed")
             await screen.type("go on")
             await screen.press("enter")
-            await screen.sees("your installation did not make", "perstack trust --state")
+            await screen.sees("your installation did not", "perstack trust --state")
 
     wait_for(person(), 60)
     assert not owned(planted)

@@ -20,7 +20,7 @@ from terminal import SECONDS, Terminal, reply
 from perstack.doors.shared import output_stream
 from perstack.doors.shared.output_stream import OutputChannel
 
-SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
+SOLO = 'maxRepeats = 0\n[experts.solo]\ninstruction = "You work alone."\n'
 BIG = "x" * 40_000
 STEPS = 8
 """Steps of the Job. Their texts alone exceed the buffer of a pipe or a terminal."""

@@ -83,13 +83,7 @@ model = "tests/lead-a-haiku.json"
 
 [experts.lead.tests.expect]
 status = "completed"
-called = [
-    "askUser",
-    "delegate/writer",
-    "delegate/critic",
-    "writeTextFile(path=haiku.md)",
-    "exec",
-]
+called = ["askUser", "delegate/writer", "delegate/critic", "writeTextFile(path=haiku.md)", "exec"]
 files."haiku.md" = "Each step written down."
 """
     )

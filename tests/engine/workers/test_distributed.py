@@ -24,7 +24,7 @@ BOSS = [
     turn(*(tool("helper", {"query": f"part {n}"}) for n in range(4)), usage=(100, 10)),
     text("All done.", usage=(200, 20)),
 ]
-TEAM = (expert("boss", delegates=("helper",)), expert("helper"))
+TEAM = (expert("boss", delegates=("helper",)), expert("helper", max_repeats=0))
 
 
 def test_delegates_are_driven_by_whichever_worker_has_a_place(bench: Bench) -> None:

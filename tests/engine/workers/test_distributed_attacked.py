@@ -15,7 +15,7 @@ from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
 
 BOSS = [turn(*(tool("helper", {"query": f"part {n}"}) for n in range(4))), text("All done.")]
-TEAM = (expert("boss", delegates=("helper",)), expert("helper"))
+TEAM = (expert("boss", delegates=("helper",)), expert("helper", max_repeats=0))
 SLOW_TURNS = [text("Part.", delay_ms=60_000)]
 
 
@@ -93,7 +93,7 @@ def test_a_delegate_that_ends_every_worker_fails_and_nothing_else_does(bench: Be
         script = {"[[boss]]": boss, "[[calm]]": calm, "[[helper]]": helper, "[[bad]]": SLOW_TURNS}
         team = (
             *(expert(one, delegates=("helper", "bad")) for one in ("boss", "calm")),
-            expert("helper"),
+            expert("helper", max_repeats=0),
             expert("bad"),
         )
         fleet = Fleet(bench, script, team)

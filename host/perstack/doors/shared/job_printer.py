@@ -184,7 +184,8 @@ class JobPrinter:
                 self._row(prefix, row)
             elif is_of_tool:
                 room = self._width - len(prefix) - len(row.word) - 2
-                self._row(prefix, row._replace(text=_folded(row.text, room)), full=row.text)
+                text = f"{event.tool_name}: {text_of(event.contents)}"
+                self._row(prefix, row._replace(text=_folded(text, room)), full=text)
         if is_of_tool and self._is_verbose:
             for text in text_of(event.contents).splitlines():
                 self.put(_INDENT, text)
