@@ -42,6 +42,15 @@ class Delivery(Fact):
     status: RunStatus  # of the Run when the text was posted
     is_driven: bool  # True if a process drives the Job, so that the next generation has the text
 
+    @property
+    def words(self) -> str:
+        """When the text takes effect."""
+        if self.is_driven:
+            return f"it takes effect before the next generation of {self.run_id}"
+        if self.status == "queued":
+            return f"it takes effect when a worker continues {self.run_id}"
+        return "it takes effect when the Job continues"
+
 
 class StandingText(Fact):
     """A text that is never summarised away: of a person, or of the Expert's definition."""
