@@ -105,6 +105,8 @@ async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, a
 
 
 def _author_line(text: StandingText) -> str:
+    if text.is_of_definition:
+        return "`standing` of the definition"
     author = "" if text.by is None else f"  {text.by}"
     return f"{text.id}{author}{'  waits' if text.is_waiting else ''}"
 
