@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
@@ -19,9 +19,17 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Exceeded, Usage
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
+from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
-from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, Adaptations, new_adaptations, offered_tools
+from perstack.core.runs.adaptations import (
+    MAX_RUNGS,
+    REFUSAL_STATUSES,
+    Adaptations,
+    new_adaptations,
+    offered_tools,
+    with_definitions,
+)
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
 from perstack.core.runs.decide import (
@@ -35,7 +43,14 @@ from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitF
 from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, generated_tokens, usable_reply
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    Message,
+    ProviderToolPart,
+    ToolCallPart,
+    generated_tokens,
+    usable_reply,
+)
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
@@ -255,7 +270,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     async def begin() -> bool:
         return await _begin(context, command, tools, offer)
 
-    await _adapt_as_before(context)
+    adapt_as_before(job, session, session.run.on, tools.specs, session.run.messages)
     await fit_media(context)
     if not await begin():
         return
@@ -427,7 +442,8 @@ def adaptations_after(provider: Provider, request: GenerationRequest, error: Pro
     if error.status_code not in REFUSAL_STATUSES:
         return ()
     try:
-        return new_adaptations(request.adaptations, provider.adapt(request, error))
+        named = with_definitions(provider.adapt(request, error), request.tools)
+        return new_adaptations(request.adaptations, named)
     except Exception as fault:  # noqa: BLE001 - a fault in a provider's code must not replace the endpoint's own error
         notice(one_line(f"what was refused could not be found: {type(fault).__name__}: {fault}"))
         return ()
@@ -439,12 +455,13 @@ def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> Gen
     return replace(request, adaptations=known, tools=offered_tools(tuple(request.tools), known))
 
 
-async def _adapt_as_before(context: RunContext) -> None:
-    """Record what other Runs of the Job have learned about the endpoint, so that it need not refuse it again."""
-    adaptations = context.job.missing_adaptations(context.session.run)
+def adapt_as_before(
+    job: JobContext, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
+) -> None:
+    """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
+    adaptations = job.missing_adaptations(session.run, model, tools, messages)
     if adaptations:
-        session = context.session
-        session.record(AdaptRequest(**session.stamp(), model=session.run.on, adaptations=adaptations))
+        session.record(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))
 
 
 _MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were not offered, in a notice
