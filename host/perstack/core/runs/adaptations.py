@@ -38,7 +38,7 @@ from perstack.core.runs.messages import (
     blobs_of,
 )
 
-RequestPart = Literal["field", "tool", "media", "thinking"]
+RequestPart = Literal["field", "tool", "providerTool", "media", "thinking"]
 AdaptedForm = Literal["plain", "omitted", "replaced"]
 
 MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
@@ -50,7 +50,8 @@ class Adaptation(Fact):
     """One part of a request, and the form in which it is sent from now on.
 
     `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the
-    name of a tool; the sha256 of an image or document. `thinking` has none, and lists what is left out in `thoughts`.
+    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document. `thinking` has
+    none, and lists what is left out in `thoughts`.
     """
 
     part: RequestPart
@@ -79,6 +80,8 @@ class Adaptation(Fact):
             case "tool":
                 omitted = self.form == "omitted"
                 return f"without the tool {self.name}" if omitted else f"with a plainer schema of the tool {self.name}"
+            case "providerTool":
+                return f"without the provider's tool {self.name}"
             case "media" if self.blob is not None:
                 noun = medium_noun(self.blob.mime_type, self.blob.name)
                 reason = f": {self.reason}" if self.reason else ""
@@ -112,6 +115,8 @@ def problem_of(item: Adaptation) -> str | None:
             return "a field without a name"
         case "tool" if not item.name or item.form == "replaced":
             return "a tool that is replaced, or has no name"
+        case "providerTool" if not item.name or item.form != "omitted":
+            return "a provider's tool that is not left out, or has no name"
         case "media" if item.form != "replaced" or bool(item.text) == (item.blob is not None):
             return "an image or document without one substitute"
         case "thinking" if item.form != "omitted":
@@ -134,7 +139,7 @@ def shared_adaptations(
 
     def holds(item: Adaptation) -> bool:
         match item.part:
-            case "field":
+            case "field" | "providerTool":
                 return True
             case "tool":
                 return (item.name, item.definition) in tools_here

@@ -26,6 +26,7 @@ from perstack.core.runs.adaptations import (
     MAX_RUNGS,
     REFUSAL_STATUSES,
     Adaptations,
+    names_in,
     new_adaptations,
     offered_tools,
     with_definitions,
@@ -265,10 +266,13 @@ async def generate(context: RunContext, command: Generate) -> None:
     await job.blobs.keep(tools.sha256, tools.blob)
     expert = session.run.start.expert
     rules = session.run.rules if expert.provider_tools else ()  # most Experts have none, and rules are costly
-    offer = offer_tools(expert, endpoint.name, endpoint.provider.tools, rules)
+
+    def offer() -> ProviderToolOffer:
+        refused = names_in(session.run.adaptations, "providerTool")
+        return offer_tools(expert, endpoint.name, endpoint.provider.tools, rules, refused)
 
     async def begin() -> bool:
-        return await _begin(context, command, tools, offer)
+        return await _begin(context, command, tools, offer())
 
     adapt_as_before(job, session, session.run.on, tools.specs, session.run.messages)
     await fit_media(context)
@@ -288,7 +292,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         run_id=run.id,
         step=command.step,
         max_tokens=run.max_tokens,
-        provider_tools=offer.tools,
+        provider_tools=offer().tools,
         output=run.schema,
         place=session.place if context.plays_recording else None,
         adaptations=run.adaptations,
@@ -307,7 +311,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     generation, problem = reply
     session.first_try = None
     if not context.plays_recording:
-        generation = _without_unoffered(generation, offer, run)
+        generation = _without_unoffered(generation, offer(), session.run)
     usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
@@ -452,7 +456,13 @@ def adaptations_after(provider: Provider, request: GenerationRequest, error: Pro
 def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
     """Return the request with further adaptations."""
     known = (*request.adaptations, *adaptations)
-    return replace(request, adaptations=known, tools=offered_tools(tuple(request.tools), known))
+    refused = names_in(known, "providerTool")
+    return replace(
+        request,
+        adaptations=known,
+        tools=offered_tools(tuple(request.tools), known),
+        provider_tools=tuple(tool for tool in request.provider_tools if tool.name not in refused),
+    )
 
 
 def adapt_as_before(

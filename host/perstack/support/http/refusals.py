@@ -26,6 +26,7 @@ from perstack.support.http.messages import FIELD_GROUPS, MARKS, REQUIRED_FIELDS
 from perstack.support.http.refused_places import (
     Place,
     is_named,
+    name_parts,
     named_places,
     parsed_body,
     places_in,
@@ -51,6 +52,7 @@ def refused_parts(request: GenerationRequest, error: ProviderError, find_fields:
     return (
         _refused_thinking(request, words, places, body)
         or _refused_tools(request, words, places, body)
+        or _refused_provider_tools(request, words, places, body)
         or fields_at(places, body)
         or named_media(request, error, body)
         or find_fields(error, body)
@@ -120,6 +122,32 @@ def _refused_tools(
     own_names = [names[name] for name in named if name is not None]
     is_no_use = any(name in plain for name in own_names)
     return tuple(Adaptation(part="tool", form="omitted" if is_no_use else "plain", name=name) for name in own_names)
+
+
+def _refused_provider_tools(
+    request: GenerationRequest, words: str, places: Iterable[Place], body: JsonObject
+) -> tuple[Adaptation, ...]:
+    """Return the tools that the provider runs itself and that a refusal names; a codec lists them last."""
+    listed = body.get("tools")
+    tools = request.provider_tools
+    if not tools or not isinstance(listed, list) or len(listed) < len(tools):
+        return ()
+    first = len(listed) - len(tools)
+    at = {place[1] for place in places if place[0] == "tools" and len(place) > 1}
+    is_of_messages = any(place[0] in ("messages", "input", "contents") for place in places)
+    named = [tool for index, tool in enumerate(tools, first) if index in at]
+    if not named and not is_of_messages:
+        named = [tool for tool, entry in zip(tools, listed[first:], strict=True) if _is_provider_tool(entry, words)]
+    return tuple(Adaptation(part="providerTool", form="omitted", name=tool.name) for tool in named)
+
+
+def _is_provider_tool(entry: JsonValue, words: str) -> bool:
+    """Return True if the text has the name, the type or the key of a listed tool, with or without its version."""
+    if not isinstance(entry, dict):
+        return False
+    names = [name for key in ("type", "name") if isinstance(name := entry.get(key), str)] or [*entry]
+    parts = ([part for part in name_parts(name) if not part.isdecimal()] for name in names)
+    return any(len(one) > 1 and re.search(rf"(?<!\w){'[_ ]?'.join(one)}", words, re.IGNORECASE) for one in parts)
 
 
 _OF_TOOLS = re.compile(r"tool|function|schema|declaration|parameters", re.IGNORECASE)
