@@ -11,7 +11,7 @@ the fields that are left.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -210,25 +210,35 @@ def _field_at(place: Place, body: JsonObject) -> str | None:
 
 
 def refused_fields(error: ProviderError, body: JsonObject, required: frozenset[str]) -> tuple[Adaptation, ...]:
-    """Return the optional fields that the answer, or else the message, of a refusal names."""
-    fields = {name: spellings for name, spellings in _optional_fields(body) if name not in required}
+    """Return the optional fields that a refusal names."""
+    named = named_fields(error, optional_fields(body, required))
+    return tuple(Adaptation(part="field", form="omitted", name=name) for name in named)
+
+
+Spellings = Mapping[str, Sequence[str]]  # names by which a field may be refused, by its name in the request
+
+
+def named_fields(error: ProviderError, *groups: Spellings) -> list[str]:
+    """Return the fields that the answer, or else the message, of a refusal names; those of the first group with any."""
     for words in (places_in(error.answer), error.message):
-        named = [name for name, spellings in fields.items() if any(is_named(one, words) for one in spellings)]
-        if named:
-            return tuple(Adaptation(part="field", form="omitted", name=name) for name in named)
-    return ()
+        for fields in groups:
+            named = [name for name, spellings in fields.items() if any(is_named(one, words) for one in spellings)]
+            if named:
+                return named
+    return []
 
 
-def _optional_fields(body: JsonObject) -> Iterator[tuple[str, list[str]]]:
-    """Yield each field that the request can do without, and the names by which it may be refused."""
+def optional_fields(body: JsonObject, required: frozenset[str] = frozenset()) -> Spellings:
+    """Return the fields that the request can do without."""
+    fields: dict[str, list[str]] = {}
     for name, value in body.items():
         if name in FIELD_GROUPS and isinstance(value, dict):
-            for inner, below in value.items():
-                if inner not in REQUIRED_FIELDS:
-                    yield f"{name}.{inner}", [inner, *_names_below(below)]
+            inner = {f"{name}.{one}": [one, *_names_below(below)] for one, below in value.items()}
+            fields |= {one: spellings for one, spellings in inner.items() if spellings[0] not in REQUIRED_FIELDS}
         elif name not in REQUIRED_FIELDS:
-            yield name, [name, *_names_below(value)]
-    yield from ((mark, [mark]) for mark in MARKS if _has_key(body, mark))
+            fields[name] = [name, *_names_below(value)]
+    fields |= {mark: [mark] for mark in MARKS if _has_key(body, mark)}
+    return {name: spellings for name, spellings in fields.items() if name not in required}
 
 
 def _names_below(value: JsonValue) -> list[str]:
