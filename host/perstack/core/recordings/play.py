@@ -155,6 +155,11 @@ class Player:
             )
         return reply
 
+    def ends_with(self, place: RunPlace, step: int) -> bool:
+        """Return True if a Run has no reply after this step, so that a cut one was not continued."""
+        part = self._find_run(place)
+        return part is None or not any(other > step for other, _ in part.replies)
+
     def _find_run(self, place: RunPlace) -> _RunPart | None:
         exact = self._runs.get(place)
         if exact is not None:

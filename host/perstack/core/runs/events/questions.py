@@ -34,11 +34,11 @@ from perstack.core.runs.events.base import (
     difference_of,
     is_emptied,
     open_call,
+    open_call_difference,
     unexpected_event,
     with_saying,
     without_question,
 )
-from perstack.core.runs.events.tool_calls import open_call_difference
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.questions import OpenQuestion, settling_args
