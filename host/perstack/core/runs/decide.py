@@ -207,6 +207,7 @@ class ApprovalSubject:
     offers: tuple[str, ...] = ()
     content: str = ""
     changes: tuple[str, ...] = ()  # lines of the definition that differ from the agreed one
+    changed_files: tuple[str, ...] = ()  # since the call was allowed in the project
 
 
 def request_event(
@@ -226,6 +227,7 @@ def request_event(
         content=subject.content,
         again=again,
         changes=subject.changes,
+        changed_files=subject.changed_files,
     )
 
 

@@ -229,6 +229,8 @@ class RequestApproval(LaterEvent):
     again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before, or changed
     # lines of the tool's definition that differ from the agreed one
     changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
+    # files that have changed since the call was allowed in the project
+    changed_files: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)
 
     def question(self, call: Call, expert: Expert) -> OpenQuestion:
         """Return the question. It shows the call that will run, and no other text of this event."""
@@ -250,6 +252,7 @@ class RequestApproval(LaterEvent):
             rule=rule,
             offers=self.offers,
             changes=self.changes,
+            changed_files=self.changed_files,
             asked_at=self.timestamp,
             subject=subject_of(decided, expert),
             content=self.content,
