@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
+    from perstack.core.jobs.posted_texts import Delivery
     from perstack.core.jobs.resuming import UnsettledCall
     from perstack.core.jobs.stream_events import Question
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
@@ -657,6 +658,11 @@ class Host:
             output=output,
             on_event=on_event,
         )
+
+    @checked_call
+    async def tell(self, job_id: str, text: str, *, run_id: str | None = None, by: By | None = None) -> Delivery:
+        """Tell a Run of a Job something, by default the Coordinator, in whichever process. See `PostedTexts.tell`."""
+        return await self.jobs.texts.tell(job_id, text, run_id=run_id, by=by)
 
     @checked_call
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:

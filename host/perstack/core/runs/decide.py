@@ -111,7 +111,7 @@ def _delegation_events(
 def shrink_event(run: Run, command: commands.Shrink, stamp: Stamps) -> events.ShrinkResults:
     """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
     return events.ShrinkResults(
-        **_stamp_for_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
+        **stamp_for_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
     )
 
 
@@ -119,7 +119,7 @@ def start_compaction_event(
     run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
 ) -> events.StartCompaction:
     """Return the event that precedes the request for a summary."""
-    next_stamp = _stamp_for_next_step(run, stamp)
+    next_stamp = stamp_for_next_step(run, stamp)
     return events.StartCompaction(
         **next_stamp, first=command.first, through=command.through, model=model, reserved=reserved
     )
@@ -139,7 +139,7 @@ def compact_history_event(
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
     window = window_of(run) or 0
     return events.CompactHistory(
-        **_stamp_for_next_step(run, stamp),
+        **stamp_for_next_step(run, stamp),
         first=command.first,
         through=command.through,
         kept=command.kept,
@@ -163,9 +163,9 @@ class SummaryCost:
     duration_ms: int = 0
 
 
-def _stamp_for_next_step(run: Run, stamp: Stamps) -> EventStamp:
+def stamp_for_next_step(run: Run, stamp: Stamps, ahead: int = 0) -> EventStamp:
     """Return the stamp of an event before a step's generation, which belongs to that step and not to the last."""
-    fields = stamp()
+    fields = stamp(ahead)
     return {**fields, "step_number": run.step + 1} if run.phase is Phase.READY else fields
 
 

@@ -100,7 +100,7 @@ def _ask(ident: str, showing: OutputOptions, options: HostOptions) -> int:
     """Show the whole question at the terminal, ask, and return the exit status."""
     if not can_ask(asks=not showing.no_input):
         raise UsageError("give the answer as TEXT: only a terminal shows the question and asks")
-    _check_no_tool()
+    check_no_tool("approve a call")
     host, lines = open_driver(options, showing), JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
@@ -144,18 +144,16 @@ def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
     if item.asking is None or not item.asking.call_digest:
         return
     if not is_refusal(item.asking, answer):
-        _check_no_tool()
+        check_no_tool("approve a call")
     if ident != item.id:
         step = GiveAnswer(item.id, is_approval=True)
         raise UsageError(f"{item.asking.shown}: an approval must name the question that it answers", next_steps=(step,))
 
 
-def _check_no_tool() -> None:
-    """Raise UsageError if a tool of an Expert runs this command."""
+def check_no_tool(action: str) -> None:
+    """Raise UsageError if a tool of an Expert runs this command. `action`: what only a person may do."""
     if os.environ.get(_CALL_ID):
-        raise UsageError(
-            f"a tool cannot approve a call: {_CALL_ID} is set, so a tool runs this command; answer it in a terminal"
-        )
+        raise UsageError(f"a tool cannot {action}: {_CALL_ID} is set, so a tool runs this command; do it in a terminal")
 
 
 async def _question(host: Host, ident: str) -> str:

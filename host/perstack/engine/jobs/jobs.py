@@ -1,10 +1,10 @@
 """The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
-(runner.py), `queue` queues them for workers (queue.py), `server` serves queued ones (serving.py), and `files` compares
-and rewinds their files (files.py). An operation that continues a Job gives `JobRunner.run_existing` a function that,
-under the Job's lease, checks the loaded states and returns the Run that begins or resumes, as data. So every operation
-takes leases, limits and audits alike.
+(runner.py), `queue` queues them for workers (queue.py), `server` serves queued ones (serving.py), `files` compares and
+rewinds their files (files.py), and `texts` posts texts to their Runs (posted_texts.py). An operation that continues a
+Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run
+that begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.files import JobFiles
+from perstack.engine.jobs.posted_texts import PostedTexts
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner, read_attachments
 from perstack.engine.log.leases_and_stop_requests import StopRequests
@@ -67,6 +68,7 @@ class Jobs(JobReader):
         self.source = source
         self._tasks = tasks
         self.files = JobFiles(source, self)
+        self.texts = PostedTexts(source, self)
         self.runner = JobRunner(source, self, self.files, active or ActiveJobs(), tasks)
 
     @cached_property
@@ -412,6 +414,7 @@ class Jobs(JobReader):
         await self.runner.active.close_skills(job_id)
         async with self.source.current.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
+            await self.texts.forget_job(job_id)
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
