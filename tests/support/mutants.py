@@ -124,6 +124,20 @@ MUTANTS = (
         "tests/core/test_approvals.py tests/engine/audit/test_forgery.py",
     ),
     Mutant(
+        "a change is of the call that was asked about",
+        "perstack.core.runs.events.changed_calls",
+        "        if self.call_digest != call.requested:\n",
+        "        if False:\n",
+        "tests/core/test_approvals.py tests/engine/audit/test_forgery.py",
+    ),
+    Mutant(
+        "a changed call whose paths lead elsewhere is shown before it runs",
+        "perstack.core.runs.decide",
+        "is_as_written = not decided.ways and",
+        "is_as_written =",
+        "tests/doors/cli/test_changed_calls.py -k leads_elsewhere",
+    ),
+    Mutant(
         "only a rule that was offered can be approved",
         "perstack.core.runs.events.questions",
         "if self.rule and not (is_standing and {self.rule, REDACTED} & set(call.offers)):",

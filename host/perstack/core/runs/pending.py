@@ -98,8 +98,11 @@ def _pending_step(run: Run, limit: int | None) -> commands.Command:
 
 
 def _pending_call(run: Run) -> commands.Command:
-    """Order: ordinary and approved calls, tools' questions, delegates, people's approvals and answers, completion."""
+    """Order: changes, ordinary and approved calls, tools' questions, delegates, approvals and answers, completion."""
     open_calls = run.open_calls
+    changed = next((call for call in open_calls if call.change is not None), None)
+    if changed is not None:
+        return commands.DecideChange(changed)
     recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
     if recordable is not None:
         return recordable

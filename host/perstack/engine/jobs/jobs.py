@@ -40,8 +40,9 @@ from perstack.support.storage import pages
 from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, JsonValue
 
+    from perstack.core.jobs.answers import GivenAnswer
     from perstack.core.jobs.cloud_events import CloudEvent
     from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
@@ -182,6 +183,7 @@ class Jobs(JobReader):
         self,
         text: str,
         *,
+        changed: Mapping[str, JsonValue] | None = None,
         job_id: str | None = None,
         question: Question | str | None = None,
         question_id: str | None = None,
@@ -196,9 +198,10 @@ class Jobs(JobReader):
 
         `perstack.core.jobs.answers` defines how an answer is read. `question_id`, or `question`, which may be the event
         of a stream, guards against answering another question; an approval of a call needs it, and is `yes`, `always`
-        or `no`. `signal` names the event that answers, if it is not a person. `resume_from` is a checkpoint with an
-        open question, which a new Run answers again. With `drive` false a worker continues the Job: the default with a
-        named dispatcher, and for a submitted Job. `output` is the model that the Job was begun with, see `resume`.
+        or `no`; `changed`, in place of a text, approves it with these arguments. `signal` names the event that answers,
+        if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers again. With
+        `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted Job. `output`
+        is the model that the Job was begun with, see `resume`.
 
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
@@ -207,10 +210,9 @@ class Jobs(JobReader):
             question_id = question if isinstance(question, str) else question.id
         event_id = question_id or (resume_from if job_id is None else None)
         job_id = place_of(event_id)[0] if event_id is not None else await self.resolve(job_id)
-        from perstack.core.jobs.answers import GivenAnswer
         from perstack.engine.jobs.answers import answer_current, answer_in_branch
 
-        given_answer, context = GivenAnswer(text, by or this_user(), question_id, signal), self.source.current
+        given_answer, context = _person_answer(text, changed, by, question_id, signal), self.source.current
         model = _model_output(output)
         if model is not None:
             context = model.checking(context) if resume_from is None else model.add_to(context)
@@ -233,17 +235,17 @@ class Jobs(JobReader):
         questions = self.runner.active.questions(job_id)
         return () if questions is None else questions.open
 
-    async def answer_live(self, text: str, question_id: str, *, by: By | None = None) -> None:
+    async def answer_live(
+        self, text: str, question_id: str, *, changed: Mapping[str, JsonValue] | None = None, by: By | None = None
+    ) -> None:
         """Answer a delegate's question while other Runs of its Job are active here. Returns when it is recorded.
 
         Raises UsageError if the answer does not fit, and Conflict if the question does not wait here: use `answer`.
         """
-        from perstack.core.jobs.answers import GivenAnswer
-
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.has(question_id):
             raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
-        await questions.answer(question_id, GivenAnswer(text, by or this_user(), question_id))
+        await questions.answer(question_id, _person_answer(text, changed, by, question_id))
 
     async def resume(
         self,
@@ -497,3 +499,15 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
 
 def _is_of_summary(event: StoredEvent) -> bool:
     return isinstance(event, StartCompaction) or (isinstance(event, Retry) and event.overflow is None)
+
+
+def _person_answer(
+    text: str,
+    changed: Mapping[str, JsonValue] | None,
+    by: By | None,
+    question_id: str | None,
+    signal: str | None = None,
+) -> GivenAnswer:
+    from perstack.core.jobs.answers import GivenAnswer  # reading answers takes what most Jobs never need
+
+    return GivenAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

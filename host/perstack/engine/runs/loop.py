@@ -38,6 +38,7 @@ from perstack.core.runs.commands import (
     Compact,
     Complete,
     DecideCalls,
+    DecideChange,
     EndRun,
     EndStep,
     Fail,
@@ -71,7 +72,14 @@ from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
-from perstack.engine.runs.tool_calls import decide_calls, differs_from_recording, played_skills, refuse_calls, run_tools
+from perstack.engine.runs.tool_calls import (
+    decide_calls,
+    decide_change,
+    differs_from_recording,
+    played_skills,
+    refuse_calls,
+    run_tools,
+)
 from perstack.system.concurrency import leaves, shield_until_done
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
@@ -184,6 +192,8 @@ class RunLoop:
                 await session.flush()
             case AskApproval():
                 await ask_approval(run, command.call)
+            case DecideChange():
+                await decide_change(run, command.call)
             case JudgeResult():
                 judged = await self._judge_result(session.run, command)
                 session.record(result_event(session.run, command.text, judged, session.stamp))

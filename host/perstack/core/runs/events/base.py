@@ -9,7 +9,7 @@ from perstack.core.base.records import Fact, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
 from perstack.core.definitions.permissions import UNATTENDED
-from perstack.core.runs.commands import Call, Command, words_of
+from perstack.core.runs.commands import Call, Command, RunTools, words_of
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolMessage, ToolResultPart
 from perstack.core.runs.questions import OpenQuestion
@@ -110,6 +110,18 @@ def unexpected_event(event: RunEvent, run: Run, command: Command | None) -> str:
 def difference_of(expected: object, actual: object, name: str) -> str | None:
     """Return how two values differ; None if they are equal."""
     return None if expected == actual else f"{name} {actual!r}, where the loop has {expected!r}"
+
+
+def running_difference(event: RunEvent, call_id: str, run: Run, command: Command | None) -> str | None:
+    """Return the difference of an event that a running call causes."""
+    if not isinstance(command, RunTools):
+        return unexpected_event(event, run, command)
+    return open_call_difference([call.decided.id for call in command.calls], call_id)
+
+
+def open_call_difference(open_ids: list[str], call_id: str) -> str | None:
+    """Return the difference of an event about a call that is not open; None if it is."""
+    return None if call_id in open_ids else f"a result of {call_id}, where only {', '.join(open_ids)} are open"
 
 
 # Calls, questions and spending.
