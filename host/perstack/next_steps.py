@@ -133,7 +133,9 @@ class Trust:
     storage: str | None = None  # address of that state, if it was named; None for the project's
 
 
-Act = Literal["answer", "answer_task", "close", "continue", "delete_task", "resume", "resume_task", "rewind"]
+Act = Literal[
+    "answer", "answer_task", "close", "continue", "delete_task", "drop", "resume", "resume_task", "rewind", "tell"
+]
 
 
 @dataclass(frozen=True)

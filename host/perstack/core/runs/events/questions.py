@@ -183,7 +183,8 @@ class SettleCall(LaterEvent):
         call = open_call(run, self.tool_call_id)
         if call.settlement != "ask":
             raise IllegalFact(f"nobody was asked what became of call {self.tool_call_id!r}")
-        return _with_call(run, replace(call, settlement=self.settlement, settled_with=self.text))
+        run = _with_call(run, replace(call, settlement=self.settlement, settled_with=self.text))
+        return with_saying(run, self.id, self.text, self.by)
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
