@@ -133,7 +133,7 @@ class RunLoop:
             while run is not None and (command := self._next_command(session)) is not None:
                 if self._job.stop.after_step and begins_step(session.run, command):
                     self._record_interrupt(session)
-                elif takes_posted(session.run, command) and await take_posted(self._mailboxes, self._job.job, session):
+                elif takes_posted(session.run, command) and await self._take_posted(run):
                     continue
                 elif isinstance(command, Switch):
                     await switch_model(session, command.error, self._job.prices)
@@ -150,6 +150,15 @@ class RunLoop:
     def _next_command(self, session: RunSession) -> Command | None:
         allowance = self._allowance
         return pending(session.run, allowance.limits.max_steps if allowance.steps_left == 0 else None)
+
+    async def _take_posted(self, run: RunContext) -> bool:
+        """Record texts that people posted to the Run, and return whether there were new ones."""
+        if run.plays_recording:
+            from perstack.engine.runs.playback import take_recorded
+
+            if take_recorded(run):
+                return True
+        return await take_posted(self._mailboxes, self._job.job, run.session)
 
     async def _perform(self, run: RunContext, command: Work) -> None:  # noqa: C901 - one case for each command
         if await differs_from_recording(run, command):

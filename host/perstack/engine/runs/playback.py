@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import DecidedCall, Subject, is_base_skill, with_base
+from perstack.core.jobs.posted_texts import PostedText, posted_events
 from perstack.core.recordings.model import RecordedFile, SaidApproval
 from perstack.core.recordings.play import AskedCall, Player
 from perstack.core.runs.commands import Call
+from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.state import Run
@@ -85,6 +88,21 @@ def has_recorded_decision(context: RunContext, call: Call) -> bool:
         and context.job.host.overrides.names_recording
         and player.answer_to(session.place, call.decided.id, session.run.step, SaidApproval) is not None
     )
+
+
+def take_recorded(context: RunContext) -> bool:
+    """Record the texts that people posted before the next generation of the recorded Run; return False without any."""
+    session, player, run = context.session, context.endpoint.provider.player, context.session.run
+    if player is None:
+        return False
+    by, step = By(door="recording"), stamp_for_next_step(run, session.stamp)["step_number"]
+    texts = (
+        PostedText(id=f"recording-{step}-{number}", timestamp=0, by=by, text=text)
+        for number, text in enumerate(player.texts_before(session.place, step), 1)
+    )
+    told = posted_events(run, tuple(texts), run.posted, session.stamp)
+    session.record_all(told)
+    return bool(told)
 
 
 def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:

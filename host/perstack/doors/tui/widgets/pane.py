@@ -334,6 +334,9 @@ class JobPane(Vertical):
         if name == _MODEL and asking is None:
             self.composer.sent()
             self.post_message(self.ModelWanted(argument.strip()))
+        elif is_waiting and session.may_be_told and text.strip():
+            self.composer.sent()
+            session.tell(text)
         elif is_waiting or is_elsewhere:
             return
         elif session.is_unread:
