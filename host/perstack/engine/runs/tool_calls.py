@@ -19,7 +19,7 @@ from perstack.core.runs.decide import text_result_event
 from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
-from perstack.core.runs.state import Run, call_key
+from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import run_in_turn
@@ -27,11 +27,12 @@ from perstack.engine.plugins.skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
 from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
-from perstack.engine.runs.job_context import JobContext, RunContext
+from perstack.engine.runs.job_context import RunContext
 from perstack.engine.runs.media import substitutes_for, with_readable_media
+from perstack.engine.runs.run_skills import ChangeResult
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
-from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
@@ -283,20 +284,6 @@ async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str
     return {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
 
 
-def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
-    """Return the skills that are not opened for a Run, because a recording answers for their tools."""
-    host = job.host
-    try:
-        provider = host.providers.for_run(run, host.project, host.overrides).provider
-    except PerstackError:
-        return {}  # the Run fails with it when it opens its endpoint
-    if provider.player is None:
-        return {}
-    from perstack.engine.runs.playback import played_skills
-
-    return played_skills(provider, run)
-
-
 async def differs_from_recording(context: RunContext, command: Work) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
     if not isinstance(command, Complete | EndStep) or not context.plays_recording:
@@ -333,6 +320,7 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
         usage=outcome.usage,
         assumed=assumed,
         secrets=outcome.secrets,
+        change=result.change if isinstance(result, ChangeResult) else None,
     )
     session.record(finished.warned(session.run))
 
