@@ -44,7 +44,7 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
 async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
     """Show the page of a call, then numbered answers. One key is an answer; a wrong one repeats one line."""
     from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE, DENIES, read_approval
-    from perstack.doors.cli.asking.typed_keys import read_keys
+    from perstack.doors.cli.asking.typed_keys import each_key, read_keys
     from perstack.doors.shared.consent import TERMINAL, covered_calls, page_of
 
     where = f"perstack start --job {place_of(question.id)[0]}"
@@ -61,20 +61,20 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
     for line in lines if shown.is_whole else shown.text.split("\n"):
         print_err(line)
     _print_answers(answers.values())
-    _discard_typed()
     hint = f"approve? (1 to {len(numbers)}{', yes' if shown.is_whole else ''}, or n and why; nothing: later)"
-    while True:
-        print_err(hint)
-        typed = (await read_keys(lambda text: _is_one_key(text, len(numbers)))).strip()
-        answer = _answer_of(typed, numbers)
-        if not answer:
-            return ""
-        try:
-            decision = read_approval(question, answer)
-        except UsageError:
-            continue
-        if shown.is_whole or decision.denies:
-            return answer
+    with each_key():
+        while True:
+            print_err(hint)
+            typed = (await read_keys(lambda text: _is_one_key(text, len(numbers)))).strip()
+            answer = _answer_of(typed, numbers)
+            if not answer:
+                return ""
+            try:
+                decision = read_approval(question, answer)
+            except UsageError:
+                continue
+            if shown.is_whole or decision.denies:
+                return answer
 
 
 def _is_one_key(text: str, most: int) -> bool:
