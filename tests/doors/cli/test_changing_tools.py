@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import warm
+from engine_workers import served
 from terminal import SECONDS, Result, Terminal, reply
 
 SERVER = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "named_tools.py"
@@ -135,6 +136,21 @@ def test_two_adds_in_one_reply_hold_both_and_the_second_of_one_name_is_refused(c
     assert results(done)["search_find"] == "find of ['find']"
     assert results(done)["notes_find"] == "find of ['find', 'note']"
     assert offered(changing)[1] == ["attemptCompletion", "notes_find", "note", "search_find", *ALL]
+    replays(changing)
+
+
+def test_changes_of_one_reply_follow_each_other_in_its_order(changing: Terminal) -> None:
+    calls = [("addSkill", {"name": "search"}), ("removeSkill", {"name": "search"})] * 3
+    changing.project(LEAD + toolbox(changing, ("search", "find")), lead=[reply("", *calls), reply("ok")])
+    done = changing.call("run", "lead", "q", *RUN)
+    assert [event["change"]["tool"] for event in done.events if event["type"] == "finishToolCall"] == [
+        tool for tool, _ in calls
+    ]
+    assert offered(changing)[1] == ["attemptCompletion", *ALL]
+    kinds = [event["type"] for event in done.events]
+    second_step = len(kinds) - kinds[::-1].index("startGeneration")
+    assert kinds.index("skillDisconnected") < second_step
+    assert life(changing) == ["start find", "end find"]
     replays(changing)
 
 
@@ -417,6 +433,62 @@ def test_rules_about_paths_hold_for_the_file(changing: Terminal) -> None:
     done = changing.call("run", "lead", "q", *RUN)
     assert "read(made/**)" in results(done)["addDelegateFromConfig"]
     replays(changing)
+
+
+# Other processes.
+
+
+def test_a_worker_adds_what_was_declared_when_the_job_was_queued(
+    changing: Terminal, request: pytest.FixtureRequest
+) -> None:
+    changing.env["PERSTACK_PLUGINS"] += ",memory_workers"
+    changing.env["ENGINE"] = request.node.name
+    head = 'provider = { providerName = "scripted" }\n'
+    workers = '[workers]\ndispatcher = "memory:${ENGINE}"\n'
+    changing.project(
+        head + LEAD + toolbox(changing, ("search", "find")) + '[experts.aide]\ninstruction = "x"\n' + workers,
+        lead=[
+            reply("", ("addSkill", {"name": "search"}), ("addDelegate", {"name": "aide"})),
+            reply("", ("find", {}), ("aide", {"query": "help"})),
+            reply("ok"),
+        ],
+        aide=[reply("helped")],
+    )
+    assert changing.call("submit", "lead", "go", "--job-id", "job").code == 0
+    (changing.workspace / "perstack.toml").write_text(head + LEAD + workers)
+    assert served(changing, "job").text == "ok"
+    found = results(changing.call("log", "job", "--json"))
+    assert found["find"] == "find of ['find']"
+    assert found["aide"] == "helped"
+    replays(changing)
+
+
+def test_a_new_query_begins_with_the_definition(changing: Terminal) -> None:
+    changing.project(
+        LEAD + toolbox(changing, ("search", "find")), lead=[reply("", ("addSkill", {"name": "search"})), reply("ok")]
+    )
+    changing.call("run", "lead", "q", *RUN)
+    changing.script(lead=[reply(), reply(), reply("again")])
+    done = changing.call("run", "lead", "q", "--provider", "scripted", "--continue-job", "job")
+    assert done.code == 0, done.err
+    assert offered(changing)[-1] == ["attemptCompletion", *ALL]
+    assert life(changing) == ["start find", "end find"]
+
+
+def test_a_skill_that_a_delegate_uses_too_stays_open_when_it_is_removed(changing: Terminal) -> None:
+    changing.project(
+        LEAD.replace('"You lead."', '"You lead."\ndelegates = ["box"]') + toolbox(changing, ("search", "find")),
+        lead=[
+            reply("", ("box", {"query": "find"}), ("addSkill", {"name": "search"})),
+            reply("", ("removeSkill", {"name": "search"})),
+            reply("", ("box", {"query": "find again"})),
+            reply("ok"),
+        ],
+        box=[reply("", ("find", {})), reply("found")],
+    )
+    done = changing.call("run", "lead", "q", *RUN)
+    assert results(done)["box"] == "found"
+    assert life(changing) == ["start find", "end find"]
 
 
 # Who has these tools.

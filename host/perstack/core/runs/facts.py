@@ -134,7 +134,7 @@ def _identity(expert: Expert) -> Expert:
 ExpertOfRun = Annotated[Expert, Written(_identity)]
 
 
-def _no_expert(expert: Expert | None) -> Expert | None:
+def _identity_if_any(expert: Expert | None) -> Expert | None:
     return None if expert is None else _identity(expert)
 
 
@@ -145,7 +145,7 @@ class ExpertChange(Fact):
     name: str  # of the skill, or key of the delegate
     skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added, without secrets
     # delegate that the project does not declare, without secrets
-    expert: Annotated[Expert | None, Written(_no_expert)] = Field(default=None, exclude_if=falsy)
+    expert: Annotated[Expert | None, Written(_identity_if_any)] = Field(default=None, exclude_if=falsy)
 
 
 class Definition(Fact):

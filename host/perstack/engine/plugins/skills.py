@@ -123,6 +123,8 @@ async def tool_in_force(session: SkillSession, name: str) -> ToolSpec | None:
 
 CLOSE_TIMEOUT_S = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
 
+_WHOLE_JOB = ""  # user of a skill that stays open to the end of the Job
+
 _T = TypeVar("_T")
 
 _NO_TOOLS = Toolset()
@@ -150,7 +152,7 @@ class _SkillConnection:
     may_start: asyncio.Event  # set once a Run has all its sessions, so that none of them lacks a variable
     work: asyncio.Task[_ConnectedSkill] = field(init=False)
     is_shown: bool = False  # True if a start was shown without an end
-    users: set[str] = field(default_factory=set[str])  # ids of the Runs that have opened it
+    users: set[str] = field(default_factory=set[str])  # ids of the Runs that have opened it, or `_WHOLE_JOB`
 
 
 class JobSkills:
@@ -244,17 +246,20 @@ class JobSkills:
         except SkillError as error:
             problem = str(error)
         if problem is not None:
-            await self.release(definition, run_id, sandbox, played)
+            await self._leave(_key_of(definition, sandbox, played), run_id)
         return problem
 
-    async def release(
-        self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
+    async def keep_only(
+        self, expert: Expert, run_id: str, sandbox: SandboxPolicy | None, played: Mapping[str, Toolset]
     ) -> None:
-        """Close a skill that a Run does not use any more, unless another Run of the Job has opened it."""
-        key = _key_of(definition, sandbox, played)
-        opening = self._open.get(key)
-        if opening is None:
-            return
+        """Close what a Run has opened besides this Expert's skills, unless another Run of the Job has opened it too."""
+        kept = {_key_of(skill, sandbox, played.get(skill.name)) for skill in with_base(expert.skills)}
+        for key, opening in tuple(self._open.items()):
+            if key not in kept and run_id in opening.users:
+                await self._leave(key, run_id)
+
+    async def _leave(self, key: bytes, run_id: str) -> None:
+        opening = self._open[key]
         opening.users.discard(run_id)
         if not opening.users:
             del self._open[key]
@@ -264,6 +269,7 @@ class JobSkills:
         """Return the Expert's base skill with its programs in a sandbox. Raises SkillError and UsageError."""
         definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
         opening = self._opening(definition, run_id, sandbox, None)
+        opening.users.add(_WHOLE_JOB)
         opening.may_start.set()
         return await asyncio.shield(opening.session)
 

@@ -213,14 +213,14 @@ class RunLoop:
             return await self._with_model(session, skills)
         if skills.changes == session.run.changes or session.run.phase is not Phase.READY:
             return run  # what the Run has changed holds once the calls of its reply have their results
-        renewed = await self._open_skills(session, skills)
+        renewed = await self._open_skills(session, again=True)
         return None if renewed is None else replace(run, skills=renewed)
 
-    async def _open_skills(self, session: RunSession, before: RunSkills | None = None) -> RunSkills | None:
-        """Open the skills of a Run, in place of those `before`; return None if that failed, and so the Run has."""
+    async def _open_skills(self, session: RunSession, *, again: bool = False) -> RunSkills | None:
+        """Open the skills of a Run, `again` if it has changed them. Return None if that failed, and so the Run has."""
         job, run = self._job, session.run
         try:
-            skills = await (open_skills(job, run) if before is None else reopen_skills(job, run, before))
+            skills = await (reopen_skills(job, run) if again else open_skills(job, run))
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its message
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None

@@ -41,14 +41,10 @@ async def open_skills(job: JobContext, run: Run) -> RunSkills:
     return skills
 
 
-async def reopen_skills(job: JobContext, run: Run, before: RunSkills) -> RunSkills:
+async def reopen_skills(job: JobContext, run: Run) -> RunSkills:
     """Open the skills of a Run that has changed, and close those that it no longer has. Raises as `open_skills`."""
     skills = await open_skills(job, run)
-    played = played_skills(job, run)
-    kept = with_tools(skills.expert.skills)
-    for skill in with_tools(before.expert.skills):
-        if skill not in kept:
-            await job.skills.release(skill, run.id, run.start.sandbox, played.get(skill.name))
+    await job.skills.keep_only(skills.expert, run.id, run.start.sandbox, played_skills(job, run))
     return skills
 
 
@@ -71,7 +67,7 @@ async def _open(job: JobContext, run: Run) -> RunSkills:
     tools = expert_changes.changing_tools_of(run.expert, project)
     changes = BuiltinSession(Toolset(tools), _ExpertChanges(job, run).perform) if tools else None
     return await job.skills.open(
-        _ready(job, run),
+        _openable_expert(job, run),
         project,
         run_id=run.id,
         is_coordinator=run.is_coordinator,
@@ -89,7 +85,7 @@ def _known_project(project: Project, run: Run) -> Project:
     return project.model_copy(update={"experts": {**added, **project.experts}}) if added else project
 
 
-def _ready(job: JobContext, run: Run) -> Expert:
+def _openable_expert(job: JobContext, run: Run) -> Expert:
     """Return the Expert as it is opened: with secrets, and with all skills required if that was asked for."""
     expert, project = run.expert, job.host.project
     today = project.experts.get(run.start.expert_key)
@@ -160,7 +156,7 @@ class _ExpertChanges:
 
     async def _reach(self, changed: Run, name: str) -> None:
         job = self._job
-        definition = next(skill for skill in with_tools(_ready(job, changed).skills) if skill.name == name)
+        definition = next(skill for skill in with_tools(_openable_expert(job, changed).skills) if skill.name == name)
         played = played_skills(job, changed).get(name)
         problem = await job.skills.reach(definition, changed.id, changed.start.sandbox, played)
         if problem is not None:

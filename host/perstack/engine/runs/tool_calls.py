@@ -251,7 +251,7 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
             timeout_s = _FIRST_RESULT_TIMEOUT_S if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             has_effects = False
-            for task in done:
+            for task in [task for task in running if task in done]:  # in this order they have changed the Expert
                 call = running.pop(task)
                 has_effects = has_effects or call.decided.effect == "sideEffect"
                 _record(session, call, task.result())
