@@ -241,7 +241,7 @@ def test_a_server_that_does_not_start_is_an_error_result_and_can_be_tried_again(
         (("removeDelegate", {"name": "box"}), "you do not delegate to 'box'"),
         (("addSkill", {"name": "search", "command": "touch", "args": ["evil"]}), "Wrong arguments"),
         (("addSkill", {"name": "evil"}), "Wrong arguments at name"),
-        (("addSkill", {"name": "search", "expert": "guarded"}), "there are: search"),
+        (("addSkill", {"name": "search", "expert": "guarded"}), "guarded declares no skill 'search' that can be added"),
         (("createExpert", {"name": "evil"}), "Only a person makes an Expert"),
     ],
 )
@@ -391,12 +391,13 @@ def test_an_expert_of_another_file_is_a_delegate_also_after_the_file_is_gone(cha
     ("text", "problem"),
     [
         ('[experts.made]\ninstruction = "x"\n[experts.made.skills.s]\ntype = "mcpStdioSkill"\ncommand = "touch"\n'
-         'args = ["evil"]\n', 'executes: command = "touch"'),
+         'args = ["evil"]\n', "experts.made.skills.s (executes)"),
         ('[experts.made]\ninstruction = "x"\n[experts.made.skills.s]\ntype = "mcpSseSkill"\n'
-         'endpoint = "https://evil.example"\n', "reaches: endpoint"),
-        ('[experts.made]\ninstruction = "x"\npermissions = { allow = ["exec"] }\n', "executes: allow"),
+         'endpoint = "https://evil.example"\n', "experts.made.skills.s (reaches)"),
+        ('[experts.made]\ninstruction = "x"\npermissions = { allow = ["exec"] }\n',
+         "experts.made.permissions (executes)"),
         ('[experts.made]\ninstruction = "x"\n[experts.made.skills."@perstack/base"]\ntype = "mcpStdioSkill"\n'
-         'pick = ["exec"]\n', "executes: pick"),
+         'pick = ["exec"]\n', 'experts.made.skills."@perstack/base" (executes)'),
         ('[experts.made]\ninstruction = "x"\nprovider = { providerName = "elsewhere" }\n', "provider"),
         ('[permissions]\ndeny = ["exec"]\n[experts.made]\ninstruction = "x"\n', "has permissions"),
         ('[experts.made]\ninstruction = "x"\ndelegates = ["two"]\n[experts.two]\ninstruction = "x"\n', "delegates"),

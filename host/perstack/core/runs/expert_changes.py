@@ -125,7 +125,7 @@ def skill_to_add(project: Project, expert: Expert, name: str, owner: str = "") -
     declared = [(key, skill) for key, skill in _lent(project, expert) if skill.name == name]
     found = [(key, skill) for key, skill in declared if key == owner] if owner else declared
     if not found:
-        reason = f"the project declares no skill {name!r} that can be added"
+        reason = f"{owner or 'the project'} declares no skill {name!r} that can be added"
         others = dict.fromkeys(skill.name for _, skill in _lent(project, expert))
         raise SkillError(f"{reason}{_listing(others)}; only a person declares another, in perstack.toml")
     if any(skill != found[0][1] for _, skill in found):

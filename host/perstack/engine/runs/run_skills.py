@@ -187,8 +187,9 @@ def _expert_of_file(host: HostContext, path: str, name: str) -> Expert:
     declared = digests_of(items_to_trust(host.declared or project, host.agreement.own))
     missing = [item for item in items_to_trust(Project(experts={name: expert}), own) if item.digest not in declared]
     if missing:
-        shown = "; ".join(f"{item.place} ({item.shown})" for item in missing)
-        raise SkillError(f"{name} is not added: this project declares nothing of this kind: {shown}")
+        # without the values: file tools do not read this file, and it may have secrets written out
+        places = ", ".join(f"{item.place} ({', '.join(item.kinds)})" for item in missing)
+        raise SkillError(f"{name} is not added: {path} has what this project does not declare in these words: {places}")
     if expert.provider is not None and expert.provider == project.provider:
         expert = expert.model_copy(update={"provider": None})
     if expert.provider != without_secrets(expert).provider:
