@@ -115,6 +115,7 @@ HOST = {
     "cancel": ("job_id", "final", "by", "reason"),
     "job": ("job_id",),
     "events": ("run_id", "job_id", "after", "limit"),
+    "tell": ("job_id", "text", "run_id", "by"),
     "use": ("project",),
 }
 EIGHT = {"run", "continue_job", "answer", "resume", "cancel", "submit", "job", "events"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.skills import DecidedCall, Subject, is_base_skill, with_base
+from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
 from perstack.core.jobs.posted_texts import PostedText, posted_events
 from perstack.core.recordings.model import RecordedFile, SaidApproval
 from perstack.core.recordings.play import AskedCall, Player
@@ -39,7 +39,7 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     player = provider.player
     if player is None:
         return {}
-    names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.start.expert.skills) if not is_base_skill(skill)))
+    names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.expert.skills) if not is_base_skill(skill)))
     toolsets = {name: player.toolset(run.start.expert_key, name) for name in names}
     return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
 
@@ -110,7 +110,7 @@ def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]
     player = provider.player
     if player is None:
         return []
-    base, subjects = _base_names(run), names_and_subjects(factories, run.start.expert)
+    base, subjects = _base_names(run), names_and_subjects(factories, run.expert)
 
     def is_live(call: DecidedCall) -> bool:
         _, subject = subjects.get((call.skill_name, call.tool_name), ("", None))
@@ -125,6 +125,8 @@ def _base_names(run: Run) -> set[str]:
 
 def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base: set[str]) -> bool:
     starts_program = subject is not None and bool(subject.program or subject.script)
+    if decided.skill_name in base and decided.tool_name in CHANGING_TOOLS:
+        return True  # it changes the Run alone, and a skill that it adds is played
     changes_files = decided.skill_name in base and decided.effect != "readOnly" and not starts_program
     return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
 
