@@ -88,6 +88,7 @@ HOST = {
     "check_agreed": (),
     "answer": (
         "text",
+        "changed",
         "job_id",
         "question",
         "question_id",

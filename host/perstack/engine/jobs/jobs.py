@@ -181,7 +181,7 @@ class Jobs(JobReader):
 
     async def answer(
         self,
-        text: str,
+        text: str = "",
         *,
         changed: Mapping[str, JsonValue] | None = None,
         job_id: str | None = None,
