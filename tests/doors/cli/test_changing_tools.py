@@ -139,18 +139,28 @@ def test_two_adds_in_one_reply_hold_both_and_the_second_of_one_name_is_refused(c
     replays(changing)
 
 
-def test_changes_of_one_reply_follow_each_other_in_its_order(changing: Terminal) -> None:
-    calls = [("addSkill", {"name": "search"}), ("removeSkill", {"name": "search"})] * 3
+def test_a_skill_that_one_reply_adds_and_removes_is_closed_before_the_next_step(changing: Terminal) -> None:
+    calls = [("addSkill", {"name": "search"}), ("removeSkill", {"name": "search"})] * 2
     changing.project(LEAD + toolbox(changing, ("search", "find")), lead=[reply("", *calls), reply("ok")])
     done = changing.call("run", "lead", "q", *RUN)
-    assert [event["change"]["tool"] for event in done.events if event["type"] == "finishToolCall"] == [
-        tool for tool, _ in calls
-    ]
     assert offered(changing)[1] == ["attemptCompletion", *ALL]
     kinds = [event["type"] for event in done.events]
     second_step = len(kinds) - kinds[::-1].index("startGeneration")
     assert kinds.index("skillDisconnected") < second_step
     assert life(changing) == ["start find", "end find"]
+    replays(changing)
+
+
+def test_changes_of_one_reply_are_recorded_in_its_order(changing: Terminal) -> None:
+    changes = [("addDelegate", {"name": "box"}), ("removeDelegate", {"name": "box"})] * 20
+    files = [("deleteFile", {"path": f"missing{number}"}) for number in range(5)]  # their results are written at once
+    changing.project(
+        LEAD.replace('"addSkill"', '"addSkill", "deleteFile"') + toolbox(changing),
+        lead=[reply("", *files, *changes), reply("ok")],
+    )
+    done = changing.call("run", "lead", "q", *RUN)
+    recorded = [event["toolName"] for event in done.events if event["type"] == "finishToolCall"]
+    assert [tool for tool in recorded if tool != "deleteFile"] == [tool for tool, _ in changes]
     replays(changing)
 
 
