@@ -134,8 +134,8 @@ def shared_adaptations(
     request may fit another one.
     """
     kinds = {item.part for item in learned}
-    tools_here = {(spec.name, definition_digest(spec)) for spec in tools} if "tool" in kinds else frozenset()
-    media_here = {part.sha256 for message in messages for part in blobs_of(message)} if "media" in kinds else ()
+    tools_here = {(spec.name, definition_digest(spec)) for spec in (tools if "tool" in kinds else ())}
+    media_here = {part.sha256 for message in (messages if "media" in kinds else ()) for part in blobs_of(message)}
 
     def holds(item: Adaptation) -> bool:
         match item.part:
