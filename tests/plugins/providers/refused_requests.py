@@ -183,6 +183,20 @@ def refused_thinking(wire: Wire) -> str:
     return in_words(adaptations)
 
 
+@capability("Thinking that is refused in each reply")
+def always_refused_thinking(wire: Wire) -> str:
+    words = _thinking_words(wire)
+    if words is None:
+        return "—"
+    (mark,) = wire.kept.values()
+    turns = [Said(thinking=f"Hm, {number}.", calls=((f"c{number}", "a"),)) for number in range(5)]
+    replies = [wire.reply(said) for said in (*turns, _DONE)]
+    job, seen, endpoint = run_under_rule(wire, lambda body: words if mark in _compact(body) else None, *replies)
+    adapted = seen.of("adaptRequest")
+    assert (job.status, len(adapted), len(endpoint.asked)) == ("completed", 3, 9)
+    return adapted[-1].adaptations[0].words
+
+
 @capability("Thinking of another model of the vendor")
 def thinking_of_another_model(wire: Wire) -> str:
     if not wire.kept:

@@ -43,6 +43,7 @@ AdaptedForm = Literal["plain", "omitted", "replaced"]
 
 MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
 REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
+ANY_THINKING = "any"  # name of an adaptation that leaves out thinking of later replies, too
 _MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document that are shown
 
 
@@ -50,8 +51,8 @@ class Adaptation(Fact):
     """One part of a request, and the form in which it is sent from now on.
 
     `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the
-    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document. `thinking` has
-    none, and lists what is left out in `thoughts`.
+    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document. `thinking` lists
+    what is left out in `thoughts`, or has the name `ANY_THINKING`.
     """
 
     part: RequestPart
@@ -89,6 +90,8 @@ class Adaptation(Fact):
             case "media":
                 text = one_line(self.text)
                 return f"with the text {text if len(text) <= _MAX_TEXT_CHARS else text[:_MAX_TEXT_CHARS] + '…'}"
+            case "thinking" if self.name:
+                return "without the thinking of any reply"
             case "thinking":
                 return "without the thinking of earlier replies"
             case _:
@@ -130,7 +133,7 @@ def shared_adaptations(
 ) -> Adaptations:
     """Return what other Runs of a Job have learned about an endpoint that holds for these tools and messages too.
 
-    Thinking is of one Run's replies, unless the endpoint wants replies without any. What exceeded the limits of a whole
+    Thinking is of one Run's replies, unless the endpoint takes none of any reply. What exceeded the limits of a whole
     request may fit another one.
     """
     kinds = {item.part for item in learned}
@@ -177,10 +180,16 @@ def digest_of_thought(part: ReplyPart) -> str:
 
 def thoughts_of(messages: Iterable[Message], known: Adaptations = ()) -> tuple[str, ...]:
     """Return the names of what replies have of thinking and signatures, without what is left out already."""
+    if _omits_any_thinking(known):
+        return ()
     omitted = {digest for item in known for digest in item.thoughts}
     replies = (message for message in messages if isinstance(message, ExpertMessage))
     digests = (digest_of_thought(part) for reply in replies for part in reply.contents if _has_thought(part))
     return tuple(digest for digest in dict.fromkeys(digests) if digest not in omitted)
+
+
+def _omits_any_thinking(adaptations: Adaptations) -> bool:
+    return any(item.part == "thinking" and item.name == ANY_THINKING for item in adaptations)
 
 
 def _has_thought(part: ReplyPart) -> bool:
@@ -229,15 +238,17 @@ def adapted_message(message: Message, adaptations: Adaptations) -> Message:
 
 
 def _without_thoughts(message: ExpertMessage, adaptations: Adaptations) -> ExpertMessage:
+    is_any = _omits_any_thinking(adaptations)
     refused = {digest for item in adaptations for digest in item.thoughts}
-    if not refused or not any(_has_thought(part) for part in message.contents):
+    if not (is_any or refused) or not any(_has_thought(part) for part in message.contents):
         return message
-    parts = (_without_thought(part, refused) for part in message.contents)
+    parts = (_without_thought(part, None if is_any else refused) for part in message.contents)
     return ExpertMessage(contents=tuple(part for part in parts if part is not None))
 
 
-def _without_thought(part: ReplyPart, refused: Set[str]) -> ReplyPart | None:
-    if not _has_thought(part) or digest_of_thought(part) not in refused:
+def _without_thought(part: ReplyPart, refused: Set[str] | None) -> ReplyPart | None:
+    """Return a part without refused thinking; `refused` None: any is refused."""
+    if not _has_thought(part) or (refused is not None and digest_of_thought(part) not in refused):
         return part
     return None if isinstance(part, ThinkingPart) else part.model_copy(update={"opaque": None})
 
