@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from typing_extensions import override
+
 from perstack.dataclass import dataclass
 from perstack.next_steps import NextStep, Note, in_words, with_steps
 
@@ -95,6 +97,11 @@ class NotAgreed(UsageError):
 
 class NeedsPerson(UsageError):
     """A decision that only a person makes, and nobody could be asked, or agreed. Nothing was done."""
+
+    @override
+    def text_for(self, say: Callable[[NextStep], str]) -> str:
+        """Return the message and all the decisions, each worded by `say`."""
+        return with_steps(self.message, self.next_steps, say, joint=", and ")
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,19 @@ class Trust:
     storage: str | None = None  # address of that state, if it was named; None for the project's
 
 
+Act = Literal["answer", "answer_task", "close", "continue", "delete_task", "resume", "resume_task", "rewind"]
+
+
+@dataclass(frozen=True)
+class Decide:
+    """Do what a program may not, as a person: all of what was refused."""
+
+    act: Act
+    id: str  # of the Job, the task, or the question that is answered
+    value: str = ""  # the answer, the Expert that continues, or the checkpoint of a rewind
+    options: tuple[tuple[str, str], ...] = ()  # by name, in order; a name may be there several times
+
+
 NextStep: TypeAlias = (
     GiveAnswer
     | AnswerEarlier
@@ -147,6 +160,7 @@ NextStep: TypeAlias = (
     | Install
     | LogIn
     | Trust
+    | Decide
 )
 
 
@@ -166,9 +180,9 @@ class Note:
         return self.text_for(in_words)
 
 
-def with_steps(text: str, steps: Iterable[NextStep], say: Callable[[NextStep], str]) -> str:
-    """Return a text followed by the alternatives for what to do next."""
-    return "; ".join(filter(None, (text, ", or ".join(map(say, steps)))))
+def with_steps(text: str, steps: Iterable[NextStep], say: Callable[[NextStep], str], joint: str = ", or ") -> str:
+    """Return a text followed by what to do next: by default alternatives."""
+    return "; ".join(filter(None, (text, joint.join(map(say, steps)))))
 
 
 # Phrases, with the step's values filled in. The name of a phrase is the step's class and what the step has beyond the
@@ -215,6 +229,14 @@ IN_WORDS: Mapping[str, str] = {
     "LogIn": "a person has to log in for skill {skill_name}",
     "Trust": "a person has to trust the project",
     "Trust is_state": "a person has to trust the state",
+    "Decide answer": "a person may answer {id}",
+    "Decide answer_task": "a person may answer task {id}",
+    "Decide close": "a person may close Job {id}",
+    "Decide continue": "a person may continue Job {id}",
+    "Decide delete_task": "a person may delete task {id}",
+    "Decide resume": "a person may resume Job {id}",
+    "Decide resume_task": "a person may resume task {id}",
+    "Decide rewind": "a person may rewind the files of Job {id}",
 }
 
 
@@ -239,7 +261,7 @@ def phrase_name(step: NextStep) -> str:
     words = [type(step).__name__]
     for field in fields(step):
         value = getattr(step, field.name)
-        if field.name in ("kind", "listing", "option"):
+        if field.name in ("kind", "listing", "option", "act"):
             words.append(value)
         elif field.default not in (MISSING, value):
             words += (field.name, value) if field.name == "needs" else (field.name,)

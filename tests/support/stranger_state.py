@@ -19,6 +19,10 @@ evaluator = ["sh", "-c", "echo '{\\"score\\": 1}'"]
 maxIterations = 2
 """
 HARMLESS = '[experts.solo]\ninstruction = "You work alone."\n'
+ASKED = '[permissions]\nask = ["exec"]\n' + HARMLESS
+SCHEDULED = (
+    '[schedules.now]\ncron = "* * * * *"\ntimezone = "Europe/Berlin"\nexpert = "solo"\nquery = "go"\n' + HARMLESS
+)
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +84,34 @@ def by_archive(theirs: Path, ours: Path) -> None:
 
 def owned(terminal: Terminal) -> bool:
     return Path(terminal.env["OWNED"]).exists()
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """Return everything below a folder, with contents and times."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def room(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """Return a folder of another user, whose own programs write OWNED."""
+    theirs = Terminal(tmp_path_factory.mktemp("theirs"))
+    theirs.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("their-home"))
+    theirs.env["OWNED"] = str(tmp_path_factory.mktemp("owned") / "OWNED")
+    return theirs
+
+
+def arrived(theirs: Terminal, ours: Terminal, toml: str) -> Terminal:
+    """Return our folder with everything of theirs, and a definition that we have agreed to."""
+    by_copy(theirs.workspace, ours.workspace)
+    ours.env["OWNED"] = theirs.env["OWNED"]
+    ours.env["PERSTACK_SCRIPT"] = str(ours.workspace / "script.json")
+    (ours.workspace / "perstack.toml").write_text(toml)
+    assert ours.call("trust", "--yes").code == 0
+    return ours
+
+
+def writing_owned(theirs: Terminal) -> tuple[str, dict[str, object]]:
+    return ("exec", {"command": "sh", "args": ["-c", f"echo > {theirs.env['OWNED']}"]})

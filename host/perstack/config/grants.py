@@ -4,6 +4,10 @@ A grant approves calls that a rule of the definition, or the missing name of `ex
 
 For a tool of a server or plugin a grant holds only while the tool's definition is unchanged since the person allowed
 it: the grant has its digest, or perstack.lock has exactly this definition. Tools of the host need no pin.
+
+A grant of a program holds only while each file that its rule names has a content that the grant was given for. These
+are exactly the files that no Expert may write because of the grant (`perstack.engine.context.protection`). So what an
+Expert does to other files never makes a grant ask again, and a change of these was made by somebody else.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from perstack.config.named_files import contents_of, words_of
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, falsy
-from perstack.core.definitions.permissions import wrong_rule
+from perstack.core.definitions.permissions import Permissions, wrong_rule
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
@@ -26,6 +31,7 @@ from perstack.system.user import user_directory
 
 _MAX_BYTES = 1 << 20
 _MAX_GRANTS = 1_000
+_MAX_CONTENTS = 20  # contents of one file that a grant keeps, the latest
 
 
 class ProjectGrant(Fact):
@@ -36,6 +42,8 @@ class ProjectGrant(Fact):
     granted_at: int  # milliseconds since 1970
     # digests of the definitions that it was given for, by skill and tool; empty: what perstack.lock has
     pins: dict[str, dict[str, str]] = Field(default_factory=dict, exclude_if=falsy)
+    # digests of the contents that it was given for, by the path of each file from the workspace
+    files: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=falsy)
 
     def holds_for(self, skill: str, tool: str, definition: str, *, is_locked: bool) -> bool:
         """Return whether the grant was given for this definition of a tool; an empty one is the host's own.
@@ -44,6 +52,25 @@ class ProjectGrant(Fact):
         """
         pinned = self.pins.get(skill, {}).get(tool)
         return not definition or (is_locked if pinned is None else pinned == definition)
+
+    @property
+    def names_files(self) -> bool:
+        """True if the rule names files that it runs, whether they exist or not."""
+        return bool(words_of(_permissions(self.rule)).started)
+
+    def changed_files(self, workspace: Path) -> tuple[str, ...]:
+        """Return the files that the rule names whose content is none that the grant was given for."""
+        contents = contents_of_rule(self.rule, workspace).items()
+        return tuple(path for path, content in contents if content not in self.files.get(path, ()))
+
+
+def contents_of_rule(rule: str, workspace: Path) -> dict[str, str]:
+    """Return the content of each file in the workspace that a rule names, as a digest, by its path."""
+    return contents_of(_permissions(rule), workspace, workspace)
+
+
+def _permissions(rule: str) -> Permissions:
+    return Permissions(allow=(rule,))
 
 
 class _Grants(Fact):
@@ -84,10 +111,13 @@ class ProjectGrants:
         """Return the rules of the grants. Raises StorageError."""
         return tuple(grant.rule for grant in self.readable())
 
-    def add(self, rule: str, by: By, pins: Definitions | None = None) -> None:
-        """Add a grant for tools with these definitions; an equal rule's grant gets them in addition.
+    def add(
+        self, rule: str, by: By, pins: Definitions | None = None, contents: Mapping[str, str] | None = None
+    ) -> None:
+        """Add a grant for tools with these definitions and files with these contents.
 
-        Without `pins` a grant holds for tools of the host, and for locked tools of perstack.lock. Raises StorageError.
+        A grant of an equal rule gets them in addition. Without `pins` a grant holds for tools of the host, and for
+        locked tools of perstack.lock. Raises StorageError.
         """
 
         def added(grants: tuple[ProjectGrant, ...]) -> tuple[ProjectGrant, ...]:
@@ -95,10 +125,13 @@ class ProjectGrants:
             if earlier is None and len(grants) >= _MAX_GRANTS:
                 raise StorageError(f"the project has {_MAX_GRANTS:,} grants: revoke some first")
             all_pins = merged_definitions({} if earlier is None else earlier.pins, pins or {})
-            if earlier is not None and all_pins == earlier.pins:
+            files = {} if earlier is None else dict(earlier.files)
+            for path, content in (contents or {}).items():
+                files[path] = tuple(dict.fromkeys((*files.get(path, ()), content)))[-_MAX_CONTENTS:]
+            if earlier is not None and (all_pins, files) == (earlier.pins, earlier.files):
                 return grants
             new = {skill: dict(digests) for skill, digests in all_pins.items()}
-            grant = ProjectGrant(rule=rule, by=by, granted_at=SYSTEM.now(), pins=new)
+            grant = ProjectGrant(rule=rule, by=by, granted_at=SYSTEM.now(), pins=new, files=files)
             return (*(other for other in grants if other is not earlier), grant)
 
         self._change(added)

@@ -18,9 +18,21 @@ from editor import attached
 from hosts import open_storage, wait_for
 from http_server import DECIDING_HEADERS, serving
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
-from stranger_state import HARMLESS, by_archive, by_clone, by_copy, owned
+from stranger_state import (
+    ASKED,
+    HARMLESS,
+    SCHEDULED,
+    arrived,
+    by_archive,
+    by_clone,
+    by_copy,
+    owned,
+    tree,
+    writing_owned,
+)
 from stranger_state import as_stranger as as_stranger
 from stranger_state import nothing_is_named as nothing_is_named
+from stranger_state import room as room
 from stranger_state import stranger as stranger
 from terminal import Terminal, reply
 
@@ -29,14 +41,6 @@ from perstack.host import Host
 from perstack.system.process_groups import boot_identity, process_start_time
 
 NOBODY = "perstack trust --state"
-
-
-def tree(folder: Path) -> dict[str, object]:
-    """Return everything below a folder, with contents and times."""
-    return {
-        str(path.relative_to(folder)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 @pytest.fixture(params=[by_clone, by_copy, by_archive])
@@ -116,34 +120,7 @@ def test_commands_that_read_work_and_write_nothing(cloned: Terminal) -> None:
     assert exported.exists()
 
 
-ASKED = '[permissions]\nask = ["exec"]\n' + HARMLESS
 SNAPSHOTS = 'workspace = { path = ".", snapshots = true }\n' + HARMLESS
-SCHEDULED = (
-    '[schedules.now]\ncron = "* * * * *"\ntimezone = "Europe/Berlin"\nexpert = "solo"\nquery = "go"\n' + HARMLESS
-)
-
-
-@pytest.fixture
-def room(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
-    """Return a folder of another user, whose own programs write OWNED."""
-    theirs = Terminal(tmp_path_factory.mktemp("theirs"))
-    theirs.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("their-home"))
-    theirs.env["OWNED"] = str(tmp_path_factory.mktemp("owned") / "OWNED")
-    return theirs
-
-
-def arrived(theirs: Terminal, ours: Terminal, toml: str) -> Terminal:
-    """Return our folder with everything of theirs, and a definition that we have agreed to."""
-    by_copy(theirs.workspace, ours.workspace)
-    ours.env["OWNED"] = theirs.env["OWNED"]
-    ours.env["PERSTACK_SCRIPT"] = str(ours.workspace / "script.json")
-    (ours.workspace / "perstack.toml").write_text(toml)
-    assert ours.call("trust", "--yes").code == 0
-    return ours
-
-
-def writing_owned(theirs: Terminal) -> tuple[str, dict[str, object]]:
-    return ("exec", {"command": "sh", "args": ["-c", f"echo > {theirs.env['OWNED']}"]})
 
 
 def test_a_planted_question_takes_no_answer(room: Terminal, terminal: Terminal) -> None:

@@ -9,6 +9,8 @@ import pytest
 from http_server import AUTH_HEADERS, DECIDING_HEADERS, serving
 from terminal import SECONDS, Terminal, reply
 
+from perstack.doors.shared.consent import TERMINAL
+
 RULES = """
 [permissions]
 ask = ["appendTextFile"]
@@ -55,10 +57,41 @@ def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_
     assert {one["by"]["door"] for one in decided} == {"http"}
 
 
-def test_a_long_call_is_listed_whole_and_may_be_approved(tmp_path: Path) -> None:
-    """A list in JSON has no room that ends, as a form has."""
+def test_a_call_is_approved_with_other_arguments(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("")
+    call = reply("", ("appendTextFile", {"path": "a.txt", "text": "x"}))
+    terminal = Terminal(tmp_path).project(RULES, guest=[call, reply("Done.")])
+    assert terminal.call("run", "guest", "Go", "--provider", "scripted", "--job-id", "job").code == 3
+    changed = {"path": "b.txt", "text": "y"}
+    with (
+        serving(terminal) as (url, _),
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=DECIDING_HEADERS, timeout=SECONDS) as client,
+    ):
+        (waiting,) = client.get("/v1/approvals").json()["approvals"]
+        place = f"/v1/approvals/{waiting['id']}"
+        for body, status, words in (
+            ({"answer": "no", "changed": changed}, 400, "goes with the answer `yes`"),
+            ({"answer": "yes", "changed": [1]}, 400, "`changed`"),
+        ):
+            refused = client.post(place, json=body)
+            assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.text
+        refused = client.post(place, json={"answer": "yes", "changed": changed}, headers=AUTH_HEADERS)
+        assert refused.status_code == 403, refused.text
+        assert '\\"b.txt\\"' in refused.json()["detail"], "the decision names the changed arguments"
+        done = client.post(place, json={"answer": "yes", "changed": changed, "wait": True})
+        assert done.json()["status"] == "completed", done.text
+    assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["", "y"]
+    (change,) = terminal.call("log", "--job", "job", "--type", "changeCall", "--json").events
+    assert (change["args"], change["by"]["door"]) == (changed, "http")
+
+
+def test_a_call_of_any_length_is_given_whole_and_its_yes_needs_the_token_that_decides(tmp_path: Path) -> None:
+    """What does not fit on a page takes only a no. This page has no end: a program shows it, and answers for that."""
     (tmp_path / "a.txt").write_text("")
-    text = "ls;\n" * 100 + "rm -r src"
+    lines = TERMINAL.lines + 1_000
+    text = f"{'ls ' * 40};\n" * lines + "rm -r src"
+    assert len(text) > TERMINAL.chars
     terminal = Terminal(tmp_path).project(
         RULES, guest=[reply("", ("appendTextFile", {"path": "a.txt", "text": text})), reply("Done.")]
     )
@@ -68,10 +101,12 @@ def test_a_long_call_is_listed_whole_and_may_be_approved(tmp_path: Path) -> None
         httpx.Client(base_url=url.removesuffix("/mcp"), headers=DECIDING_HEADERS, timeout=SECONDS) as client,
     ):
         (waiting,) = client.get("/v1/approvals").json()["approvals"]
-        assert waiting["text"].count("  +ls;") == 100
-        assert "  +rm -r src" in waiting["text"]
-        body = {"answer": "yes", "callDigest": waiting["callDigest"], "wait": True}
-        assert client.post(f"/v1/approvals/{waiting['id']}", json=body).json()["status"] == "completed"
+        assert (waiting["text"].count("ls ;\n"), waiting.get("missing")) == (lines, None)
+        assert "rm -r src" in waiting["text"]
+        place, body = f"/v1/approvals/{waiting['id']}", {"callDigest": waiting["callDigest"], "wait": True}
+        for answer in ("yes", "always"):
+            assert client.post(place, json={**body, "answer": answer}, headers=AUTH_HEADERS).status_code == 403
+        assert client.post(place, json={**body, "answer": "yes"}).json()["status"] == "completed"
     assert (tmp_path / "a.txt").read_text() == text
 
 

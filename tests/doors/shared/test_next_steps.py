@@ -18,8 +18,10 @@ from perstack.doors.shared import next_steps as mcp
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.next_steps import (
     IN_WORDS,
+    Act,
     AnswerEarlier,
     Continue,
+    Decide,
     GiveAnswer,
     Inspect,
     Install,
@@ -61,6 +63,7 @@ STEPS: tuple[NextStep, ...] = (
     Trust("/there"),
     Trust(is_state=True),
     Trust(is_state=True, storage="file:there"),
+    *(Decide(act, "tea", "with milk", (("only", "*.md"),)) for act in get_args(Act)),
 )
 PHRASES = (cli.cli_phrase, mcp.mcp_phrase, http.http_phrase, acp.acp_phrase, acp.tui_phrase, acp.plain_phrase, in_words)
 COMMAND = re.compile(r"\bperstack [a-z]+|(?<![\w-])--[a-z][a-z-]*|leave out")
@@ -73,12 +76,8 @@ WRITTEN_FOR_PEOPLE = {
     "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
 """Modules with such a text, and that text: the first line of a file, which says who wrote it."""
-TABLES = (
-    *("core/permissions/programs.py", "core/base/secrets.py", "core/definitions/settings.py"),
-    *("core/base/decisions.py", "core/jobs/decisions.py", "core/tasks/decisions.py"),
-)
-"""Modules that name the options of other programs, declare options of the command line with their help, or declare the
-command by which a person decides what a call from elsewhere may not."""
+TABLES = ("core/permissions/programs.py", "core/base/secrets.py", "core/definitions/settings.py")
+"""Modules that name the options of other programs, or declare options of the command line with their help."""
 
 
 def test_every_step_is_tried() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import Bench, expert, open_storage, wait_for
+from hosts import STORAGES, Bench, expert, open_storage, wait_for
 from workload import spread
 
 from perstack.core.definitions.experts import Iterate
@@ -67,10 +67,9 @@ class Cache:
     replace: Callable[[Storage, bytes], Any]
 
 
-@pytest.fixture(params=["file:perstack", "sqlite:perstack/state.db"], ids=["file", "sqlite"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+@pytest.fixture
+def store(bench: Bench) -> Bench:
     """Return a store with Jobs that are completed, asking and closed, a task and a series."""
-    bench = Bench(tmp_path, request.param)
 
     async def work() -> None:
         async with bench.host(SCRIPT, *EXPERTS, **LIMITS) as host:
@@ -174,9 +173,9 @@ def others(value: Any) -> Iterator[tuple[str, Any]]:
             yield "changed", "x"
 
 
-def test_each_change_of_a_leaf_of_a_cache_is_found(bench: Bench) -> None:
+def test_each_change_of_a_leaf_of_a_cache_is_found(store: Bench) -> None:
     async def work() -> tuple[int, list[str]]:
-        storage = open_storage(bench.storage, bench.workspace)
+        storage = open_storage(store.storage, store.workspace)
         tried, missed = 0, list[str]()
         for cache in (caches := await caches_in(storage)):
             changes = list(changes_of(json.loads(cache.data)))
@@ -197,11 +196,11 @@ def test_each_change_of_a_leaf_of_a_cache_is_found(bench: Bench) -> None:
     assert missed == []
 
 
-def test_what_json_gives_to_one_reader_and_not_to_another_is_found(bench: Bench) -> None:
+def test_what_json_gives_to_one_reader_and_not_to_another_is_found(store: Bench) -> None:
     """Of two equal keys readers take the first or the last; a number may be written in several ways."""
 
     async def work() -> None:
-        storage = open_storage(bench.storage, bench.workspace)
+        storage = open_storage(store.storage, store.workspace)
         data = await storage.summary("done") or b""
         for old, new in ((b'"maxCost":5.0', b'"maxCost":500.0,"maxCost":5.0'), (b'"maxCost":5.0', b'"maxCost":5')):
             assert old in data
@@ -239,18 +238,19 @@ def test_the_summary_of_a_job_that_was_killed_is_compared_at_the_ends_that_it_na
     wait_for(work())
 
 
-def test_verify_writes_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize("bench", STORAGES[:2], indirect=True)
+def test_verify_writes_nothing(store: Bench) -> None:
     def contents() -> dict[str, tuple[int, bytes]]:
-        if bench.storage.startswith("sqlite"):
-            with closing(sqlite3.connect(bench.workspace / "perstack" / "state.db")) as database:
+        if store.storage.startswith("sqlite"):
+            with closing(sqlite3.connect(store.workspace / "perstack" / "state.db")) as database:
                 return dict.fromkeys(database.iterdump(), (0, b""))
-        files = (path for path in (bench.workspace / "perstack").rglob("*") if path.is_file())
+        files = (path for path in (store.workspace / "perstack").rglob("*") if path.is_file())
         return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
     before = contents()
 
     async def work() -> None:
-        storage = open_storage(bench.storage, bench.workspace)
+        storage = open_storage(store.storage, store.workspace)
         for owner in ("asking", "done", "closed", "shaped", "chore", "series"):
             assert (await verify_any(storage, owner)).ok
         await storage.close()

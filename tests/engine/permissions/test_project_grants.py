@@ -10,10 +10,11 @@ from approval_jobs import ME, answer, exec_, hosted
 from hosts import Bench, Seen, expert, results, wait_for
 from terminal import Terminal, reply
 
-from perstack.config.grants import ProjectGrant, ProjectGrants
+from perstack.config.grants import ProjectGrant, ProjectGrants, contents_of_rule
 from perstack.core.definitions.permissions import Permissions
+from perstack.doors.shared.consent import page_of
 from perstack.errors import StorageError
-from perstack.testing.scripted import text
+from perstack.testing.scripted import text, tool
 
 RULE = "exec(git status --short)"
 STATUS = exec_("git", "status", "--short")
@@ -139,9 +140,144 @@ def test_a_full_disk_answers_nothing(bench: Bench, home: Path) -> None:
 
 
 def test_delegates_share_the_grants_of_the_project(bench: Bench) -> None:
-    from perstack.testing.scripted import tool
-
     ProjectGrants(bench.workspace).add(RULE, ME)
     team = {"[[boss]]": [tool("hand", {"query": "go"}), text("done")], "[[hand]]": [STATUS, text("ok")]}
     there = hosted(bench, team, expert("boss", delegates=("hand",)), expert("hand"), open=False, attended=True)
     assert wait_for(there.run("boss", "q")).status == "completed"
+
+
+# A grant of a program holds for the files that it names as they were.
+
+CHECK = exec_("sh", "check.sh")
+CHECKED = "exec(sh check.sh)"
+
+
+def write(bench: Bench, name: str, content: str) -> Path:
+    path = bench.workspace / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def grant_check(bench: Bench, line: object = CHECK, rule: str = CHECKED) -> None:
+    """Let a person allow a command in the project."""
+    script = [line, text("ok")]
+    job = wait_for(host(bench, script).run("a", "q"))
+    assert answer(host(bench, script), job, f"always in this project: {rule}").status == "completed"
+
+
+def asked(bench: Bench, *script: object) -> str:
+    """Return the page of the question that a new Job asks; empty without one."""
+    job = wait_for(host(bench, [*(script or (CHECK,)), text("ok")]).run("a", "q"))
+    return "" if job.asking is None else "\n".join(page_of(job.asking, bench.workspace).lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "path"),
+    [
+        (CHECK, CHECKED, "check.sh"),
+        (exec_("./tools/check"), "exec(./tools/check)", "tools/check"),
+        (exec_("python3", "-m", "checks.all"), "exec(python3 -m checks.all)", "checks/all.py"),
+        (exec_("python3", "-m", "checks"), "exec(python3 -m checks)", "checks/__main__.py"),
+        (exec_("pytest", "tests/test_a.py"), "exec(pytest tests/test_a.py)", "tests/test_a.py"),
+    ],
+)
+def test_a_changed_file_asks_again_and_is_named(bench: Bench, line: object, rule: str, path: str) -> None:
+    file = write(bench, path, "exit 0\n")
+    grant_check(bench, line, rule)
+    assert not asked(bench, line)
+    file.write_text("touch owned\n")
+    assert f"  {path} has changed since this was allowed in this project" in asked(bench, line)
+    file.write_text("exit 0\n")
+    assert not asked(bench, line), "a content that was agreed to stays agreed to"
+
+
+def test_a_link_and_a_new_module_ask_too(bench: Bench) -> None:
+    file = write(bench, "check.sh", "exit 0\n")
+    grant_check(bench)
+    outside = bench.workspace.parent / "outside.sh"
+    outside.write_text("exit 0\n")
+    file.unlink()
+    file.symlink_to(outside)
+    assert "check.sh has changed" in asked(bench)
+    grant_check(bench, exec_("python3", "-m", "checks"), "exec(python3 -m checks)")
+    write(bench, "checks.py", "")
+    assert "checks.py has changed" in asked(bench, exec_("python3", "-m", "checks"))
+
+
+def test_a_yes_to_the_changed_file_holds_for_it_and_a_no_for_nothing(bench: Bench) -> None:
+    file = write(bench, "check.sh", "exit 0\n")
+    grant_check(bench)
+    file.write_text("exit 1\n")
+    job = wait_for(host(bench, [CHECK, text("ok")]).run("a", "q"))
+    answer(host(bench, [CHECK, text("ok")]), job, "no")
+    assert "check.sh has changed" in asked(bench)
+    grant_check(bench)
+    assert not asked(bench)
+    (grant,) = ProjectGrants(bench.workspace).all()
+    assert len(grant.files["check.sh"]) == 2
+
+
+def test_what_an_expert_writes_asks_nothing_again(bench: Bench) -> None:
+    """It may not write what the grant names, and everything else is none of the grant's business."""
+    write(bench, "check.sh", "exit 0\n")
+    write(bench, "test_a.py", "")
+    grant_check(bench)
+    ProjectGrants(bench.workspace).add("exec(ls *)", ME)
+    writes = [tool("writeTextFile", {"path": path, "text": "x"}) for path in ("check.sh", "test_a.py", "new.sh")]
+    seen = Seen()
+    script = [*writes, CHECK, exec_("ls", "new.sh"), text("ok")]
+    assert wait_for(host(bench, script).run("a", "q", on_event=seen)).status == "completed"
+    assert (bench.workspace / "check.sh").read_text() == "exit 0\n"
+    assert (bench.workspace / "test_a.py").read_text() == "x"
+    assert not asked(bench, CHECK, exec_("ls", "new.sh"))
+
+
+def test_files_are_compared_at_each_call(bench: Bench) -> None:
+    """A program that a person has approved may change them meanwhile."""
+    write(bench, "check.sh", "exit 0\n")
+    grant_check(bench)
+    write(bench, "other.sh", "touch owned\n")
+    script = [CHECK, exec_("cp", "other.sh", "check.sh"), CHECK, text("ok")]
+    job = wait_for(host(bench, script).run("a", "q"))
+    assert job.asking is not None
+    job = answer(host(bench, script), job, "yes")
+    assert job.asking is not None
+    assert "check.sh has changed" in "\n".join(page_of(job.asking, bench.workspace).lines)
+    assert not (bench.workspace / "owned").exists()
+    there = host(bench)
+    assert wait_for(there.audit.replay(job.id)).ok
+    assert wait_for(there.audit.verify(job.id)).ok
+
+
+def test_nobody_is_asked_in_an_unattended_job_and_nothing_runs(bench: Bench) -> None:
+    file = write(bench, "check.sh", "exit 0\n")
+    grant_check(bench)
+    file.write_text("touch owned\n")
+    there = hosted(bench, [CHECK, text("ok")], rules=Permissions(ask=("exec",)), open=False, unattended=True)
+    seen = Seen()
+    assert wait_for(there.run("a", "q", on_event=seen)).status == "completed"
+    assert "nobody is there to give it" in results(seen)[0]
+    assert not (bench.workspace / "owned").exists()
+
+
+def test_a_grant_of_an_earlier_version_asks_once_where_it_names_a_file(bench: Bench) -> None:
+    write(bench, "check.sh", "exit 0\n")
+    ProjectGrants(bench.workspace).add(CHECKED, ME)
+    ProjectGrants(bench.workspace).add(RULE, ME)
+    assert "was not compared then" in asked(bench)
+    grant_check(bench)
+    assert not asked(bench)
+    assert not asked(bench, STATUS)
+
+
+def test_the_list_names_changed_files(terminal: Terminal, home: Path) -> None:
+    terminal.env["XDG_STATE_HOME"] = str(home)
+    terminal.project('[experts.a]\ninstruction = "x"\n')
+    script = terminal.workspace / "check.sh"
+    script.write_text("exit 0\n")
+    contents = contents_of_rule(CHECKED, terminal.workspace)
+    ProjectGrants(terminal.workspace).add(CHECKED, ME, contents=contents)
+    assert terminal.call("permissions", "list").out.splitlines()[1].endswith("1 file as allowed")
+    script.write_text("exit 1\n")
+    assert terminal.call("permissions", "list").out.splitlines()[1].endswith("changed since: check.sh")

@@ -340,7 +340,7 @@ def test_an_expert_does_not_decide_for_the_person_its_task_waits_for(
         assert kinds.isdisjoint({"resumeTask", "retryTask", "answerTask"})
         said = str(list(provider.requests[-1].messages))
         assert said.count("only a person can decide this, and an Expert cannot: ") == len(revivals) + 1
-        assert "perstack task resume tidy" in said
+        assert "a person may resume task tidy" in said
 
     wait_for(work())
 

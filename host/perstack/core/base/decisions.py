@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from shlex import quote
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from perstack.core.base.records import canonical_json
-from perstack.core.base.text import approvable_text, one_line
+from perstack.core.base.text import approvable_text
 from perstack.dataclass import dataclass
 from perstack.errors import NeedsPerson
+from perstack.next_steps import NextStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class NeededDecision:
     """One decision that a call needs, before it is made."""
 
     text: str  # the decision, whole: what it concerns, and from which value to which
-    command: str  # command line with which a person makes it
+    step: NextStep | None = None  # with which a person makes it; None if nothing is known about it
     seal: str = ""  # digest of what is decided, if the text does not hold all of it
     answers: str = ""  # the Job whose open question it answers: a question has a form of its own
 
@@ -62,26 +62,19 @@ def decisions_in(marks: Mapping[str, Mark | None], subject: object, arguments: o
     found: dict[NeededDecision, None] = {}
     for name, mark in marks.items():
         if mark is None:
-            found[NeededDecision(f"{name}: it is not declared what this decides", "perstack --help")] = None
+            found[NeededDecision(f"{name}: it is not declared what this decides")] = None
         elif isinstance(mark, Decides) and (decision := mark.decision(subject, arguments)) is not None:
             found[decision] = None
     return tuple(found)
 
 
 def needs_person(decisions: Decisions, advice: str = "", reason: str = "this client cannot ask one") -> NeedsPerson:
-    """Return the refusal of a call that decides what only a person decides."""
-    texts = "; ".join(approvable_text(one.text) for one in decisions)
-    commands = " and ".join(f"`{one_line(one.command)}`" for one in decisions)
-    return NeedsPerson(
-        f"only a person can decide this, and {reason}: {texts}. A person can do it with {commands}{advice}"
-    )
+    """Return the refusal of a call that decides what only a person decides. `advice`: who else may decide it."""
+    texts = "; ".join(filter(None, (*(approvable_text(one.text) for one in decisions), advice)))
+    steps = dict.fromkeys(one.step for one in decisions if one.step is not None)
+    return NeedsPerson(f"only a person can decide this, and {reason}: {texts}", next_steps=tuple(steps))
 
 
 def digest_of(decisions: Iterable[NeededDecision]) -> str:
     """Return the digest that binds a person's agreement to exactly these decisions."""
     return sha256(canonical_json([[one.text, one.seal] for one in decisions])).hexdigest()
-
-
-def command_line(*words: object) -> str:
-    """Return words as a command that a person can paste into a shell."""
-    return " ".join(quote(str(word)) for word in words)

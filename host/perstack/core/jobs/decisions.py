@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from perstack.core.base.decisions import NeededDecision, command_line
+from perstack.core.base.decisions import NeededDecision
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.answers import read_approval
 from perstack.core.jobs.job import Job
@@ -14,6 +14,7 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
+from perstack.next_steps import Decide, NextStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,14 @@ def raised_limits(before: Limits, after: Limits) -> Iterator[tuple[str, float | 
             yield name, was, will_be
 
 
-def _limit_decision(subject: JobSubject, *command: str) -> NeededDecision | None:
+def _limit_decision(subject: JobSubject, step: NextStep) -> NeededDecision | None:
     if subject.limits is None:
         return None
     raised = tuple(raised_limits(subject.job.coordinator.limits, subject.limits))
     if not raised:
         return None
     changes = ", ".join(f"{name} from {_limit(was)} to {_limit(value)}" for name, was, value in raised)
-    return NeededDecision(f"Raise a limit of {subject.words}: {changes}", command_line(*command))
+    return NeededDecision(f"Raise a limit of {subject.words}: {changes}", step)
 
 
 def _limit(value: float | None) -> str:
@@ -66,10 +67,9 @@ def resuming_raises(subject: JobSubject, arguments: object) -> NeededDecision | 
     """Return the decision to resume with a higher limit."""
     if subject.limits is None:
         return None
-    options: list[str] = []
-    for name, _, value in raised_limits(subject.job.coordinator.limits, subject.limits):
-        options += (f"--{name.replace('_', '-')}", f"{0 if value is None else _exact(value)}")
-    return _limit_decision(subject, "perstack", "resume", subject.job.id, *options)
+    raised = raised_limits(subject.job.coordinator.limits, subject.limits)
+    options = tuple((name, f"{0 if value is None else _exact(value)}") for name, _, value in raised)
+    return _limit_decision(subject, Decide("resume", subject.job.id, options=options))
 
 
 def continuing_raises(subject: JobSubject | None, arguments: object) -> NeededDecision | None:
@@ -77,7 +77,7 @@ def continuing_raises(subject: JobSubject | None, arguments: object) -> NeededDe
     if subject is None:
         return None
     key = subject.job.coordinator.start.expert_key
-    return _limit_decision(subject, "perstack", "run", key, "QUERY", "--continue-job", subject.job.id)
+    return _limit_decision(subject, Decide("continue", subject.job.id, key))
 
 
 class _WithSettlements(Protocol):
@@ -97,10 +97,10 @@ def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDec
         f"{_SETTLED[how]} {call.tool_name} of {call.expert_key} (call {call.key}) with {call.args}"
         for call, how in settled.items()
     )
-    options = (word for call, how in settled.items() for word in ("--settle", f"{call.key}={how}"))
+    options = tuple(("settle", f"{call.key}={how}") for call, how in settled.items())
     return NeededDecision(
         f"Settle calls of {subject.words} that may have had their effect: {'; '.join(lines)}",
-        command_line("perstack", "resume", subject.job.id, *options),
+        Decide("resume", subject.job.id, options=options),
         seal="\n".join(f"{call.run_id} {call.call_id} {how}" for call, how in settled.items()),
     )
 
@@ -120,7 +120,7 @@ def branches(subject: JobSubject, arguments: _FromCheckpoint) -> NeededDecision 
     key, job_id = subject.job.coordinator.start.expert_key, subject.job.id
     return NeededDecision(
         f"Rewind {subject.words} to checkpoint {arguments.resume_from}, and continue there",
-        command_line("perstack", "run", key, "QUERY", "--continue-job", job_id, "--resume-from", arguments.resume_from),
+        Decide("continue", job_id, key, options=(("resume_from", arguments.resume_from),)),
     )
 
 
@@ -137,10 +137,11 @@ def answers_question(subject: JobSubject, arguments: _WithAnswer) -> NeededDecis
     if asking.call_digest and read_approval(asking, arguments.answer_text).denies:
         return None
     words = "Approve a call" if asking.call_digest else "Answer a question"
+    answer = arguments.answer_text
     shown = json.dumps(asking.shown, ensure_ascii=False)
     return NeededDecision(
-        f"{words} of {subject.words}, {shown}, with {json.dumps(arguments.answer_text, ensure_ascii=False)}",
-        command_line("perstack", "answer", asking.id, arguments.answer_text),
+        f"{words} of {subject.words}, {shown}, with {json.dumps(answer, ensure_ascii=False)}",
+        Decide("answer", asking.id, answer),
         seal=asking.call_digest,
         answers=subject.job.id,
     )
@@ -157,5 +158,5 @@ def closes_job(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecision | 
         return None
     return NeededDecision(
         f"Close {subject.words} for good: nothing continues it",
-        command_line("perstack", "cancel", subject.job.id, "--final"),
+        Decide("close", subject.job.id),
     )

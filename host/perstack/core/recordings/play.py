@@ -100,6 +100,7 @@ class AskedCall:
     tool: str
     skill: str
     args: JsonObject
+    changed: JsonObject | None = None  # arguments that a person has given the call in place of these
 
 
 class _RunPart:
@@ -221,7 +222,8 @@ class Player:
         """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
         call = self._part(request.place).calls.get((request.step, request.call_id))
         shown = model.shown_call(request.tool, request.args)
-        if call is None or (call.tool, call.args) != (request.tool, request.args):
+        is_recorded = call is not None and (call.tool, call.args) == (request.tool, request.args)
+        if call is None or not is_recorded or call.changed != request.changed:
             raise not_recorded(f"{self._of(request.place, request.step)}: {shown} is not in {self.name}")
         if call.result is None:
             reason = "it was refused then" if call.kind == "refused" else "it had none when the Job was recorded"

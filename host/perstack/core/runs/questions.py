@@ -55,6 +55,7 @@ class OpenQuestion(Fact):
     rule: str = Field(default="", exclude_if=falsy)
     offers: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # that a person may approve for the whole Job
     changes: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # differences of the tool's definition
+    changed_files: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # since the call was allowed in the project
     asked_at: int = 0
 
     # meaning of the arguments, and what the file was that the call changes: from the log, never from a cache

@@ -12,11 +12,12 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from perstack.core.base.decisions import NeededDecision, command_line
+from perstack.core.base.decisions import NeededDecision
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.tasks import events as task_events
 from perstack.core.tasks.state import TaskState, allowed, due_at, in_words
 from perstack.dataclass import dataclass
+from perstack.next_steps import Decide
 
 _FOR_A_PERSON: frozenset[PauseReason] = frozenset(("human_approval", "human_input"))
 
@@ -58,7 +59,7 @@ def _answer(subject: TaskSubject, value: JsonValue) -> NeededDecision:
     typed = value if isinstance(value, str) else shown
     return NeededDecision(
         f"Answer {subject.words} with {shown}",
-        command_line("perstack", "task", "answer", subject.task.task_id, typed),
+        Decide("answer_task", subject.task.task_id, typed),
     )
 
 
@@ -73,8 +74,7 @@ def ends_wait(subject: TaskSubject, arguments: object) -> NeededDecision | None:
         reason = _reason_of_failed(task, subject.events)
     if reason is None:
         return None
-    command = command_line("perstack", "task", "resume", task.task_id)
-    return NeededDecision(f"Continue {subject.words} {reason}", command)
+    return NeededDecision(f"Continue {subject.words} {reason}", Decide("resume_task", task.task_id))
 
 
 def _reason_of_failed(task: TaskState, events: Sequence[task_events.StoredTaskEvent]) -> str | None:
@@ -113,5 +113,5 @@ def removes_task(subject: TaskSubject, arguments: object) -> NeededDecision | No
     """Return the decision to remove a task."""
     return NeededDecision(
         f"Delete {subject.words} for good, with its {len(subject.events):,} events",
-        command_line("perstack", "task", "delete", subject.task.task_id),
+        Decide("delete_task", subject.task.task_id),
     )

@@ -95,9 +95,11 @@ def list_command(as_json: bool, options: HostOptions) -> None:
         for grant in grants:
             write_json_line(grant.to_json())
     elif grants:
-        locked = _locked_tools(options)
-        rows = [(grant.rule, grant.by.user, minute(grant.granted_at), _state(grant, locked)) for grant in grants]
-        table(Screen.of_stdout(), ("rule", "granted by", "when", "tools of servers"), rows, texts=(0, 3))
+        locked, workspace = _locked_tools(options), _workspace(options)
+        rows = [
+            (grant.rule, grant.by.user, minute(grant.granted_at), _state(grant, locked, workspace)) for grant in grants
+        ]
+        table(Screen.of_stdout(), ("rule", "granted by", "when", "tools and files"), rows, texts=(0, 3))
     else:
         print_err("nothing was granted to this project")
 
@@ -108,18 +110,20 @@ def _locked_tools(options: HostOptions) -> Definitions:
     return {} if path is None else read_lock(lock_path(path)).definitions()
 
 
-def _state(grant: ProjectGrant, locked: Definitions) -> str:
-    """Say for which definitions of tools a grant holds, and which of them perstack.lock has otherwise by now."""
+def _state(grant: ProjectGrant, locked: Definitions, workspace: Path) -> str:
+    """Say for which tools and files a grant holds, and which of these are other ones by now."""
     changed = [
         f"{skill}/{name}"
         for skill, digests in grant.pins.items()
         for name, digest in digests.items()
         if locked.get(skill, {}).get(name, digest) != digest
     ]
+    changed += grant.changed_files(workspace)
     if changed:
         return f"changed since: {', '.join(changed)}"
-    number = sum(map(len, grant.pins.values()))
-    return f"{count(number, 'tool')} as allowed" if number else "as perstack.lock has them"
+    parts = [(sum(map(len, grant.pins.values())), "tool"), (len(grant.files), "file")]
+    words = " and ".join(count(number, kind) for number, kind in parts if number)
+    return f"{words} as allowed" if words else "as perstack.lock has them"
 
 
 @permissions_command.command("revoke")
@@ -140,9 +144,11 @@ def revoke_command(rules: tuple[str, ...], is_all: bool, options: HostOptions) -
 
 
 def _grants(options: HostOptions) -> ProjectGrants:
-    place = options.find()
-    project = options.project(required=False)
-    return ProjectGrants(folder_of(project, place.workspace(project, options.workspace_path)))
+    return ProjectGrants(folder_of(options.project(required=False), _workspace(options)))
+
+
+def _workspace(options: HostOptions) -> Path:
+    return options.find().workspace(options.project(required=False), options.workspace_path)
 
 
 @permissions_command.command("backtest")

@@ -151,7 +151,7 @@ def _webhook(memory: ExecutionMemory) -> Endpoint:
     return answer
 
 
-_ADVICE = ", or a program that sends the token of PERSTACK_DECISION_TOKEN"
+_ADVICE = "a program that sends the token of PERSTACK_DECISION_TOKEN may decide it too"
 
 
 def _may_decide(request: Request) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 from typing_extensions import override
 
-from perstack.core.base.decisions import FREE, Decides, FreeArgument, NeededDecision, command_line
+from perstack.core.base.decisions import FREE, Decides, FreeArgument, NeededDecision
 from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
@@ -16,6 +16,7 @@ from perstack.doors.operations import OfferedOperation, OperationArguments, Oper
 from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
 from perstack.errors import Conflict, NotFound, UsageError
+from perstack.next_steps import Decide
 
 if TYPE_CHECKING:
     from perstack.engine.jobs.rewind import Rewind
@@ -127,10 +128,10 @@ def _rewinds(plan: Rewind, arguments: _RewindFiles) -> NeededDecision | None:
         return None
     rows = (f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files))
     head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}. This changes:"
-    only = (word for glob in arguments.only for word in ("--only", glob))
+    only = tuple(("only", glob) for glob in arguments.only)
     return NeededDecision(
         "\n".join([head, *rows]),
-        command_line("perstack", "rewind", arguments.job, arguments.checkpoint, *only),
+        Decide("rewind", arguments.job, arguments.checkpoint, options=only),
         seal=plan.digest,
     )
 

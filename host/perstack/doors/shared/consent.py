@@ -38,6 +38,7 @@ RowKind = Literal["head", "argument", "note", "diff", "covers", "spent", "run"]
 
 _LONG_LINES = 12  # lines from which on an argument comes before the short ones, away from the question
 _LONG_CHARS = 1_000
+_CHANGED = "has changed since this was allowed in this project, or was not compared then"
 _FAR_LINES = 24  # lines of a page from which on its head is repeated at its end
 
 
@@ -142,6 +143,7 @@ def page_of(question: OpenQuestion, workspace: Path | None, spent: str = "") -> 
         *(Row("note", note) for note in (_staleness(question, workspace), change.note) if note),
         *(Row("diff", line) for line in change.lines),
         *(Row("note", f"definition {approvable_line(line)}") for line in question.changes),
+        *(Row("note", f"{approvable_line(path)} {_CHANGED}") for path in question.changed_files),
         *(Row("covers", f"{answer}: {calls}, {_extent(answer)}") for answer, calls in covered_calls(question)),
         *((Row("spent", f"so far: {spent}"),) if spent else ()),
     )

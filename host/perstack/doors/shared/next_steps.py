@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import NamedTuple
 
-from perstack.next_steps import GiveAnswer, NextStep, Resume, phrase
+from perstack.core.base.text import one_line
+from perstack.next_steps import Act, Decide, GiveAnswer, NextStep, Resume, phrase
 
 # A step without a phrase in a door's table, or with an empty one, is phrased by `perstack.next_steps.in_words`.
 
@@ -57,6 +58,25 @@ COMMANDS: Mapping[str, str] = {
     "Trust is_state": "perstack trust --state",
     "Trust is_state storage": "perstack trust --state --storage {storage}",
 }
+_DECISIONS: Mapping[Act, str] = {
+    "answer": "perstack answer {id} {value}",
+    "answer_task": "perstack task answer {id} {value}",
+    "close": "perstack cancel {id} --final",
+    "continue": "perstack run {value} QUERY --continue-job {id}",
+    "delete_task": "perstack task delete {id}",
+    "resume": "perstack resume {id}",
+    "resume_task": "perstack task resume {id}",
+    "rewind": "perstack rewind {id} {value}",
+}
+
+
+def decision_command(step: Decide) -> str:
+    """Return the command by which a person makes a decision, as it can be pasted into a shell."""
+    command = _DECISIONS[step.act].format(id=quote(step.id), value=quote(step.value))
+    options = (f"--{name.replace('_', '-')} {quote(value)}" for name, value in step.options)
+    return one_line(" ".join((command, *options)))
+
+
 _LIMITS = {
     name: f"--{name.replace('_', '-')} {value}"
     for name, value in (
@@ -107,6 +127,7 @@ CLI: Mapping[str, str] = {
     "Trust": "agree to it with `{command}`",
     "Trust folder": "agree to it with `{command}` in its folder",
     "Trust is_state": "see what waits there, and agree to it, with `{command}`",
+    "Decide": "decide it with {command}",
 }
 
 
@@ -117,9 +138,15 @@ def cli_phrase(step: NextStep) -> str:
 
 def command(step: NextStep) -> str:
     """Return the step's command; for a step without one its phrase for any door."""
+    if isinstance(step, Decide):
+        return decision_command(step)
     text = phrase(step, COMMANDS)
     return f"{text} {_LIMITS[step.needs]}" if isinstance(step, Resume) and step.needs in _LIMITS else text
 
+
+# Decisions that a program may not make.
+
+_BY_A_PERSON: Mapping[str, str] = {"Decide": "a person can do it with `{command}`"}
 
 # Next steps as tools of the MCP server; where there is no tool, the user acts at a terminal.
 
@@ -146,13 +173,14 @@ MCP: Mapping[str, str] = {
     "Trust is_state storage": (
         "a person looks at what waits there, and agrees, by `perstack trust --state --storage {storage}`"
     ),
+    **_BY_A_PERSON,
 }
 
 
 def mcp_phrase(step: NextStep) -> str:
     """Return the step for a model."""
     needs = step.needs if isinstance(step, Resume) else None
-    return phrase(step, MCP, needed=(needs or "").replace("_", "-"))
+    return phrase(step, MCP, needed=(needs or "").replace("_", "-"), command=command(step))
 
 
 def as_sentence(step: NextStep) -> str:
@@ -170,12 +198,13 @@ HTTP: Mapping[str, str] = {
     "TryAgain": f"POST {BASE}/{{task_id}}/retry",
     "ResumeWithoutDependencies": f"POST {BASE}/{{task_id}}/resume continues without",
     "Inspect tasks": f"GET {BASE} lists what there is",
+    **_BY_A_PERSON,
 }
 
 
 def http_phrase(step: NextStep) -> str:
     """Return the step with its request, if there is one."""
-    return phrase(step, HTTP)
+    return phrase(step, HTTP, command=command(step))
 
 
 # Next steps as keys of the terminal program, and as commands of its linear mode.

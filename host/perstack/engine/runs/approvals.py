@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 from perstack.config.grants import ProjectGrant
 from perstack.core.definitions.exec_grant import REMEDY
@@ -51,12 +52,13 @@ _DENIED_NOTICE = (
 async def ask_approval(context: RunContext, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
     session, job = context.session, context.job
-    subject = await _subject(context, call)
-    granted, changes = await _decision_by_grant(context, call)
+    subject = await approval_subject(context, call)
+    granted, doubts = await _decision_by_grant(context, call)
     settled = granted or await _decision_without_person(context, call)
-    if settled is None and sum(map(len, changes)) > _MAX_CHANGE_CHARS:  # nobody can agree to what is not shown whole
-        settled, changes = SettledApproval(Approval(decision="no", text=_TOO_LONG)), ()
-    subject = replace(subject, changes=changes)
+    # nobody can agree to what is not shown whole
+    if settled is None and sum(map(len, doubts.changes)) > _MAX_CHANGE_CHARS:
+        settled, doubts = SettledApproval(Approval(decision="no", text=_TOO_LONG)), _Doubts()
+    subject = replace(subject, changes=doubts.changes, changed_files=doubts.changed_files)
     if settled is not None and settled.approval.rule:
         subject = replace(subject, offers=tuple(dict.fromkeys((*subject.offers, settled.approval.rule))))
     if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
@@ -81,13 +83,13 @@ async def begins_as_approved(context: RunContext, call: Call) -> bool:
     # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
     if is_once and call.content and call.content != await rulings.content(call):
         again = "the file has changed since its change was shown"
-        session.record(request_event(call, await _subject(context, call), session.stamp, again))
+        session.record(request_event(call, await approval_subject(context, call), session.stamp, again))
         return False
     session.record(start_call_event(call, session.stamp))
     return True
 
 
-async def _subject(context: RunContext, call: Call) -> ApprovalSubject:
+async def approval_subject(context: RunContext, call: Call) -> ApprovalSubject:
     """Return what an approval of a call is bound to, as it is now."""
     rulings, catalogue = context.job.rulings, context.catalogue
     return ApprovalSubject(
@@ -125,41 +127,56 @@ async def sandboxed_session(context: RunContext) -> SkillSession:
     return await context.job.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
 
 
-async def _decision_by_grant(context: RunContext, call: Call) -> tuple[SettledApproval | None, tuple[str, ...]]:
+class _Doubts(NamedTuple):
+    """Differences from what a person has agreed to before, for a question."""
+
+    changes: tuple[str, ...] = ()  # lines of the tool's definition
+    changed_files: tuple[str, ...] = ()  # that the granted rule names
+
+
+async def _decision_by_grant(context: RunContext, call: Call) -> tuple[SettledApproval | None, _Doubts]:
     """Return the decision that a person has made for the whole project, if it covers the call.
 
-    Without one, return also how the tool's definition differs from the one that was agreed to, for the question.
+    A decision by a rule that names files is for this call only, so that they are compared again at the next one.
     """
     tool = context.catalogue.find(call.decided)
     judged = None if tool is None else tool.judged
     changes = () if judged is None or not call.decided.changed else judged.changes
     if context.plays_recording:
-        return None, changes
+        return None, _Doubts(changes)
     job, run = context.job, context.session.run
     grants = await asyncio.to_thread(job.host.grants.readable)
     held, stale = _divided(grants, call, tool)
-    rule = await job.rulings.granted_rule(call, context.catalogue, run.rules, held)
-    if rule is not None:
-        return SettledApproval(Approval(decision="job", rule=rule), GRANT), ()
+    changed_files: tuple[str, ...] = ()
+    while (rule := await job.rulings.granted_rule(call, context.catalogue, run.rules, [*held])) is not None:
+        grant = held.pop(rule)
+        changed_files = await asyncio.to_thread(grant.changed_files, job.host.workspace)
+        if not changed_files:
+            is_once = grant.names_files
+            approval = Approval(decision="once") if is_once else Approval(decision="job", rule=rule)
+            return SettledApproval(approval, GRANT), _Doubts()
     rule = await job.rulings.granted_rule(call, context.catalogue, run.rules, stale)
     if rule is None or judged is None or tool is None:
-        return None, changes
+        return None, _Doubts(changes, changed_files)
     reason = f"of this tool has changed since {rule} was allowed in this project, or was not shown then; it is now:"
-    return None, (reason, *definition_diff(None, tool.spec))
+    return None, _Doubts((reason, *definition_diff(None, tool.spec)))
 
 
 def _divided(
     grants: Iterable[ProjectGrant], call: Call, tool: OfferedTool | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the rules of grants that hold for the tool's definition in force, and the rules of other grants."""
-    held: list[str] = []
+) -> tuple[dict[str, ProjectGrant], tuple[str, ...]]:
+    """Return the grants that hold for the tool's definition in force, by rule, and the rules of other grants."""
+    held: dict[str, ProjectGrant] = {}
     stale: list[str] = []
     is_locked = tool is not None and tool.judged is not None and tool.judged.is_locked
     for grant in grants:
         name = call.decided.tool_name if tool is None else tool.own_name
         holds = grant.holds_for(call.decided.skill_name, name, call.decided.definition, is_locked=is_locked)
-        (held if holds else stale).append(grant.rule)
-    return tuple(held), tuple(stale)
+        if holds:
+            held[grant.rule] = grant
+        else:
+            stale.append(grant.rule)
+    return held, tuple(stale)
 
 
 async def _decision_without_person(context: RunContext, call: Call) -> SettledApproval | None:

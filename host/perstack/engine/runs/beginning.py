@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypedDict
 
+from perstack.config.grants import contents_of_rule
 from perstack.config.settings import (
     exec_grant_of,
     masks_secrets,
@@ -199,7 +200,9 @@ class RunStarter:
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
             # before it is recorded: a failure answers nothing
-            self._job.host.grants.add(answer.answer.rule, answer.by, _pins(session.run, answer.answer.rule))
+            rule, host = answer.answer.rule, self._job.host
+            contents = contents_of_rule(rule, host.workspace)
+            host.grants.add(rule, answer.by, _pins(session.run, rule), contents)
         session.record(answer_event(session.run, answer.answer, session.stamp, answer.by))
 
 

@@ -15,7 +15,7 @@ from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
-from perstack.core.runs.decide import text_result_event
+from perstack.core.runs.decide import changed_call_event, text_result_event
 from perstack.core.runs.events import AdaptRequest, CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
@@ -25,7 +25,13 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import run_in_turn
 from perstack.engine.plugins.skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
-from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
+from perstack.engine.runs.approvals import (
+    SANDBOXED,
+    approval_subject,
+    begins_as_approved,
+    sandboxed_session,
+    show_progress,
+)
 from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.engine.runs.media import substitutes_for, with_readable_media
@@ -66,6 +72,15 @@ async def _decide(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequenc
     # with masked secrets the rules apply to the arguments that tools receive, too
     filled = await job.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
     return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
+
+
+async def decide_change(context: RunContext, call: Call) -> None:
+    """Record what the rules in force decide about a call with the arguments that a person has given it."""
+    session, changed = context.session, replace(call, part=call.changed_part)
+    (decided,) = await decide_calls(context, (changed.part,))
+    subject = await approval_subject(context, replace(changed, decided=decided))
+    session.record(changed_call_event(changed, decided, subject, session.stamp))
+    await session.flush()
 
 
 async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decided: DecidedCall) -> str | None:

@@ -151,11 +151,11 @@ def with_result(run: Run, call: Call, result: ToolResultPart, event_id: str) -> 
     )
 
 
-def with_saying(run: Run, event_id: str, text: str, by: By | None) -> Run:
+def with_saying(run: Run, event_id: str, text: str, by: By | None, place: str = "") -> Run:
     """Return the Run with a person's text. Texts of nobody, and texts of other programs, are not kept."""
     if by is None or by.source or by.door == UNATTENDED or not text.strip():
         return run
-    return replace(run, said=(*run.said, Saying(event_id, text)))
+    return replace(run, said=(*run.said, Saying(event_id, text, place, by)))
 
 
 def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:

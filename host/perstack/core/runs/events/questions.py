@@ -226,9 +226,11 @@ class RequestApproval(LaterEvent):
     )  # that may be approved for the whole Job
     # digest of the file that the call changes, `absent`, or why it cannot be read: what its diff was made from
     content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
-    again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before
+    again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before, or changed
     # lines of the tool's definition that differ from the agreed one
     changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
+    # files that have changed since the call was allowed in the project
+    changed_files: Annotated[tuple[str, ...], TEXT] = Field(default=(), exclude_if=falsy)
 
     def question(self, call: Call, expert: Expert) -> OpenQuestion:
         """Return the question. It shows the call that will run, and no other text of this event."""
@@ -250,6 +252,7 @@ class RequestApproval(LaterEvent):
             rule=rule,
             offers=self.offers,
             changes=self.changes,
+            changed_files=self.changed_files,
             asked_at=self.timestamp,
             subject=subject_of(decided, expert),
             content=self.content,
@@ -270,7 +273,7 @@ class RequestApproval(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Ask for the approval of a call that waits for it, or again if the call has changed since its approval."""
         call = open_call(run, self.tool_call_id)
-        if not (call.may_be_asked_again if self.again else call.waits_for_approval):
+        if not (call.waits_for_approval or (self.again and call.may_be_asked_again)):
             raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
         call = replace(
             call,

@@ -239,7 +239,7 @@ class FinishToolCall(LaterEvent):
             todos = ()
         run = with_saying(run, self.id, text_of(self.contents), self.by)
         return replace(
-            with_result(run, call, self._part(self.shown), self.id),
+            with_result(run, call, self._part(_with_note(self.shown, call)), self.id),
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
             todos=todos,
             snapshot_due=snapshot_due_after(run, call),
@@ -286,6 +286,11 @@ class FinishToolCall(LaterEvent):
         if self.warning is not None:
             rows.append(LogRow("warning", self.warning, "yellow"))
         return rows + author_rows(self.by)
+
+
+def _with_note(contents: tuple[ResultContent, ...], call: Call) -> tuple[ResultContent, ...]:
+    """Return the contents after the note that a person has changed the call, if one has."""
+    return (TextPart(text=call.change_note), *contents) if call.change_note else contents
 
 
 class CallDelegate(LaterEvent):
