@@ -24,7 +24,7 @@ from perstack.core.base.records import TEXT, Fact, canonical_json, falsy
 from perstack.core.base.text import one_line
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import definition_digest
-from perstack.core.runs.media import medium_noun
+from perstack.core.runs.media import PDF, medium_noun
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -43,6 +43,7 @@ AdaptedForm = Literal["plain", "omitted", "replaced"]
 
 MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
 REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
+ANY_IMAGE, ANY_DOCUMENT = "image", "document"  # names of adaptations of all media of a kind, later ones too
 ANY_THINKING = "any"  # name of an adaptation that leaves out thinking of later replies, too
 _MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document that are shown
 
@@ -51,8 +52,8 @@ class Adaptation(Fact):
     """One part of a request, and the form in which it is sent from now on.
 
     `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the
-    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document. `thinking` lists
-    what is left out in `thoughts`, or has the name `ANY_THINKING`.
+    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document, or `ANY_IMAGE` or
+    `ANY_DOCUMENT`. `thinking` lists what is left out in `thoughts`, or has the name `ANY_THINKING`.
     """
 
     part: RequestPart
@@ -147,7 +148,7 @@ def shared_adaptations(
             case "tool":
                 return (item.name, item.definition) in tools_here
             case "media":
-                return item.name in media_here and not item.shared_limit
+                return item.name in (*media_here, ANY_IMAGE, ANY_DOCUMENT) and not item.shared_limit
             case "thinking":
                 return not item.thoughts
             case _:
@@ -253,8 +254,17 @@ def _without_thought(part: ReplyPart, refused: Set[str] | None) -> ReplyPart | N
     return None if isinstance(part, ThinkingPart) else part.model_copy(update={"opaque": None})
 
 
+def media_adaptation(part: BlobPart, adaptations: Mapping[str, Adaptation]) -> Adaptation | None:
+    """Return how an image or document is sent, of the adaptations of media by their names; None: as it is."""
+    kind = ANY_DOCUMENT if part.mime_type == PDF else ANY_IMAGE
+    is_of_kind = kind == ANY_DOCUMENT or part.mime_type.startswith("image/")
+    return adaptations.get(part.sha256) or (adaptations.get(kind) if is_of_kind else None)
+
+
 def _adapted(contents: Sequence[ResultContent], media: Mapping[str, Adaptation]) -> tuple[ResultContent, ...]:
-    return tuple(_substitute(part, media.get(part.sha256)) if isinstance(part, BlobPart) else part for part in contents)
+    return tuple(
+        _substitute(part, media_adaptation(part, media)) if isinstance(part, BlobPart) else part for part in contents
+    )
 
 
 def _substitute(part: BlobPart, adaptation: Adaptation | None) -> ResultContent:
