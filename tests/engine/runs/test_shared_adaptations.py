@@ -1,4 +1,4 @@
-"""What one Run of a Job has learned about an endpoint holds for its other Runs."""
+"""Adaptations of one Run of a Job hold for its other Runs."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Strict(ScriptedProvider):
 
     def missing(self, request: GenerationRequest) -> list[Adaptation]:
         known = {(item.part, item.form, item.name) for item in request.adaptations}
-        return [one for one in self.needed if (one.part, one.form, one.name) not in known and _concerns(one, request)]
+        return [one for one in self.needed if (one.part, one.form, one.name) not in known and _has_part(one, request)]
 
 
-def _concerns(item: Adaptation, request: GenerationRequest) -> bool:
+def _has_part(item: Adaptation, request: GenerationRequest) -> bool:
     if item.part == "tool":
         return any(spec.name == item.name for spec in request.tools)
     sent = {part.sha256 for message in request.messages for part in blobs_of(message)}

@@ -111,11 +111,11 @@ def refused_provider_tool(wire: Wire) -> str:
     if not names:
         return "—"
     offered = tuple(OfferedProviderTool(name) for name in names)
-    kept = len(_listed(wire, body_of(wire, request_of(wire, provider_tools=offered[1:]))))
+    kept = len(_tool_list(wire, body_of(wire, request_of(wire, provider_tools=offered[1:]))))
     for words in _provider_tool_words(wire, body_of(wire, request_of(wire, provider_tools=offered))):
 
         def rule(body: Any, words: str = words) -> str | None:
-            return words if len(_listed(wire, body)) > kept else None
+            return words if len(_tool_list(wire, body)) > kept else None
 
         end, adaptations, bodies = climb(wire, rule, request_of(wire, provider_tools=offered))
         assert isinstance(end, Generation), words
@@ -124,7 +124,7 @@ def refused_provider_tool(wire: Wire) -> str:
     return in_words(adaptations)
 
 
-def _listed(wire: Wire, body: Any) -> list[Any]:
+def _tool_list(wire: Wire, body: Any) -> list[Any]:
     tools = wire.tools(body) or []
     return tools if isinstance(tools, list) else tools["tools"]
 

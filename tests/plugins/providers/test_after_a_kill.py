@@ -1,4 +1,4 @@
-"""After a kill the next process sends what would have been sent: thinking, calls and smaller images, in all formats."""
+"""Requests after a kill are those that would have been sent, in all formats: thinking, calls and smaller images."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def shared_adaptations(
     tools_here = {(spec.name, definition_digest(spec)) for spec in (tools if "tool" in kinds else ())}
     media_here = {part.sha256 for message in (messages if "media" in kinds else ()) for part in blobs_of(message)}
 
-    def holds(item: Adaptation) -> bool:
+    def is_shared(item: Adaptation) -> bool:
         match item.part:
             case "field" | "providerTool":
                 return True
@@ -154,7 +154,7 @@ def shared_adaptations(
             case _:
                 assert_never(item.part)
 
-    return tuple(filter(holds, learned))
+    return tuple(filter(is_shared, learned))
 
 
 def with_definitions(adaptations: Iterable[Adaptation], tools: Iterable[ToolSpec]) -> Adaptations:
