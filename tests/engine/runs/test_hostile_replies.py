@@ -95,6 +95,19 @@ def test_a_total_that_is_less_than_its_parts_is_their_sum(bench: Bench) -> None:
     assert (status, total) == ("completed", 7)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_goes_back_to_its_vendor_as_null(bench: Bench, number: float) -> None:
+    thought = ThinkingPart.model_construct(thinking="x", opaque={"v": {"items": [{"score": number, "id": 7}]}})
+    call = ToolCallPart(tool_call_id="c", tool_name="think", args={"thought": "y"})
+    provider = Replying(
+        Generation(ExpertMessage(contents=(thought, call)), Usage.of(1, 1), "toolCalls"), saying("done")
+    )
+    seen = Seen()
+    assert wait_for(driven(bench, provider, seen))[:2] == ("completed", "done")
+    (event, _) = seen.of("finishGeneration")
+    assert event.reply[0].opaque == {"v": {"items": [{"score": None, "id": 7}]}}
+
+
 def test_a_reply_that_cannot_be_kept_fails_the_run_which_can_be_resumed(bench: Bench) -> None:
     async def run() -> tuple[str, str, str]:
         deep = ThinkingPart.model_construct(thinking="x", opaque=nested(1_000))

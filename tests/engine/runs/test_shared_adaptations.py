@@ -1,4 +1,4 @@
-"""What one Run of a Job has learned about an endpoint holds for its other Runs."""
+"""Adaptations of one Run of a Job hold for its other Runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pictures import picture
 
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import BlobPart, blobs_of
+from perstack.core.runs.media_limits import MediaLimits
+from perstack.core.runs.messages import BlobPart, UserMessage, blobs_of
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest
-from perstack.ports.skill import SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.crashing_storage import crash_points
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, TurnLike, text, tool, turn
 
-PICTURE = picture("PNG")
+PICTURE, WIDE = picture("PNG"), picture("PNG", (2_500, 9))
 IMAGE = sha256(PICTURE).hexdigest()
 FIELD = Adaptation(part="field", form="omitted", name="top_p")
 PLAIN = Adaptation(part="tool", form="plain", name="show")
@@ -48,10 +49,10 @@ class Strict(ScriptedProvider):
 
     def missing(self, request: GenerationRequest) -> list[Adaptation]:
         known = {(item.part, item.form, item.name) for item in request.adaptations}
-        return [one for one in self.needed if (one.part, one.form, one.name) not in known and _concerns(one, request)]
+        return [one for one in self.needed if (one.part, one.form, one.name) not in known and _has_part(one, request)]
 
 
-def _concerns(item: Adaptation, request: GenerationRequest) -> bool:
+def _has_part(item: Adaptation, request: GenerationRequest) -> bool:
     if item.part == "tool":
         return any(spec.name == item.name for spec in request.tools)
     sent = {part.sha256 for message in request.messages for part in blobs_of(message)}
@@ -161,6 +162,43 @@ def test_an_image_that_was_left_out_of_a_crowd_is_sent_to_a_run_without_one(benc
     assert wait_for(delegates_host(bench, provider).run("a", "q", on_event=seen)).text == "done"
     assert len(provider.refused) == 1
     assert [request.adaptations for request in provider.requests if request.expert_key == "c"] == [(), ()]
+
+
+class Describing(Showing):
+    """A skill whose tool asks the model twice about a picture."""
+
+    async def open(self, definition, context) -> SkillSession:
+        return self
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        assert call.sample is not None
+        part = BlobPart(sha256=await call.blobs.put(WIDE), mime_type="image/png", size=len(WIDE), name="wide.png")
+        asked = SampleRequest((UserMessage(contents=(part,)),), "[[eye]]", max_tokens=500)
+        said = [await call.sample(asked) for _ in range(2)]
+        return ToolResult.text(" ".join(one.reply.text for one in said))
+
+
+def test_an_image_that_a_tool_shows_the_model_is_made_smaller_once_with_one_line(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Small(ScriptedProvider):
+        def media_limits(self, model: str) -> MediaLimits:
+            return MediaLimits(max_side_pixels=2_000)
+
+        def takes(self, model: str, mime_type: str) -> bool:
+            return True
+
+    provider, seen = Small({"[[a]]": [tool("show"), text("done")], "[[eye]]": [text("wide"), text("very")]}), Seen()
+    one = expert("a").model_copy(update={"skills": (McpStdioSkill(name="showing", command="x", sampling=True),)})
+    host = bench.host(provider, one, plugins=(Describing(),))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert job.text == "done"
+    (event,) = seen.of("adaptRequest")
+    assert event.words.startswith("with the image wide.png as ")
+    assert "wide.png" not in capsys.readouterr().err
+    sent = [request.adaptations for request in provider.requests if request.purpose == "sample"]
+    assert sent == [event.adaptations] * 2
+    assert_proved(host, job.id)
 
 
 @pytest.mark.parametrize("is_other", [False, True], ids=["the Run's model", "another Expert's"])

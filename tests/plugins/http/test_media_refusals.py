@@ -146,6 +146,27 @@ def test_three_refusals_without_a_path_are_the_most_that_a_bad_image_causes() ->
     assert _named(MESSAGES, "Could not process image", known=(text_for(NEW), text_for(OLD))) == []
 
 
+@pytest.mark.parametrize(
+    ("earlier", "message", "names"),
+    [
+        ("this model does not support images", "This model does not support image input", ["image"]),
+        ("the image format tiff is not supported", "This model does not support image input", [OLD, NEW]),
+        ("Could not process image", "This model does not support image input", [OLD, NEW]),
+        ("this model does not support images", "Image type image/heic is not supported", [OLD, NEW]),
+    ],
+)
+def test_images_are_left_out_for_good_only_if_the_model_is_said_to_see_none(
+    earlier: str, message: str, names: list[Any]
+) -> None:
+    known = tuple(
+        Adaptation(part="media", form="replaced", name=name, text=f"[image removed: the API says so ({earlier}).]")
+        for name in ("a", "b")
+    )
+    request = GenerationRequest("m", "", HISTORY, (), _no_blob, adaptations=known)
+    found = named_media(request, ProviderError(message, status_code=400), MESSAGES)
+    assert [NAMES.get(item.name, item.name) for item in found] == names
+
+
 def test_what_is_too_long_is_shortened_and_loses_no_image() -> None:
     assert _named(MESSAGES, "prompt is too long: 300000 tokens", name="ContextOverflow") == []
     assert _named(MESSAGES, "the images exceed the context", name="ContextOverflow") == []

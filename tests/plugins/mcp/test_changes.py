@@ -69,7 +69,7 @@ def test_a_list_that_cannot_be_had_leaves_the_old_one_and_is_shown(bed: Bed, era
     assert "(its tools have changed, but the new list cannot be used: the list is lost)" in shown
 
 
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+async def _wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(20):
         while not await condition():
             await asyncio.sleep(0.01)
@@ -85,7 +85,7 @@ def test_a_lost_subscription_is_opened_again_and_what_changed_meanwhile_is_notic
 
             assert not await has_more()
             await bed.call(session, "drop", how=how)
-            await _until(has_more)
+            await _wait_until(has_more)
             assert bed.shown.count("subscribed") == 2
             await bed.call(session, "grow")
             await session.tools()
@@ -106,7 +106,7 @@ def test_a_subscription_that_is_lost_again_and_again_is_given_up_with_a_line(
                 return any("changes of its tools will not be noticed" in line for line in bed.shown)
 
             await bed.call(session, "drop", how="always")
-            await _until(is_told)
+            await _wait_until(is_told)
             assert words(await bed.call(session, "more")) == "more is done"
 
     wait_for(run())

@@ -30,12 +30,17 @@ Rule = Callable[[Any], str | None]
 
 
 def bodies_with(
-    wire: Wire, kind: str, data: bytes, rule: Rule = lambda body: None, *, is_error: bool = False
+    wire: Wire, kind: str, data: bytes, rule: Rule = lambda body: None, *more: bytes, is_error: bool = False
 ) -> list[Any]:
-    """Drive a Run whose tool returns a medium, to its end. Return the bodies of the requests after the call."""
+    """Drive a Run whose tool returns a medium, to its end. Return the bodies of the requests after the call.
+
+    With `more` media the tool is called as often, and returns one each time.
+    """
 
     async def scenario() -> list[Any]:
         seen, bodies = Seen(), list[Any]()
+        calls = [[(kind, one)] for one in (data, *more)]
+        turns = [*([_SHOW] * len(calls)), _DONE]
 
         def choose(request: ReceivedRequest) -> PreparedReply:
             body = json.loads(request.body)
@@ -43,7 +48,7 @@ def bodies_with(
             words = rule(body)
             if words is not None:
                 return wire.error_reply(400, words)
-            return wire.reply(_SHOW if len(bodies) == 1 else _DONE)
+            return wire.reply(turns.pop(0))
 
         with tempfile.TemporaryDirectory() as folder:
             async with asyncio.timeout(60), FakeEndpoint(choose=choose) as endpoint:
@@ -56,7 +61,7 @@ def bodies_with(
                     workspace=Path(folder),
                     env=config.env,
                     overrides=Overrides(open=True),
-                    plugins=[MediaSkill([(kind, data)], is_error=is_error)],
+                    plugins=[MediaSkill(*calls, is_error=is_error)],
                 )
                 async with host:
                     job = await host.run("a", "look", on_event=seen)
@@ -129,6 +134,22 @@ def _cell_of_refusal(wire: Wire, kind: str, data: bytes, words: str) -> str:
 @capability("An image that the endpoint refuses")
 def refused_image(wire: Wire) -> str:
     return _cell_of_refusal(wire, "image/png", picture("PNG", (40, 40)), "Could not process image")
+
+
+@capability("Images at an endpoint that sees none")
+def unseen_images(wire: Wire) -> str:
+    pictures = [picture("PNG", (40, side)) for side in range(40, 46)]
+
+    def rule(body: Any) -> str | None:
+        return "This model does not support image input" if media_in(body) else None
+
+    bodies = bodies_with(wire, "image/png", pictures[0], rule, *pictures[1:])
+    refused = [body for body in bodies if media_in(body)]
+    if not refused:
+        return "as a line of text"
+    assert len(refused) == 3, "from then on none is sent"
+    assert any("[image left out: This model does not support image input]" in text for text in texts_in(bodies[-1]))
+    return "texts, after three refusals"
 
 
 @capability("A PDF that the endpoint refuses")

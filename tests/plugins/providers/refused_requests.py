@@ -111,11 +111,11 @@ def refused_provider_tool(wire: Wire) -> str:
     if not names:
         return "—"
     offered = tuple(OfferedProviderTool(name) for name in names)
-    kept = len(_listed(wire, body_of(wire, request_of(wire, provider_tools=offered[1:]))))
+    kept = len(_tool_list(wire, body_of(wire, request_of(wire, provider_tools=offered[1:]))))
     for words in _provider_tool_words(wire, body_of(wire, request_of(wire, provider_tools=offered))):
 
         def rule(body: Any, words: str = words) -> str | None:
-            return words if len(_listed(wire, body)) > kept else None
+            return words if len(_tool_list(wire, body)) > kept else None
 
         end, adaptations, bodies = climb(wire, rule, request_of(wire, provider_tools=offered))
         assert isinstance(end, Generation), words
@@ -124,7 +124,7 @@ def refused_provider_tool(wire: Wire) -> str:
     return in_words(adaptations)
 
 
-def _listed(wire: Wire, body: Any) -> list[Any]:
+def _tool_list(wire: Wire, body: Any) -> list[Any]:
     tools = wire.tools(body) or []
     return tools if isinstance(tools, list) else tools["tools"]
 
@@ -181,6 +181,20 @@ def refused_thinking(wire: Wire) -> str:
     end, same, bodies = climb(wire, lambda body: words if mark in _compact(body) else None, later)
     assert (isinstance(end, Generation), same, len(bodies)) == (True, adaptations, 1), "it is not tried again"
     return in_words(adaptations)
+
+
+@capability("Thinking that is refused in each reply")
+def always_refused_thinking(wire: Wire) -> str:
+    words = _thinking_words(wire)
+    if words is None:
+        return "—"
+    (mark,) = wire.kept.values()
+    turns = [Said(thinking=f"Hm, {number}.", calls=((f"c{number}", "a"),)) for number in range(5)]
+    replies = [wire.reply(said) for said in (*turns, _DONE)]
+    job, seen, endpoint = run_under_rule(wire, lambda body: words if mark in _compact(body) else None, *replies)
+    adapted = seen.of("adaptRequest")
+    assert (job.status, len(adapted), len(endpoint.asked)) == ("completed", 3, 9)
+    return adapted[-1].adaptations[0].words
 
 
 @capability("Thinking of another model of the vendor")

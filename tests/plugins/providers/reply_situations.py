@@ -33,6 +33,7 @@ class Taken:
 
     said: Said
     cell: str = "taken"
+    finish: str = ""  # finish reason, if it is another than the one that `said` has
 
     def difference(self, outcome: Outcome) -> str:
         """Return how an outcome differs; empty if it does not."""
@@ -41,7 +42,7 @@ class Taken:
         found = _as_said(outcome.end.reply)
         wanted = (self.said.text, self.said.thinking, [(self.said.tool, {"path": path}) for _, path in self.said.calls])
         shown = tuple("".join(one.text for one in outcome.deltas if one.kind == kind) for kind in ("text", "reasoning"))
-        finish = "toolCalls" if self.said.calls and self.said.stop == "stop" else self.said.stop
+        finish = self.finish or ("toolCalls" if self.said.calls and self.said.stop == "stop" else self.said.stop)
         if found != wanted:
             return f"{found} in place of {wanted}"
         if shown != wanted[:2]:
@@ -227,7 +228,30 @@ def failed_end(wire: Wire) -> Forms:
             return {}
 
 
+@situation("A prompt that the endpoint rejects within the stream", Fails("BadRequest", _WORDS, is_retryable=False))
+def rejected_prompt(wire: Wire) -> Forms:
+    match wire:
+        case ResponsesWire():
+            rejected: Document = {"type": "error", "code": "invalid_prompt", "message": _WORDS}
+        case MessagesWire():
+            rejected = {"type": "error", "error": {"type": "invalid_request_error", "message": _WORDS}}
+        case ChatWire():
+            rejected = {"error": {"code": "invalid_prompt", "message": _WORDS}}
+        case _:
+            return {}
+    return _framed(wire, {"error": [*wire.documents(_TEXT)[:3], rejected]})
+
+
 # --- ends
+
+
+@situation("A text with the end mark and no finish reason", Taken(_TEXT, finish="other"))
+def end_mark_alone(wire: Wire) -> Forms:
+    if not isinstance(wire, ChatWire):
+        return {}
+    chunks = [document for document in wire.documents(_TEXT) if '"finish_reason": "stop"' not in json.dumps(document)]
+    assert chunks[-1] == "[DONE]"
+    return _framed(wire, {"end mark": chunks})
 
 
 @situation("A finished reply without its end mark", Taken(_SAID), stallTimeout=5_000)

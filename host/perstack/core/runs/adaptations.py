@@ -24,7 +24,7 @@ from perstack.core.base.records import TEXT, Fact, canonical_json, falsy
 from perstack.core.base.text import one_line
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import definition_digest
-from perstack.core.runs.media import medium_noun
+from perstack.core.runs.media import PDF, medium_noun
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -43,6 +43,8 @@ AdaptedForm = Literal["plain", "omitted", "replaced"]
 
 MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
 REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
+ANY_IMAGE, ANY_DOCUMENT = "image", "document"  # names of adaptations of all media of a kind, later ones too
+ANY_THINKING = "any"  # name of an adaptation that leaves out thinking of later replies, too
 _MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document that are shown
 
 
@@ -50,8 +52,8 @@ class Adaptation(Fact):
     """One part of a request, and the form in which it is sent from now on.
 
     `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the
-    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document. `thinking` has
-    none, and lists what is left out in `thoughts`.
+    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document, or `ANY_IMAGE` or
+    `ANY_DOCUMENT`. `thinking` lists what is left out in `thoughts`, or has the name `ANY_THINKING`.
     """
 
     part: RequestPart
@@ -89,6 +91,8 @@ class Adaptation(Fact):
             case "media":
                 text = one_line(self.text)
                 return f"with the text {text if len(text) <= _MAX_TEXT_CHARS else text[:_MAX_TEXT_CHARS] + '…'}"
+            case "thinking" if self.name:
+                return "without the thinking of any reply"
             case "thinking":
                 return "without the thinking of earlier replies"
             case _:
@@ -130,27 +134,27 @@ def shared_adaptations(
 ) -> Adaptations:
     """Return what other Runs of a Job have learned about an endpoint that holds for these tools and messages too.
 
-    Thinking is of one Run's replies, unless the endpoint wants replies without any. What exceeded the limits of a whole
+    Thinking is of one Run's replies, unless the endpoint takes none of any reply. What exceeded the limits of a whole
     request may fit another one.
     """
     kinds = {item.part for item in learned}
-    tools_here = {(spec.name, definition_digest(spec)) for spec in tools} if "tool" in kinds else frozenset()
-    media_here = {part.sha256 for message in messages for part in blobs_of(message)} if "media" in kinds else ()
+    tools_here = {(spec.name, definition_digest(spec)) for spec in (tools if "tool" in kinds else ())}
+    media_here = {part.sha256 for message in (messages if "media" in kinds else ()) for part in blobs_of(message)}
 
-    def holds(item: Adaptation) -> bool:
+    def is_shared(item: Adaptation) -> bool:
         match item.part:
             case "field" | "providerTool":
                 return True
             case "tool":
                 return (item.name, item.definition) in tools_here
             case "media":
-                return item.name in media_here and not item.shared_limit
+                return item.name in (*media_here, ANY_IMAGE, ANY_DOCUMENT) and not item.shared_limit
             case "thinking":
                 return not item.thoughts
             case _:
                 assert_never(item.part)
 
-    return tuple(filter(holds, learned))
+    return tuple(filter(is_shared, learned))
 
 
 def with_definitions(adaptations: Iterable[Adaptation], tools: Iterable[ToolSpec]) -> Adaptations:
@@ -177,10 +181,16 @@ def digest_of_thought(part: ReplyPart) -> str:
 
 def thoughts_of(messages: Iterable[Message], known: Adaptations = ()) -> tuple[str, ...]:
     """Return the names of what replies have of thinking and signatures, without what is left out already."""
+    if _omits_any_thinking(known):
+        return ()
     omitted = {digest for item in known for digest in item.thoughts}
     replies = (message for message in messages if isinstance(message, ExpertMessage))
     digests = (digest_of_thought(part) for reply in replies for part in reply.contents if _has_thought(part))
     return tuple(digest for digest in dict.fromkeys(digests) if digest not in omitted)
+
+
+def _omits_any_thinking(adaptations: Adaptations) -> bool:
+    return any(item.part == "thinking" and item.name == ANY_THINKING for item in adaptations)
 
 
 def _has_thought(part: ReplyPart) -> bool:
@@ -229,21 +239,32 @@ def adapted_message(message: Message, adaptations: Adaptations) -> Message:
 
 
 def _without_thoughts(message: ExpertMessage, adaptations: Adaptations) -> ExpertMessage:
+    is_any = _omits_any_thinking(adaptations)
     refused = {digest for item in adaptations for digest in item.thoughts}
-    if not refused or not any(_has_thought(part) for part in message.contents):
+    if not (is_any or refused) or not any(_has_thought(part) for part in message.contents):
         return message
-    parts = (_without_thought(part, refused) for part in message.contents)
+    parts = (_without_thought(part, None if is_any else refused) for part in message.contents)
     return ExpertMessage(contents=tuple(part for part in parts if part is not None))
 
 
-def _without_thought(part: ReplyPart, refused: Set[str]) -> ReplyPart | None:
-    if not _has_thought(part) or digest_of_thought(part) not in refused:
+def _without_thought(part: ReplyPart, refused: Set[str] | None) -> ReplyPart | None:
+    """Return a part without refused thinking; `refused` None: any is refused."""
+    if not _has_thought(part) or (refused is not None and digest_of_thought(part) not in refused):
         return part
     return None if isinstance(part, ThinkingPart) else part.model_copy(update={"opaque": None})
 
 
+def media_adaptation(part: BlobPart, adaptations: Mapping[str, Adaptation]) -> Adaptation | None:
+    """Return how an image or document is sent, of the adaptations of media by their names; None: as it is."""
+    kind = ANY_DOCUMENT if part.mime_type == PDF else ANY_IMAGE
+    is_of_kind = kind == ANY_DOCUMENT or part.mime_type.startswith("image/")
+    return adaptations.get(part.sha256) or (adaptations.get(kind) if is_of_kind else None)
+
+
 def _adapted(contents: Sequence[ResultContent], media: Mapping[str, Adaptation]) -> tuple[ResultContent, ...]:
-    return tuple(_substitute(part, media.get(part.sha256)) if isinstance(part, BlobPart) else part for part in contents)
+    return tuple(
+        _substitute(part, media_adaptation(part, media)) if isinstance(part, BlobPart) else part for part in contents
+    )
 
 
 def _substitute(part: BlobPart, adaptation: Adaptation | None) -> ResultContent:

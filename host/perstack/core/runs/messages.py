@@ -1,5 +1,6 @@
 """The messages that a model sees (with Perstack's names), their parts, and the history of a Run."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from math import isfinite
@@ -353,15 +354,11 @@ def text_of(contents: Iterable[ResultContent]) -> str:
 
 
 def usable_reply(reply: ExpertMessage) -> ExpertMessage:
-    """Return the reply as it can be stored: data of provider tools is bounded, calls with wrong arguments are refused.
+    """Return the reply as it can be stored: data of vendors is bounded, calls with wrong arguments are refused.
 
-    Raises ValueError for other parts that cannot be stored.
+    Raises ValueError if data of a vendor are nested too deep.
     """
-    if any(_problem(part.opaque) for part in reply.contents if not isinstance(part, TextPart) and part.opaque) or any(
-        _problem(part.args) for part in reply.provider_tools
-    ):
-        raise ValueError("the reply is nested too deep to be kept")
-    reply = _with_small_opaque(reply)
+    reply = _with_small_opaque(_with_storable_data(reply))
     problems = {
         index: problem
         for index, part in enumerate(reply.contents)
@@ -374,6 +371,31 @@ def usable_reply(reply: ExpertMessage) -> ExpertMessage:
         for index, part in enumerate(reply.contents)
     )
     return reply.model_copy(update={"contents": contents})
+
+
+def _with_storable_data(reply: ExpertMessage) -> ExpertMessage:
+    """Return the reply with data of vendors as JSON has them: servers in Python send NaN."""
+    parts = tuple(_with_storable(part) for part in reply.contents)
+    return reply if parts == reply.contents else reply.model_copy(update={"contents": parts})
+
+
+def _with_storable(part: ReplyPart) -> ReplyPart:
+    if isinstance(part, TextPart):
+        return part
+    changes: dict[str, JsonObject] = {}
+    if part.opaque and _problem(part.opaque):
+        changes["opaque"] = _storable(part.opaque)
+    if isinstance(part, ProviderToolPart) and _problem(part.args):
+        changes["args"] = _storable(part.args)
+    return part.model_copy(update=changes) if changes else part
+
+
+def _storable(value: JsonObject) -> JsonObject:
+    """Return the value with null in place of numbers that are not finite. Raises ValueError if it is too deep."""
+    if any(level > MAX_VALUE_DEPTH for level, _ in enumerate(layers(value))):
+        raise ValueError("the reply is nested too deep to be kept")
+    finite: JsonObject = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    return finite
 
 
 def _with_small_opaque(reply: ExpertMessage) -> ExpertMessage:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from perstack.core.runs.adaptations import Adaptation, Adaptations, new_adaptations, of_messages
+from perstack.core.runs.adaptations import Adaptation, Adaptations, media_adaptation, new_adaptations, of_messages
 from perstack.core.runs.events import AdaptRequest
 from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, readable_medium
 from perstack.core.runs.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
@@ -129,7 +129,7 @@ class MediaFitting:
         substitutes = {item.name: item for item in known if item.part == "media"}
         media: list[SentMedium] = []
         for part in (part for message in messages for part in blobs_of(message)):
-            substitute = substitutes.get(part.sha256)
+            substitute = media_adaptation(part, substitutes)
             used = part if substitute is None else substitute.blob
             if used is None or not self._is_sent(used.mime_type):
                 continue

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pydantic import JsonValue
 
 from perstack.core.base.text import one_line
-from perstack.core.runs.adaptations import Adaptation, Adaptations
+from perstack.core.runs.adaptations import ANY_DOCUMENT, ANY_IMAGE, Adaptation, Adaptations, media_adaptation
 from perstack.core.runs.context import OVERFLOW
 from perstack.core.runs.media import PDF, medium_noun
 from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, blobs_of
@@ -36,6 +36,7 @@ _CANNOT_SEE = re.compile(
     re.IGNORECASE,
 )
 """Refusals of a kind, not of one medium: the model cannot see it, so that all of them are replaced."""
+_FORMAT = re.compile(r"\bformats?\b|\btypes?\b|\b(png|jpe?g|gif|webp|tiff?|hei[cf]|bmp|svg|avif)\b", re.IGNORECASE)
 _TOO_MANY = re.compile(
     r"too many (images|documents|files|media)|(at most|maximum of|up to|limit of) (\d+) (images|documents|files)",
     re.IGNORECASE,
@@ -81,6 +82,8 @@ def named_media(
     at_path = _blobs_at(body, words) if kinds else frozenset[str]()
     refused: Sequence[_Used] = [used for used in kinds if used.sent.sha256 in at_path]
     crowding = () if refused else _crowding_media(media, kinds, request, error)
+    if not refused and not crowding and (unseen := _unseen_kinds(kinds, request, error)):
+        return unseen
     refused = refused or crowding or _suspected_media(media, kinds, request, error)
     return tuple(
         Adaptation(
@@ -107,6 +110,27 @@ def _crowding_media(
         most = int(found[3]) if found[3] else len(kinds) // 2
         return kinds[: max(1, len(kinds) - most)]
     return ()
+
+
+_MAX_UNSEEN = 2  # media of a kind that the endpoint has refused as such, before none of the kind is sent
+
+
+def _unseen_kinds(kinds: Sequence[_Used], request: GenerationRequest, error: ProviderError) -> tuple[Adaptation, ...]:
+    """Return a text in place of all media of a kind that a model has refused again and again, since it sees none."""
+    if error.name == OVERFLOW or not _says_blind(words_of(error)):
+        return ()
+    names = dict.fromkeys(ANY_DOCUMENT if used.is_document else ANY_IMAGE for used in kinds)
+    texts = [item.text for item in request.adaptations if item.part == "media" and _says_blind(item.text)]
+    return tuple(
+        Adaptation(part="media", form="replaced", name=name, text=f"[{name} left out: {_reason(error.message)}]")
+        for name in names
+        if sum(text.startswith(f"[{name}") for text in texts) >= _MAX_UNSEEN
+    )
+
+
+def _says_blind(words: str) -> bool:
+    """Return whether a text says that a model takes none of a kind, rather than none of a format."""
+    return _CANNOT_SEE.search(words) is not None and _FORMAT.search(words) is None
 
 
 def _suspected_media(
@@ -146,11 +170,12 @@ def _of_kind(media: Sequence[_Used], message: str) -> Sequence[_Used]:
 
 def _media_of(messages: Sequence[Message], adaptations: Adaptations) -> Iterator[_Used]:
     """Yield the media as they were sent, without the ones that were replaced by a text."""
-    substitutes = {item.name: item.blob for item in adaptations if item.part == "media"}
+    substitutes = {item.name: item for item in adaptations if item.part == "media"}
     latest = _latest_reply(messages)
     for index, message in enumerate(messages):
         for part in blobs_of(message):
-            sent = substitutes.get(part.sha256, part)
+            substitute = media_adaptation(part, substitutes)
+            sent = part if substitute is None else substitute.blob
             if sent is not None and (sent.mime_type == PDF or sent.mime_type.startswith("image/")):
                 yield _Used(part, sent, index > latest)
 
@@ -164,12 +189,16 @@ _REFUSED = "the API could not process this"
 
 
 def _text(part: BlobPart, message: str) -> str:
-    reason = one_line(_LEADING.sub("", message, count=1) or message)[:_MAX_REASON_CHARS].rstrip(". ")
     kind = "document" if part.mime_type == PDF else "image"
+    noun = medium_noun(part.mime_type, part.name)
     return (
-        f"[{medium_noun(part.mime_type, part.name)} removed: {_REFUSED} {kind} ({reason}). The file may be unsupported"
-        " or corrupt; do not retry reading it.]"
+        f"[{noun} removed: {_REFUSED} {kind} ({_reason(message)}). The file may be unsupported or corrupt; do not retry"
+        " reading it.]"
     )
+
+
+def _reason(message: str) -> str:
+    return one_line(_LEADING.sub("", message, count=1) or message)[:_MAX_REASON_CHARS].rstrip(". ")
 
 
 # Data at a place in a request's body.

@@ -30,7 +30,14 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.adaptations import Adaptations, adapted_message, names_in, of_messages
+from perstack.core.runs.adaptations import (
+    ANY_DOCUMENT,
+    ANY_IMAGE,
+    Adaptations,
+    adapted_message,
+    names_in,
+    of_messages,
+)
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -263,10 +270,14 @@ class MessageEncoder(ABC):
         if adaptations == self._adaptations:
             return True
         changed = {*adaptations} ^ {*self._adaptations}
-        if self._count and any(item.part != "media" or item.name in self._media for item in changed):
+        if self._count and any(item.part != "media" or self._has_medium(item.name) for item in changed):
             return False
         self._adaptations = adaptations
         return True
+
+    def _has_medium(self, name: str) -> bool:
+        """Return whether an encoded message has media that an adaptation of this name may change."""
+        return name in self._media or (name in (ANY_IMAGE, ANY_DOCUMENT) and bool(self._media))
 
     def missing(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages that are not encoded yet."""

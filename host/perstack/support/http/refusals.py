@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import Adaptation, names_in, thoughts_of
+from perstack.core.runs.adaptations import ANY_THINKING, Adaptation, names_in, thoughts_of
 from perstack.core.runs.context import OVERFLOW
 from perstack.errors import ProviderError
 from perstack.ports.provider import GenerationRequest
@@ -73,6 +73,7 @@ _ASKED_FOR = (
 )
 """Refusals of thinking for which its field must go as well: thinking is asked for, and the history cannot have it."""
 _MISSING_MARK = re.compile(r"missing (?:a |the )?`?thought_?signature", re.IGNORECASE)
+_MAX_THINKING_REFUSALS = 2  # as many changes of the key within one Run are plausible
 _BLOCKS_OF_THINKING = frozenset(("thinking", "redacted_thinking", "reasoning"))
 
 
@@ -81,8 +82,8 @@ def _refused_thinking(
 ) -> tuple[Adaptation, ...]:
     """Return the adaptation that leaves out all thinking of earlier replies, if some of it is refused.
 
-    Signatures and encrypted reasoning hold for one model, key or account, so if one is refused, all may be. A format
-    that then expects thinking gets none at all.
+    Signatures and encrypted reasoning hold for one model, key or account, so if one is refused, all may be. An endpoint
+    that refuses thinking again and again takes none, not even its own. A format that then expects thinking gets none.
     """
     fields = [name for pattern, name in _ASKED_FOR if pattern.search(words) and name in body]
     is_meant = fields or _THINKING.search(words) or any(_is_of_thinking(place, body) for place in places)
@@ -90,7 +91,10 @@ def _refused_thinking(
         return ()
     thoughts = thoughts_of(request.messages, request.adaptations)
     has_thoughts = bool(thoughts) or _MISSING_MARK.search(words) is not None
+    refusals = sum(bool(item.thoughts) for item in request.adaptations)
     omitted = Adaptation(part="thinking", form="omitted", thoughts=thoughts)
+    if refusals >= _MAX_THINKING_REFUSALS:
+        omitted = Adaptation(part="thinking", form="omitted", name=ANY_THINKING)
     without = (Adaptation(part="field", form="omitted", name=name) for name in fields)
     return (*([omitted] if has_thoughts else []), *without)
 
