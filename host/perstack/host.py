@@ -45,10 +45,11 @@ from perstack.system.concurrency import run_to_end
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
-    from pydantic import BaseModel
+    from pydantic import BaseModel, JsonValue
 
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
+    from perstack.core.jobs.posted_texts import Delivery
     from perstack.core.jobs.resuming import UnsettledCall
     from perstack.core.jobs.stream_events import Question
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     class AnswerOptions(TypedDict, total=False):
         """Keyword arguments of `Host.answer` other than `output`."""
 
+        changed: Mapping[str, JsonValue] | None
         job_id: str | None
         question: Question | str | None
         question_id: str | None
@@ -565,17 +567,18 @@ class Host:
 
     @overload
     async def answer(
-        self, text: str, *, output: type[OutputT], **options: Unpack[AnswerOptions]
+        self, text: str = "", *, output: type[OutputT], **options: Unpack[AnswerOptions]
     ) -> ParsedJob[OutputT]: ...
     @overload
     async def answer(
-        self, text: str, *, output: type[BaseModel] | None = None, **options: Unpack[AnswerOptions]
+        self, text: str = "", *, output: type[BaseModel] | None = None, **options: Unpack[AnswerOptions]
     ) -> JobSummary: ...
     @checked_call
     async def answer(
         self,
-        text: str,
+        text: str = "",
         *,
+        changed: Mapping[str, JsonValue] | None = None,
         job_id: str | None = None,
         question: Question | str | None = None,
         question_id: str | None = None,
@@ -588,9 +591,14 @@ class Host:
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and continue the Job. See `Jobs.answer`.
 
+        `changed`, in place of a text, approves a call with these arguments, all of them, after the rules have judged
+        it again. What they deny is asked again as it was.
+
         `question` is the event of a stream, or an id, as `question_id`. The answer to a question of a stream that is
         being read returns when it is recorded, and the stream continues.
         """
+        if changed is not None and text:
+            raise UsageError("changed: it approves the call, so leave out the text")
         if question is not None:
             question_id = question if isinstance(question, str) else question.id
         streams = await self._settled_streams()
@@ -599,9 +607,10 @@ class Host:
             if stream is not None and output is not None:
                 raise UsageError("output: give it to `stream`: its `Finished` has the result")
             if stream is not None:
-                return await stream.answer(text, question_id, signal=signal, by=by, on_event=on_event)
+                return await stream.answer(text, question_id, changed=changed, signal=signal, by=by, on_event=on_event)
         return await self.jobs.answer(
             text,
+            changed=changed,
             job_id=job_id,
             question_id=question_id,
             resume_from=resume_from,
@@ -649,6 +658,11 @@ class Host:
             output=output,
             on_event=on_event,
         )
+
+    @checked_call
+    async def tell(self, job_id: str, text: str, *, run_id: str | None = None, by: By | None = None) -> Delivery:
+        """Tell a Run of a Job something, by default the Coordinator, in whichever process. See `PostedTexts.tell`."""
+        return await self.jobs.texts.tell(job_id, text, run_id=run_id, by=by)
 
     @checked_call
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:

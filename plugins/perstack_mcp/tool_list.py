@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 
 from mcp.client import Client
@@ -23,6 +24,9 @@ _PAGING_TIMEOUT_S = 10.0  # seconds for the pages after the first, which a serve
 _UNANNOUNCED_TIMEOUT_S = 3.0  # seconds for a list that the server does not announce
 
 _CHANGE_DELAY_S = 0.1  # seconds in which several change notifications count as one
+
+_SUBSCRIPTION_DELAYS_S = (0.5, 1, 2, 4, 8, 16, 30, 30)  # seconds before each new subscription in a row
+_LASTING_SUBSCRIPTION_S = 60.0  # seconds after which a subscription that ends is the first one in a row again
 
 _LIST_TIMEOUT_S = 30.0  # seconds for a new list; the first one is part of connecting
 
@@ -77,13 +81,30 @@ class ToolList:
             self._settled.set()
 
     async def listen(self, client: Client) -> None:
-        """Subscribe to change notifications in stateless protocol revisions."""
-        try:
-            async with client.listen(tools_list_changed=True) as changes:
-                async for _ in changes:
-                    self.note_change()
-        except (MCPError, SubscriptionLost) as error:
-            self._show(f"(changes of its tools will not be noticed: {describe(error)})")
+        """Subscribe to change notifications in stateless protocol revisions, and again when a subscription ends.
+
+        Each new subscription reads the list: nobody tells what has changed while there was none.
+        """
+        failures, was_open = 0, False
+        while True:
+            began = time.monotonic()
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    if was_open:
+                        self.note_change()
+                    was_open = bool(changes.honored.tools_list_changed)
+                    async for _ in changes:
+                        self.note_change()
+                problem = "the server has ended the subscription"
+            except (MCPError, SubscriptionLost) as error:
+                problem = describe(error)
+            if time.monotonic() - began >= _LASTING_SUBSCRIPTION_S:
+                failures = 0
+            if not was_open or failures == len(_SUBSCRIPTION_DELAYS_S):
+                self._show(f"(changes of its tools will not be noticed: {problem})")
+                return
+            await asyncio.sleep(_SUBSCRIPTION_DELAYS_S[failures])
+            failures += 1
 
     async def _list(self, relist: Callable[[], Awaitable[object]]) -> None:
         try:

@@ -3,7 +3,8 @@
 `profiles` is the table of endpoints: what each needs, refuses and does differently. `endpoints` builds an
 `OpenAIConnection` (address, credentials, wire format) from a row, settings and environment. `chat_completions` and
 `responses_api` are the codecs: pure functions that encode a request, and a decoder fed with the data of each
-server-sent event. `dialect` joins a row with the user's settings.
+server-sent event. `dialect` joins a row with the user's settings, and with what the endpoint has refused: `refusals`
+finds that, and `Dialect.adapted` applies it.
 
 Each request extends the bytes of the Run's earlier requests, so that the vendor's prompt cache applies and each message
 is encoded once. Responses stores nothing at the vendor: reasoning comes back as encrypted items, which are sent again.
@@ -30,7 +31,6 @@ from perstack.support.http.schema_rules import OPENAI
 from perstack.support.http.wire_tools import wire_tools
 from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
 from perstack_openai.profiles import profile_named
-from perstack_openai.refusals import missing_reasoning, refused_parts
 
 if TYPE_CHECKING:
     from perstack_openai.chat_completions import ChatDecoder
@@ -55,7 +55,9 @@ class OpenAIProvider(HttpProvider):
 
     @override
     def refused_fields(self, error: ProviderError, body: JsonObject) -> Sequence[Adaptation]:
-        return missing_reasoning(body, error.message) or refused_parts(body, error.message, error.answer)
+        from perstack_openai.refusals import refused_fields
+
+        return refused_fields(error, body)
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:

@@ -1,9 +1,7 @@
-"""Find the fields and forms of a request that a refusal names, in the words of `profiles`.
+"""Find what only OpenAI's formats have among the parts that a refusal names, in the words of `profiles`.
 
-One rule holds for every field: it is left out if the encoder wrote it unasked, the endpoint names it, and the request
-can do without it. Servers name a field in many ways (a path, a `param`, a quotation, a sentence), so the text is
-searched for the fields of the very request that was refused, rather than for known sentences. Only names that are also
-English words must be in quotes, in a path or next to a word of refusal.
+These are fields of the messages of earlier replies, the two names of one limit, and forms of messages. Fields of the
+request are found as for every other format.
 """
 
 from __future__ import annotations
@@ -13,8 +11,9 @@ from collections.abc import Iterator
 
 from perstack.core.base.records import JsonObject
 from perstack.core.runs.adaptations import Adaptation
-from perstack.support.http.messages import REQUIRED_FIELDS
-from perstack.support.http.refused_places import is_named, places_in
+from perstack.errors import ProviderError
+from perstack.support.http.refusals import named_fields, optional_fields
+from perstack.support.http.refused_places import words_of
 
 _REQUIRED_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id", "id", "type", "function"})
 
@@ -30,24 +29,22 @@ _NO_TEXT = re.compile(r"string|null|none|required|missing|empty|blank|whitespace
 _ABSENT = "<absent>"
 
 
-def refused_parts(body: JsonObject, message: str, answer: str) -> tuple[Adaptation, ...]:
-    """Return the adaptations for what a refusal of `body` names, in fields of its answer for that or in its message."""
+def refused_fields(error: ProviderError, body: JsonObject) -> tuple[Adaptation, ...]:
+    """Return the adaptations for the fields and forms, of the request or its messages, that a refusal names."""
     replies = _replies(body)
-    fields = [name for name in body if name not in REQUIRED_FIELDS]
-    inner = sorted({name for reply in replies for name in _fields_of(reply)})
-    for words in (places_in(answer), message):
-        if named := [name for name in fields if is_named(name, words)]:
-            return tuple(_adapted_field(name, body) for name in named)
-        if named := [name for name in inner if is_named(name, words)]:
-            return tuple(Adaptation(part="field", form="omitted", name=f"messages.{name}") for name in named)
-    words = f"{places_in(answer)}\n{message}"
-    return tuple(Adaptation(part="field", form="plain", name=name) for name in _forms(replies, words))
+    missing = _missing_reasoning(replies, error.message)
+    if missing:
+        return missing
+    inner = {f"messages.{name}": [name] for name in sorted({name for reply in replies for name in _fields_of(reply)})}
+    if named := named_fields(error, optional_fields(body), inner):
+        return tuple(_adapted_field(name, body) for name in named)
+    return tuple(Adaptation(part="field", form="plain", name=name) for name in _forms(replies, words_of(error)))
 
 
-def missing_reasoning(body: JsonObject, words: str) -> tuple[Adaptation, ...]:
+def _missing_reasoning(replies: list[JsonObject], words: str) -> tuple[Adaptation, ...]:
     """Return the adaptation for a refusal because a reply comes without its reasoning."""
     match = re.search(r"\breasoning(?:_content)?\b", words) if _MISSING.search(words) else None
-    if match is None or all(match[0] in reply for reply in _replies(body)):
+    if match is None or all(match[0] in reply for reply in replies):
         return ()
     return (Adaptation(part="field", form="replaced", name=f"messages.{match[0]}"),)
 

@@ -11,7 +11,13 @@ from simulation import Simulation
 
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.jobs.answers import read_job_answer
-from perstack.core.runs.events import DecideApproval, RequestApproval, StartToolCall
+from perstack.core.runs.events import (
+    ChangeCall,
+    DecideApproval,
+    DecideChangedCall,
+    RequestApproval,
+    StartToolCall,
+)
 from perstack.core.runs.evolve import IllegalFact, evolve
 from perstack.core.runs.questions import OpenQuestion
 from perstack.errors import UsageError
@@ -40,12 +46,17 @@ def test_no_call_that_a_rule_asks_about_is_run_before_it_was_approved(choose) ->
         call = simulation.states[place - 1].calls[call_id]
         if call.decided.asks:
             before = [event for event in simulation.events[:place] if getattr(event, "tool_call_id", None) == call_id]
-            digests = {e.call_digest for e in before if isinstance(e, RequestApproval | DecideApproval | StartToolCall)}
-            decisions = [event.decision for event in before if isinstance(event, DecideApproval)]
             requests = [event for event in before if isinstance(event, RequestApproval)]
-            assert len(decisions) == len(requests)  # one for each time that it was asked about
-            assert set(decisions) <= {"once", "job"}
-            assert len(digests) == 1
+            answers = [event for event in before if isinstance(event, DecideApproval | ChangeCall)]
+            assert len(answers) == len(requests)  # one for each time that it was asked about
+            assert {event.decision for event in answers if isinstance(event, DecideApproval)} <= {"once", "job"}
+            *_, approval = [
+                event
+                for event in before
+                if isinstance(event, DecideApproval) or (isinstance(event, DecideChangedCall) and event.approved)
+            ]
+            starts = {event.call_digest for event in before if isinstance(event, StartToolCall)}
+            assert starts <= {approval.call_digest} == {call.digest}
     delegated = [call for state in simulation.states for call in state.calls.values() if call.delegation is not None]
     assert all(not call.decided.asks or (call.approval and call.approval.decision != "no") for call in delegated)
 

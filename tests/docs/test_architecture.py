@@ -200,8 +200,9 @@ def test_the_commands_are_those_of_the_loop_and_each_phase_names_known_ones() ->
 def test_every_event_but_those_of_starts_and_stops_is_recorded_by_a_command() -> None:
     _, commands = _tables_of_the_loop()
     recorded = {word for row in rows(commands) for word in _words(row[2])}
-    others = {"startRun", "resumeRun", "answerQuestion", "settleCall", "stopRunByInterrupt"}
+    others = {"startRun", "resumeRun", "answerQuestion", "changeCall", "settleCall", "stopRunByInterrupt"}
     others |= {"closeRun", "queueRun", "redactEvent", "widenPermissions", "startRewind", "finishRewind"}
+    others |= {"tellRun", "dropText"}
     assert recorded == set(STORED) - others
 
 

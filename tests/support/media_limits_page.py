@@ -5,27 +5,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from docs_tables import PrintedTable, lines
 
 from perstack.core.runs.media_limits import COMMON_IMAGE_TYPES, MediaLimits
 from perstack.support.http.media_limits import ROWS, VendorLimits
 
-PAGE = Path(__file__).parents[2] / "docs" / "providers.md"
-_HEAD, _TAIL = "<!-- media limits -->\n", "<!-- end of media limits -->\n"
 _COLUMNS = ("provider", "types of images", "an image", "a PDF", "a request", "source")
 
 
 def table() -> str:
     """Return the table."""
     rest = ["any other", _types(MediaLimits()), "", "", "", "common to all formats"]
-    return "\n".join([_line(_COLUMNS), _line(["---"] * len(_COLUMNS)), *map(_row, ROWS), _line(rest), ""])
+    return "\n".join([*lines(_COLUMNS, [*map(_row, ROWS), rest]), ""])
 
 
-def _row(row: VendorLimits) -> str:
+def _row(row: VendorLimits) -> list[str]:
     limits = row.limits
     names = ", ".join(f"`{name}`" for name in sorted(row.providers))
     models = f" (models: `{row.models}`)" if row.models else ""
-    return _line([names + models, _types(limits), _image(limits), _pdf(limits), _request(limits), row.source])
+    return [names + models, _types(limits), _image(limits), _pdf(limits), _request(limits), row.source]
 
 
 def _types(limits: MediaLimits) -> str:
@@ -60,20 +58,7 @@ def _join_limits(*limits: tuple[int | None, str]) -> str:
     return ", ".join(words.format(value) for value, words in limits if value)
 
 
-def _line(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def write() -> None:
-    """Write the table into its page."""
-    before, rest = PAGE.read_text().split(_HEAD)
-    PAGE.write_text(before + _HEAD + table() + _TAIL + rest.split(_TAIL)[1])
-
-
-def printed() -> str:
-    """Return the table as it stands on the page."""
-    return PAGE.read_text().split(_HEAD)[1].split(_TAIL)[0]
-
+PRINTED = PrintedTable("media limits", table)
 
 if __name__ == "__main__":
-    write()
+    PRINTED.write()

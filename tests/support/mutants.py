@@ -96,6 +96,20 @@ MUTANTS = (
         "tests/engine/jobs/test_closing.py -k first_to_close",
     ),
     Mutant(
+        "a text that a person posted is taken once",
+        "perstack.core.runs.events.context",
+        "    if event.posted in run.posted:\n",
+        "    if False:\n",
+        "tests/core/test_posted_texts.py -k second_event",
+    ),
+    Mutant(
+        "the driver does not take a text again that a crash left in the mailbox",
+        "perstack.core.jobs.posted_texts",
+        "if posted.id in taken or posted.id in withdrawn:",
+        "if posted.id in withdrawn:",
+        "tests/core/test_posted_texts.py -k withdrawn",
+    ),
+    Mutant(
         "the latest turns are kept as keepRecent says",
         "perstack.config.settings",
         "fields_of(keys, ContextPolicy, ",
@@ -108,6 +122,20 @@ MUTANTS = (
         "        if self.call_digest != call.requested:\n",
         "        if False:\n",
         "tests/core/test_approvals.py tests/engine/audit/test_forgery.py",
+    ),
+    Mutant(
+        "a change is of the call that was asked about",
+        "perstack.core.runs.events.changed_calls",
+        "        if self.call_digest != call.requested:\n",
+        "        if False:\n",
+        "tests/core/test_approvals.py tests/engine/audit/test_forgery.py",
+    ),
+    Mutant(
+        "a changed call whose paths lead elsewhere is shown before it runs",
+        "perstack.core.runs.decide",
+        "is_as_written = not decided.ways and",
+        "is_as_written =",
+        "tests/doors/cli/test_changed_calls.py -k leads_elsewhere",
     ),
     Mutant(
         "only a rule that was offered can be approved",

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from docs_tables import PrintedTable, lines
 
 from perstack_openai.profiles import FORMS, PLAIN, PROFILES, Profile
 
-PAGE = Path(__file__).parents[2] / "docs" / "providers.md"
-_HEAD, _TAIL = "<!-- profiles -->\n", "<!-- end of profiles -->\n"
 _COLUMNS = (
     "provider",
     "address",
@@ -25,12 +23,10 @@ _USAGE = {"top": "the chunk", "choice": "its choice", "x_groq": "`x_groq`"}
 
 def table() -> str:
     """Return the table."""
-    lines = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
-    lines += [_line(_cells(profile)) for profile in (*PROFILES, PLAIN)]
     forms = [f"- {name}: {meaning}" for name, meaning in sorted(FORMS.items())]
     return "\n".join(
         [
-            *lines,
+            *lines(_COLUMNS, map(_cells, (*PROFILES, PLAIN))),
             "",
             "What is not sent, besides fields of the request and (`messages.`) of its messages:",
             "",
@@ -54,20 +50,7 @@ def _cells(profile: Profile) -> list[str]:
     ]
 
 
-def _line(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def write() -> None:
-    """Write the table into its page."""
-    before, rest = PAGE.read_text().split(_HEAD)
-    PAGE.write_text(before + _HEAD + table() + _TAIL + rest.split(_TAIL)[1])
-
-
-def printed() -> str:
-    """Return the table as it stands on the page."""
-    return PAGE.read_text().split(_HEAD)[1].split(_TAIL)[0]
-
+PRINTED = PrintedTable("profiles", table)
 
 if __name__ == "__main__":
-    write()
+    PRINTED.write()

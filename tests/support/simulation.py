@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from perstack.core.base.chain import EMPTY_LOG, Head, link
-from perstack.core.base.ids import event_id_of
+from perstack.core.base.ids import By, event_id_of
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.runs.commands import Ask, AskApproval, AwaitDelegates, Call, Command, DecideCalls, Generate, RunTools
+from perstack.core.runs.commands import (
+    Ask,
+    AskApproval,
+    AwaitDelegates,
+    Call,
+    Command,
+    DecideCalls,
+    DecideChange,
+    Generate,
+    RunTools,
+)
 from perstack.core.runs.decide import (
     ApprovalSubject,
     SettledApproval,
     answer_event,
     approval_events,
+    changed_call_event,
     events_of_command,
     question_events,
     request_event,
@@ -129,6 +141,10 @@ class Simulation:
             self.note(ResumeRun(**self.checkpoint(), reason="answer"))
             call = self.run.calls[self.run.asked]
             if call.waits_for_approval:
+                if self.choose(6) == 1:
+                    changed = Approval(decision="once", changed={"query": f"n{len(self.events)}"})
+                    self.note(answer_event(self.run, changed, self.stamps, By(user="ann")))
+                    return
                 decision = ("once", "job", "no")[self.choose(3)]
                 wants_rule = decision == "job" and self.choose(2) == 1
                 rule = "tool(*)" if wants_rule and "tool(*)" in call.offers else ""
@@ -190,6 +206,10 @@ class Simulation:
                 self.result(one.tool_call_id, one.tool_name, "from the delegate", delegate=True)
             case Ask():
                 self.note_all(question_events(self.run, command.call, self.stamps, approval=False))
+            case DecideChange():
+                part = command.call.changed_part
+                changed = replace(command.call, part=part)
+                self.note(changed_call_event(changed, self.decide(part), ApprovalSubject(), self.stamps))
             case AskApproval():
                 unattended = self.choose(8) == 0
                 settled = SettledApproval(Approval(decision="no")) if unattended else None

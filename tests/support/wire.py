@@ -120,6 +120,10 @@ class Wire(ABC):
         """Return whether a request's body forbids tool calls."""
         return contains(body, self.no_tools)
 
+    def refusal_of(self, body: Any) -> str | None:
+        """Return the vendor's words for a body that breaks a rule of the format; None if none is known."""
+        return None
+
     def unmarked(self, body: bytes) -> bytes:
         """Return a request's body without parts that may change between requests, and without its end."""
         return body.removesuffix(b"]}")

@@ -111,6 +111,13 @@ class ConverseWire(_AtBedrock):
     def forbids_tools(self, body: Any) -> bool:
         return {"text": NO_MORE_CALLS} in body["messages"][-1]["content"]
 
+    def refusal_of(self, body: Any) -> str | None:
+        """Return the API's words for calls in a request without tools."""
+        blocks = (block for turn in body["messages"] for block in turn["content"])
+        if "toolConfig" not in body and any(block.keys() & {"toolUse", "toolResult"} for block in blocks):
+            return "The toolConfig field must be defined when using toolUse and toolResult content blocks."
+        return None
+
     def unmarked(self, body: bytes) -> bytes:
         assert body.count(b"cachePoint") == 2, "on the instruction and on the latest turn"
         return body.replace(b',{"cachePoint":{"type":"default"}}', b"").removesuffix(b"]}]}")

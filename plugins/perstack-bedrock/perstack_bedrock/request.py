@@ -57,6 +57,15 @@ VENDOR = "bedrock"  # key of this vendor's opaque parts, which are sent to no ot
 NO_MORE_CALLS = "Answer as text now: no tool can be called any more."
 """Text sent when tools must not be called: `toolChoice` cannot express that, and results require their tools."""
 
+_NO_TOOL: JsonObject = {
+    "toolSpec": {
+        "name": "no_tool",
+        "description": "No tool is left. Do not call this one.",
+        "inputSchema": {"json": {"type": "object", "properties": {}}},
+    }
+}
+"""Tool listed where none is left after calls: the API refuses calls and results in a request without `toolConfig`."""
+
 _NOTHING: JsonObject = {"text": NO_TEXT}
 _CACHE_POINT: JsonObject = {"cachePoint": {"type": "default"}}
 _DOCUMENT = b'{"document":'
@@ -68,13 +77,16 @@ def encode(request: GenerationRequest, settings: BedrockSettings, blobs: Mapping
     turns = turns_of(request, settings)
     turns.extend(request.messages, blobs)
     has_cache = caches(request.model, settings) and "cachePoint" not in names_in(request.adaptations, "field")
-    may_not_call = bool(request.tools) and not request.allow_tools
+    lacks_tools = not request.tools and any(
+        isinstance(message, ExpertMessage) and message.tool_calls for message in request.messages
+    )
+    may_not_call = lacks_tools or (bool(request.tools) and not request.allow_tools)
 
     def end(blocks: list[bytes]) -> list[bytes]:
         with_notice = [*blocks, to_bytes({"text": NO_MORE_CALLS})] if may_not_call else blocks
         return _add_cache_mark(with_notice) if has_cache else with_notice
 
-    head = request_prefix(request, VENDOR, settings, lambda: _head(request, settings))
+    head = request_prefix(request, VENDOR, (settings, lacks_tools), lambda: _head(request, settings, lacks_tools))
     return request_body(head, (*turns.parts(end), *([_CONTINUE] if ends_unfinished(request) else [])))
 
 
@@ -90,7 +102,7 @@ def tools_of(request: GenerationRequest) -> WireTools:
     return wire_tools(request, CONVERSE)
 
 
-def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
+def _head(request: GenerationRequest, settings: BedrockSettings, lacks_tools: bool) -> JsonObject:
     head: JsonObject = {}
     max_tokens, fields = limits_and_thinking(request, settings)
     limits: JsonObject = {
@@ -109,6 +121,8 @@ def _head(request: GenerationRequest, settings: BedrockSettings) -> JsonObject:
         structure: JsonObject = {"jsonSchema": {"name": "result", "schema": schema_text}}
         head["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": structure}}
     tools: list[JsonValue] = [{"toolSpec": _tool(tool)} for tool in tools_of(request).listed]
+    if lacks_tools:
+        tools.append(_NO_TOOL)
     if tools:
         head["toolConfig"] = {"tools": tools}
     if request.instruction.strip():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
-from perstack.ports.provider import GenerationRequest
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 from perstack.toolkit import Blob, Toolkit
@@ -105,6 +107,23 @@ def test_a_history_that_was_summarised_is_summarised_by_the_recorded_words(bench
     summaries = [event for event in events if event.type == "compactHistory"]
     assert summaries
     assert all("Notes: it went on." in event.text for event in summaries)  # type: ignore[union-attr]
+
+
+class CutEarly(ScriptedProvider):
+    """An endpoint that cuts a text far below the limit of its request, since the context is full."""
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        return replace(await super().generate(request, on_delta), max_tokens=10_000)
+
+
+@pytest.mark.parametrize("kind", [CutEarly, ScriptedProvider], ids=["not continued", "continued, and cut again"])
+def test_a_job_whose_text_was_cut_ends_as_it_did(bench: Bench, kind: type[ScriptedProvider]) -> None:
+    turns = [turn(text="half a", usage=(9, 90), finish_reason="length")] * 2
+    own = expert("a")
+    live = wait_for(bench.host(kind(turns), own).run("a", "q", job_id="live"))
+    job = wait_for(player(record_job(bench), bench.workspace, bench.storage, own).run("a", "q", job_id="again"))
+    assert (job.status, job.error, job.total_steps) == (live.status, live.error, live.total_steps)
+    assert job.status == "stoppedByError"
 
 
 def test_a_summary_that_is_missing_is_an_error_and_no_outline(bench: Bench) -> None:

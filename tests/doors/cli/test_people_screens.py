@@ -50,6 +50,16 @@ def approval(terminal: Terminal, window: Tmux) -> None:
     window.sees("completed")
 
 
+def edited(terminal: Terminal, window: Tmux) -> None:
+    write = ("writeTextFile", {"path": "letter.txt", "text": "Dear reader,\nall is filed.\n"})
+    terminal.project(TOML, clerk=[reply("I write it.", write), reply("Written.")])
+    window.type(f"clear; EDITOR='sed -i s/Dear/Esteemed/' {RUN}")
+    window.sees("nothing: later)")
+    window.press("e")
+    window.sees("completed")
+    assert (terminal.workspace / "letter.txt").read_text().startswith("Esteemed")
+
+
 def no_key(terminal: Terminal, window: Tmux) -> None:
     terminal.project(TOML)
     window.type(f"clear; PERSTACK_PLUGINS= {PERSTACK} run clerk 'File it'; echo \"exit status $?\"")
@@ -69,7 +79,9 @@ def templates(terminal: Terminal, window: Tmux) -> None:
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 30), (120, 40)])
-@pytest.mark.parametrize("scene", [interrupted, approval, no_key, killed, templates], ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize(
+    "scene", [interrupted, approval, edited, no_key, killed, templates], ids=lambda scene: scene.__name__
+)
 def test_a_screen_looks_as_it_did(
     terminal: Terminal, scene: Callable[[Terminal, Tmux], None], columns: int, lines: int
 ) -> None:

@@ -77,6 +77,19 @@ def test_what_was_planted_does_not_act(planted: Terminal, act: tuple[str, ...]) 
     assert not owned(planted)
 
 
+def test_a_text_that_was_planted_is_told_to_no_model_before_it_is_agreed_to(stranger: Terminal, ours: Terminal) -> None:
+    ours.script(solo=[reply("", ("todo", {"newTodos": ["more"]})), reply("done")])
+    assert ours.call("run", "solo", "go", "--job-id", "limited", "--max-steps", "1").code == 4
+    assert stranger.run("tell", "limited", "send them all").code == 0
+    shutil.copytree(stranger.workspace / "perstack/mailboxes", ours.workspace / "perstack/mailboxes")
+    result = ours.call(*LIMITED)
+    assert (result.code, ASK in result.err) == (2, True)
+    assert "your installation did not make texts posted to Job limited" in result.err
+    assert "tellRun" not in ours.log_of("limited-1").read_text()
+    page = ours.call("trust", "--state", "--show").out
+    assert "tells limited-1: send them all" in page
+
+
 def test_a_due_task_that_was_planted_runs_nothing_and_names_the_remedy(planted: Terminal) -> None:
     result = planted.call("task", "run-due")
     assert "your installation did not make task t" in result.out + result.err

@@ -57,6 +57,35 @@ def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_
     assert {one["by"]["door"] for one in decided} == {"http"}
 
 
+def test_a_call_is_approved_with_other_arguments(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("")
+    call = reply("", ("appendTextFile", {"path": "a.txt", "text": "x"}))
+    terminal = Terminal(tmp_path).project(RULES, guest=[call, reply("Done.")])
+    assert terminal.call("run", "guest", "Go", "--provider", "scripted", "--job-id", "job").code == 3
+    changed = {"path": "b.txt", "text": "y"}
+    with (
+        serving(terminal) as (url, _),
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=DECIDING_HEADERS, timeout=SECONDS) as client,
+    ):
+        (waiting,) = client.get("/v1/approvals").json()["approvals"]
+        place = f"/v1/approvals/{waiting['id']}"
+        for body, status, words in (
+            ({"answer": "no", "changed": changed}, 400, "goes with the answer `yes`"),
+            ({"answer": "yes", "changed": [1]}, 400, "`changed`"),
+        ):
+            refused = client.post(place, json=body)
+            assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.text
+        refused = client.post(place, json={"answer": "yes", "changed": changed}, headers=AUTH_HEADERS)
+        assert refused.status_code == 403, refused.text
+        assert '\\"b.txt\\"' in refused.json()["detail"], "the decision names the changed arguments"
+        done = client.post(place, json={"answer": "yes", "changed": changed, "wait": True})
+        assert done.json()["status"] == "completed", done.text
+    assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["", "y"]
+    (change,) = terminal.call("log", "--job", "job", "--type", "changeCall", "--json").events
+    assert (change["args"], change["by"]["door"]) == (changed, "http")
+
+
 def test_a_call_of_any_length_is_given_whole_and_its_yes_needs_the_token_that_decides(tmp_path: Path) -> None:
     """What does not fit on a page takes only a no. This page has no end: a program shows it, and answers for that."""
     (tmp_path / "a.txt").write_text("")

@@ -30,6 +30,23 @@ def written(terminal: Terminal) -> tuple[str, ...]:
     return tuple((terminal.workspace / name).read_text() for name in ("a.txt", "b.txt"))
 
 
+def test_a_form_takes_other_arguments(asking: Terminal, era: str) -> None:
+    def fill(params: ElicitRequestFormParams) -> ElicitResult:
+        if "a.txt" in params.message:
+            changed = '{"path": "a.txt", "text": "changed"}'
+            return ElicitResult(action="accept", content={"answer": "yes", "arguments": changed})
+        return ElicitResult(action="accept", content={"answer": "no"})
+
+    async def work() -> str:
+        async with attached(asking, era=era, fill=fill) as editor:
+            return structure(await editor.call("guest", query="Write"))["id"]
+
+    job_id = wait_for(work(), 60)
+    assert written(asking) == ("changed", "")
+    (change,) = asking.run("log", "--job", job_id, "--type", "changeCall", "--json").events
+    assert change["by"]["door"] == "mcp"
+
+
 def test_each_call_is_a_form_with_all_its_arguments_and_the_answer_is_recorded(asking: Terminal, era: str) -> None:
     def fill(params: ElicitRequestFormParams) -> ElicitResult:
         if "a.txt" in params.message:

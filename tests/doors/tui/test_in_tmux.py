@@ -236,6 +236,25 @@ def test_what_crashed_becomes_a_question_by_a_key(terminal: Terminal) -> None:
         win.sees("$ ", "completed, 2 steps", "perstack run writer QUERY --continue-job")
 
 
+def test_a_call_is_edited_in_the_persons_editor_and_run_so(terminal: Terminal) -> None:
+    write = ("writeTextFile", {"path": "notes.md", "text": "Dear reader"})
+    terminal.project(TOML, releaser=[reply("", write), reply("Released.")])
+    editor = terminal.workspace / "editor.sh"
+    editor.write_text('#!/bin/sh\necho "in the editor"; read line\nsed -i s/Dear/Esteemed/ "$1"\n')
+    editor.chmod(0o755)
+    with window(terminal, EDITOR=str(editor)) as win:
+        win.type(f"{START} releaser 'Release it'")
+        win.sees("e edit")
+        to_panel(win)
+        win.press("e")
+        win.sees("in the editor")
+        win.press("Enter")
+        win.sees("Released.", "Esteemed reader")
+        win.press("C-q")
+        win.sees("$ ")
+    assert (terminal.workspace / "notes.md").read_text() == "Esteemed reader"
+
+
 def test_a_job_that_another_process_drives_is_followed_as_it_goes(terminal: Terminal) -> None:
     gate = terminal.workspace / "gate"
     waits = ("exec", {"command": "sh", "args": ["-c", f"until test -e {gate}; do sleep 0.05; done"]})

@@ -60,6 +60,39 @@ def test_an_asked_call_waits_while_the_others_of_its_reply_run_and_runs_once_it_
     assert wait_for(host.audit.verify("job")).ok
 
 
+def test_a_call_runs_with_other_arguments_of_a_person(bench: Bench) -> None:
+    files(bench, "a.txt", "b.txt")
+    seen, script = Seen(), [append("a.txt"), text("ok")]
+    job = wait_for(hosted(bench, script, rules=ASK_WRITE).run("a", "q", job_id="job"))
+    assert job.asking is not None
+    host, changed = hosted(bench, script, rules=ASK_WRITE), {"path": "b.txt", "text": "y"}
+    with pytest.raises(UsageError, match="leave out the text"):
+        wait_for(host.answer("yes", changed=changed, question_id=job.asking.id))
+    with pytest.raises(UsageError, match="must name the question"):
+        wait_for(host.answer(changed=changed, job_id="job"))
+    done = wait_for(host.answer(changed=changed, question_id=job.asking.id, by=ME, on_event=seen))
+    assert done.status == "completed"
+    assert [(bench.workspace / name).read_text() for name in ("a.txt", "b.txt")] == ["", "y"]
+    (change,), (decided,) = seen.of("changeCall"), seen.of("decideChangedCall")
+    assert (change.args, change.by, decided.approved) == (changed, ME, True)
+    assert wait_for(host.audit.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
+
+
+def test_a_delegate_gets_the_query_of_a_person(bench: Bench) -> None:
+    files(bench, "a.txt")
+    rules, experts = Permissions(ask=("delegate/hand",)), (expert("boss", delegates=("hand",)), expert("hand"))
+    job = wait_for(hosted(bench, TEAM, *experts, rules=rules).run("boss", "q", job_id="job"))
+    assert job.asking is not None
+    host = hosted(bench, TEAM, *experts, rules=rules)
+    done = wait_for(host.answer(changed={"query": "go gently"}, question_id=job.asking.id, by=ME))
+    assert done.status == "completed"
+    (start,) = [line.event for line in wait_for(host.events("job-2")) if line.event.type == "startRun"]
+    assert start.query == "go gently"
+    assert wait_for(host.audit.replay("job")).ok
+    assert wait_for(host.audit.verify("job")).ok
+
+
 def test_a_no_is_a_result_with_the_persons_words(bench: Bench) -> None:
     files(bench, "a.txt")
     seen, script = Seen(), [append("a.txt"), text("ok")]

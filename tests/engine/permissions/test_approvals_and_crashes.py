@@ -19,6 +19,7 @@ CRASHING = {
     "[[hand]]": [turn(append("hand.txt"), append("free.txt")), text("written")],
 }
 RULES = Permissions(ask=("appendTextFile(boss.txt)", "appendTextFile(hand.txt)"))
+CHANGED = {"path": "hand.txt", "text": "x, as changed\n"}
 NAMES = ("boss.txt", "hand.txt", "free.txt")
 
 
@@ -41,7 +42,10 @@ async def live(bench: Bench, point: CrashPoint | None) -> int:
                     calls = {call.key: "done" for call in await host.jobs.unsettled("job")}
                     job = await host.resume("job", settle=calls)
             while job.asking is not None:
-                job = await host.answer("yes", question_id=job.asking.id, by=ME)
+                if job.asking.args["path"] == "hand.txt":
+                    job = await host.answer(changed=CHANGED, question_id=job.asking.id, by=ME)
+                else:
+                    job = await host.answer("yes", question_id=job.asking.id, by=ME)
             assert job.status == "completed"
         return storage.appends
 
@@ -65,12 +69,13 @@ def test_killed_at_any_write_each_approved_call_has_run_once_and_no_other(tmp_pa
         written = {name: (bench.workspace / name).read_text().count("x") for name in NAMES}
         # nobody knows whether a call had its effect if the process died after the call began
         expected = {"boss.txt": 1, "hand.txt": 1, "free.txt": 1}
+        assert (bench.workspace / "hand.txt").read_text() in ("", CHANGED["text"])
         assert all(expected[name] - written[name] in (0, lost.count(name)) for name in NAMES), (point, written, lost)
         host = bench.host(CRASHING)
         approvals, starts = [], []
         for run_id in ("job-1", "job-2"):
             events = [line.event for line in wait_for(host.events(run_id))]
-            approvals += [(run_id, e.tool_call_id) for e in events if e.type == "decideApproval"]
+            approvals += [(run_id, e.tool_call_id) for e in events if e.type in ("decideApproval", "changeCall")]
             starts += [(run_id, e.tool_call_id) for e in events if e.type == "startToolCall"]
         assert sorted(approvals) == sorted(set(approvals)) == sorted(starts), (point, approvals, starts)
         assert wait_for(host.audit.replay("job")).ok, point

@@ -14,6 +14,7 @@ from sampling_skill import SAMPLING, TURNS, Summing
 from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import blank
+from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.runs.adaptations import (
     MAX_RUNGS,
     Adaptation,
@@ -53,15 +54,18 @@ class Strict(ScriptedProvider):
         self.refused = 0
 
     async def generate(self, request: GenerationRequest, on_delta) -> Generation:
-        missing = next((item for item in self.needed if item not in request.adaptations), None)
-        if missing is not None:
+        if self.missing(request):
             self.requests.append(request)
             self.refused += 1
             raise ProviderError(REFUSED, name="BadRequest", status_code=400)
         return await super().generate(request, on_delta)
 
     def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
-        return [item for item in self.needed if item not in request.adaptations][:1]
+        return self.missing(request)[:1]
+
+    def missing(self, request: GenerationRequest) -> list[Adaptation]:
+        known = {(item.part, item.form, item.name) for item in request.adaptations}
+        return [item for item in self.needed if (item.part, item.form, item.name) not in known]
 
 
 TWO_STEPS = [tool("todo", {"newTodos": []}), text("done")]
@@ -121,9 +125,10 @@ def test_what_another_model_refuses_does_not_hold_for_its_fallback(bench: Bench)
     )
     job = wait_for(host.run("a", "q", on_event=seen))
     assert job.text == "b"
+    todo = next(spec for spec in second.requests[0].tools if spec.name == "todo")
     assert [(event.model, event.adaptations) for event in seen.of("adaptRequest")] == [
         ("first/a", (FIELD,)),
-        ("second/b", (TOOL,)),
+        ("second/b", (TOOL.model_copy(update={"definition": definition_digest(todo)}),)),
     ]
     assert second.requests[0].adaptations == ()
     assert wait_for(host.audit.replay(job.id)).findings == ()
@@ -207,16 +212,19 @@ class StrictSamples(Strict):
 
 
 @pytest.mark.parametrize("budget", [{}, {"max_tokens": 60_000}], ids=["no budget", "budget"])
-def test_what_a_tool_asks_for_climbs_the_ladder_with_a_notice(bench: Bench, budget: dict[str, int]) -> None:
-    provider = StrictSamples(TURNS, FIELD)
-    errors = io.StringIO()
-    with redirect_stderr(errors):
-        host = bench.host(provider, SAMPLING, plugins=(Summing(),), **budget)
-        job = wait_for(host.run("a", "q"))
-    assert (job.status, job.text, provider.refused) == ("completed", "done", 3)
-    assert "a request of sum is sent without the field top_p" in errors.getvalue()
+def test_what_a_tool_asks_for_climbs_the_ladder_and_holds_for_the_run(bench: Bench, budget: dict[str, int]) -> None:
+    provider, seen = StrictSamples(TURNS, FIELD), Seen()
+    host = bench.host(provider, SAMPLING, plugins=(Summing(),), **budget)
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert (job.status, job.text) == ("completed", "done")
+    assert provider.refused in (1, 2), "two are asked for at once"
+    (adapted,) = seen.of("adaptRequest")
+    assert (adapted.adaptations, adapted.model, adapted.error.message) == ((FIELD,), "scripted/scripted", REFUSED)
+    assert adapted.tool_call_id == seen.of("callTools")[0].calls[0].id
+    assert provider.requests[-1].adaptations == (FIELD,), "the Run's own request knows it too"
     assert job.usage.total_tokens == 1_520
     assert wait_for(host.audit.replay(job.id)).findings == ()
+    assert wait_for(host.audit.verify(job.id)).findings == ()
 
 
 def test_what_was_streamed_before_a_refusal_is_void_and_a_person_sees_why(bench: Bench) -> None:

@@ -404,3 +404,34 @@ def test_a_job_with_compactions_is_exported_in_the_originals_form(bench: Bench) 
     job = wait_for(host.run("a", "q"))
     files = wait_for(host.exports.export("perstack", job.id))
     assert any("checkpoint" in name for name in files)
+
+
+def test_a_text_told_during_the_run_is_sent_word_for_word_after_a_compaction_until_it_is_removed(bench: Bench) -> None:
+    wish, query = "never email ann@example.org before I have seen it", "count the stars"
+
+    def reply(request: GenerationRequest) -> TurnLike:
+        if request.step in (2, 30):
+            return turn(tool("askUser", {"question": "Anything else?"}), usage=(0, 20))
+        if request.step > 50:
+            return "done"
+        return turn(tool("think", {"thought": f"thought {request.step}: {FILLING}"}), usage=(0, 400))
+
+    seen, provider = Seen(), ScriptedProvider(SmallModel(reply, WINDOW))
+    host = bench.host(provider, expert("a", ask=True, context_window=WINDOW))
+    wait_for(host.run("a", query, job_id="job", on_event=seen))
+    wait_for(host.tell("job", wish))
+    wait_for(host.answer("no", job_id="job", on_event=seen))
+    first = len(compactions(seen))
+    assert first >= 2
+    last = provider.requests[-1]
+    assert texts_in(last).count(wish) == 1
+    (told,) = seen.of("tellRun")
+    assert told.id not in [at for event in compactions(seen) for at in event.kept]
+    assert all(query in texts_in(request) for request in provider.requests)
+    wait_for(host.jobs.texts.drop("job", told.id))
+    asked = len(provider.requests)
+    wait_for(host.answer("no", job_id="job", on_event=seen))
+    after = [request for request in provider.requests[asked:] if not is_summary(request)]
+    assert not any(wish in texts_in(request) for request in after)
+    assert len(compactions(seen)) > first
+    check_sound(host, "job")

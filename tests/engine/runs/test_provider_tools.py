@@ -12,12 +12,13 @@ from perstack.core.definitions.models import Price
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.to_toml import toml_of
 from perstack.core.jobs.stream_events import TextDelta, ToolCall, ToolResult
+from perstack.core.runs.adaptations import Adaptation
 from perstack.core.runs.messages import ProviderToolPart
 from perstack.doors.acp.updates import Updates, replay_updates
 from perstack.doors.tui.view.items import CallItem
 from perstack.doors.tui.view.transcript import Transcript
-from perstack.errors import UsageError
-from perstack.ports.provider import OfferedProviderTool, ProviderTool
+from perstack.errors import ProviderError, UsageError
+from perstack.ports.provider import Generation, GenerationRequest, OfferedProviderTool, ProviderTool
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import Cost, ProviderUse, ScriptedProvider, Turn, text, tool, turn
 
@@ -183,6 +184,34 @@ def test_a_tool_may_have_another_name_for_one_provider(bench: Bench) -> None:
     searcher = expert("a", provider_tools=("searchOfTheirs",))
     wait_for(bench.host(provider, searcher).run("a", "q"))
     assert provider.requests[0].provider_tools == (OfferedProviderTool("webSearch"),)
+
+
+class Refusing(ScriptedProvider):
+    """An endpoint that does not take the tool that it should run itself."""
+
+    async def generate(self, request: GenerationRequest, on_delta) -> Generation:
+        if request.provider_tools:
+            self.requests.append(request)
+            raise ProviderError("web_search is not supported by this model", name="BadRequest", status_code=400)
+        return await super().generate(request, on_delta)
+
+    def adapt(self, request: GenerationRequest, error: ProviderError) -> list[Adaptation]:
+        return [Adaptation(part="providerTool", form="omitted", name=tool.name) for tool in request.provider_tools]
+
+
+def test_a_tool_that_the_endpoint_refuses_is_left_out_with_one_line_in_all_runs_of_the_job(bench: Bench) -> None:
+    turns = [turn(tool("b", {"query": "go"})), text("Done.")]
+    provider, seen = Refusing({"[[a]]": turns, "[[b]]": [text("Part.")]}), Seen()
+    host = bench.host(provider, searching(delegates=("b",)), expert("b", provider_tools=("webSearch",)))
+    job = wait_for(host.run("a", "q", on_event=seen))
+    assert job.text == "Done."
+    assert [bool(request.provider_tools) for request in provider.requests] == [True, False, False, False]
+    refused, learned = seen.of("adaptRequest")
+    assert refused.words == "without the provider's tool webSearch (scripted/scripted refused it)"
+    assert learned.error is None
+    assert not any(event.unreachable for event in seen.of("startGeneration")), "it is told once"
+    assert wait_for(host.audit.replay(job.id)).findings == ()
+    assert wait_for(host.audit.verify(job.id)).findings == ()
 
 
 def test_an_option_that_the_provider_cannot_apply_is_refused(bench: Bench) -> None:

@@ -9,9 +9,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import media_limits_page
 import pytest
-from profiles_page import printed, table
+from docs_tables import PrintedTable
+from media_limits_page import PRINTED as MEDIA_LIMITS
+from profiles_page import PRINTED as PROFILES_TABLE
 
 import perstack_anthropic.provider
 import perstack_bedrock
@@ -112,12 +113,9 @@ def test_the_variables_are_those_that_are_read() -> None:
     assert of_profiles == {name for row in _rows("<!-- profiles -->") for name in re.findall("`(.+?)`", row[2])}
 
 
-def test_the_table_of_compatible_endpoints_is_the_one_that_the_rows_make() -> None:
-    assert printed() == table(), "write it again: make matrix"
-
-
-def test_the_table_of_limits_for_images_and_documents_is_the_one_that_the_rows_make() -> None:
-    assert media_limits_page.printed() == media_limits_page.table(), "write it again: make matrix"
+@pytest.mark.parametrize("printed", [PROFILES_TABLE, MEDIA_LIMITS], ids=lambda printed: printed.name)
+def test_a_table_is_the_one_that_the_rows_make(printed: PrintedTable) -> None:
+    assert printed.printed() == printed.table(), "write it again: make matrix"
 
 
 PERSTACK = {

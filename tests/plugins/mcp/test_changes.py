@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from hosts import Seen, expert, project_of, results, wait_for
-from mcp_bed import Bed
+from mcp_bed import Bed, words
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Overrides
@@ -65,6 +67,50 @@ def test_a_list_that_cannot_be_had_leaves_the_old_one_and_is_shown(bed: Bed, era
     assert results(seen) == ["spoil is done", "grow is done"]
     shown = [event.message for event in seen.of("skillStderr")]
     assert "(its tools have changed, but the new list cannot be used: the list is lost)" in shown
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["ended", "broken"])
+def test_a_lost_subscription_is_opened_again_and_what_changed_meanwhile_is_noticed(bed: Bed, how: str) -> None:
+    async def run() -> None:
+        async with bed.session(_skill("stateless")) as session:
+
+            async def has_more() -> bool:
+                return "more" in {spec.name for spec in (await session.tools()).specs}
+
+            assert not await has_more()
+            await bed.call(session, "drop", how=how)
+            await _until(has_more)
+            assert bed.shown.count("subscribed") == 2
+            await bed.call(session, "grow")
+            await session.tools()
+
+    wait_for(run())
+    assert not [line for line in bed.shown if "will not be noticed" in line]
+
+
+def test_a_subscription_that_is_lost_again_and_again_is_given_up_with_a_line(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perstack_mcp.tool_list._SUBSCRIPTION_DELAYS_S", (0.01,) * 3)
+
+    async def run() -> None:
+        async with bed.session(_skill("stateless")) as session:
+
+            async def is_told() -> bool:
+                return any("changes of its tools will not be noticed" in line for line in bed.shown)
+
+            await bed.call(session, "drop", how="always")
+            await _until(is_told)
+            assert words(await bed.call(session, "more")) == "more is done"
+
+    wait_for(run())
+    assert bed.shown.count("subscribed") == 4
 
 
 def test_nothing_changes_while_the_server_says_nothing(bed: Bed) -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.records import JsonObject
+from perstack.errors import ProviderError
 from perstack.support.http.errors import status_error
-from perstack_openai.refusals import missing_reasoning, refused_parts
+from perstack_openai.refusals import refused_fields
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}, "extra_content": {}}]
 REPLY: JsonObject = {"role": "assistant", "content": None, "tool_calls": CALLS, "reasoning": "Hm."}
@@ -40,7 +41,7 @@ BODY: JsonObject = {
 def _named(status: int, answer: Any, body: JsonObject = BODY) -> list[tuple[str, str]]:
     raw = answer if isinstance(answer, str) else json.dumps(answer)
     error = status_error(status, {}, raw.encode(), "http://localhost")
-    return [(one.name, one.form) for one in refused_parts(body, error.message, error.answer)]
+    return [(one.name, one.form) for one in refused_fields(error, body)]
 
 
 def _openai(message: str, param: str | None = None) -> Any:
@@ -140,14 +141,13 @@ def test_nothing_is_left_out_for_a_refusal_that_names_no_optional_field(message:
     ],
 )
 def test_reasoning_that_a_server_misses_is_sent_from_then_on(message: str) -> None:
-    (adaptation,) = missing_reasoning(BODY, message)
-    assert (adaptation.name, adaptation.form) == ("messages.reasoning_content", "replaced")
-    replies = [{**REPLY, "reasoning_content": "Hm."}]
-    assert missing_reasoning({**BODY, "messages": [*replies]}, message) == (), "it is there: something else is wrong"
+    assert _named(400, _openai(message)) == [("messages.reasoning_content", "replaced")]
+    replies = {**BODY, "messages": [{**REPLY, "reasoning_content": "Hm."}]}
+    assert _named(400, _openai(message), replies) != [("messages.reasoning_content", "replaced")], "it is there"
 
 
 @given(st.text(max_size=300), st.recursive(st.none() | st.text() | st.integers(), st.lists, max_leaves=5))
 def test_any_refusal_is_read_without_an_error_and_names_only_what_was_sent(message: str, document: Any) -> None:
     for answer in (message, json.dumps(document), json.dumps({"error": {"message": message, "param": document}})):
-        for part in refused_parts(BODY, message, answer):
+        for part in refused_fields(ProviderError(message, answer=answer), BODY):
             assert part.name.removeprefix("messages.") in {*BODY, "extra_content", "reasoning"} or part.form == "plain"

@@ -128,7 +128,8 @@ def climb(
     """
 
     def choose(received: ReceivedRequest) -> PreparedReply:
-        words = rule(json.loads(received.body))
+        body = json.loads(received.body)
+        words = wire.refusal_of(body) or rule(body)
         return wire.reply(HELLO) if words is None else wire.error_reply(status, words)
 
     async def generate_adapted(provider: Provider, request: GenerationRequest) -> tuple[Any, Adaptations]:
@@ -214,7 +215,8 @@ def run_under_rule(
     rest = list(replies)
 
     def choose(request: ReceivedRequest) -> PreparedReply:
-        words = rule(json.loads(request.body))
+        body = json.loads(request.body)
+        words = wire.refusal_of(body) or rule(body)
         if words is not None:
             return wire.error_reply(400, words)
         return rest.pop(0) if len(rest) > 1 else rest[0]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from provider_suite import HELLO, QUERY, TOOLS, capability, climb, generate, request_of, run_under_rule
+from provider_suite import HELLO, QUERY, TOOLS, body_of, capability, climb, generate, request_of, run_under_rule
 from wire import READ, Said, Wire
 from wire_anthropic import MessagesWire
 from wire_bedrock import ConverseWire
@@ -22,7 +22,7 @@ from perstack.core.definitions.skills import ToolSpec
 from perstack.core.runs.adaptations import in_words
 from perstack.core.runs.messages import BlobPart, TextPart, ToolMessage, ToolResultPart, UserMessage
 from perstack.errors import ProviderError
-from perstack.ports.provider import Generation
+from perstack.ports.provider import Generation, OfferedProviderTool
 from perstack.support.http.messages import REQUIRED_FIELDS
 
 _OTHER = ToolSpec(name="other", input_schema={"type": "object", "properties": {"word": {"type": "string"}}})
@@ -87,6 +87,64 @@ def refused_tool(wire: Wire) -> str:
     assert wire.tools(bodies[-1]) is None, "without any tool a request has no list of them"
     assert not wire.forbids_tools(bodies[-1]) or not wire.no_tools
     return in_words(adaptations[-1:])
+
+
+@capability("No tool is left after calls")
+def no_tool_left_after_calls(wire: Wire) -> str:
+    def rule(body: Any) -> str | None:
+        names = _names(wire, body)
+        return _tool_words(wire, names.index(READ)) if READ in names else None
+
+    call = generate(wire, wire.reply(_CALL))[0].reply
+    result = ToolResultPart(tool_call_id="c1", tool_name=READ, contents=(TextPart(text="found in a"),))
+    request = request_of(wire, QUERY, call, ToolMessage(contents=(result,)))
+    end, _, bodies = climb(wire, rule, request)
+    assert isinstance(end, Generation), end
+    assert "found in a" in _compact(wire.results(bodies[-1])), "the history is whole"
+    return "no list" if wire.tools(bodies[-1]) is None else "a placeholder"
+
+
+@capability("A tool of the provider's own that is refused")
+def refused_provider_tool(wire: Wire) -> str:
+    provider = wire.provider("http://127.0.0.1:9")
+    names = [tool.name for tool in provider.tools if tool.name != "fileSearch"]
+    if not names:
+        return "—"
+    offered = tuple(OfferedProviderTool(name) for name in names)
+    kept = len(_listed(wire, body_of(wire, request_of(wire, provider_tools=offered[1:]))))
+    for words in _provider_tool_words(wire, body_of(wire, request_of(wire, provider_tools=offered))):
+
+        def rule(body: Any, words: str = words) -> str | None:
+            return words if len(_listed(wire, body)) > kept else None
+
+        end, adaptations, bodies = climb(wire, rule, request_of(wire, provider_tools=offered))
+        assert isinstance(end, Generation), words
+        assert [(one.part, one.form, one.name) for one in adaptations] == [("providerTool", "omitted", names[0])], words
+        assert READ in _names(wire, bodies[-1])
+    return in_words(adaptations)
+
+
+def _listed(wire: Wire, body: Any) -> list[Any]:
+    tools = wire.tools(body) or []
+    return tools if isinstance(tools, list) else tools["tools"]
+
+
+def _provider_tool_words(wire: Wire, body: Any) -> tuple[str, ...]:
+    """Return the vendor's words for the first tool that it runs itself and does not take now."""
+    match wire:
+        case MessagesWire():
+            kind = body["tools"][1]["type"]
+            return (
+                f"tools.1: Input tag '{kind}' found using 'type' does not match",
+                f"no support for tool types: {kind}",
+            )
+        case ResponsesWire():
+            return (f"Hosted tool '{body['tools'][1]['type']}' is not supported with gpt-4.1-nano.",)
+        case GoogleWire():
+            key = next(iter(body["tools"][1]))
+            return f"Tool {key} is not supported by this model.", "Google_search is not supported by this model."
+        case _:
+            raise AssertionError("name this wire's words for a refused tool of the provider")
 
 
 def _thinking_words(wire: Wire) -> str | None:

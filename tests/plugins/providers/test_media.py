@@ -290,6 +290,18 @@ def test_an_image_that_takes_too_long_is_told_as_text(tmp_path: Path, monkeypatc
     assert "making it smaller takes longer than 0 s" in scene.texts
 
 
+def test_a_changed_image_is_told_in_the_line_of_its_event_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene(tmp_path, [("image/png", picture("PNG", (9_000, 20))), ("application/pdf", ENCRYPTED_PDF)])
+    assert scene.run().status == "completed"
+    (event,) = scene.seen.of("adaptRequest")
+    assert event.words.startswith("with the image 1.bin as ")
+    assert "of image/png: it has 9,000 × 20 pixels, and the endpoint takes 8,000 a side, with the text" in event.words
+    assert "[document 2.bin left out: it is encrypted" in event.words
+    assert "1.bin" not in capsys.readouterr().err
+
+
 def test_later_requests_and_the_replay_have_the_smaller_image_that_was_recorded(tmp_path: Path) -> None:
     scene = Scene(tmp_path, [("image/png", picture("PNG", (9_000, 20)))], [("image/png", picture())])
     assert scene.run().status == "completed"

@@ -55,6 +55,7 @@ class Approval(Fact):
     decision: ApprovalDecision
     rule: str = Field(default="", exclude_if=falsy)  # of a standing decision; empty: calls of an equal digest
     text: str = Field(default="", exclude_if=falsy)  # additional words for the model
+    changed: JsonObject | None = None  # all arguments of the call that is approved in its place, with `once`
 
     @property
     def denies(self) -> bool:

@@ -84,6 +84,7 @@ ApprovalWord = Literal["yes", "always", "no"]
 
 DENIES: ApprovalWord = "no"
 ALWAYS: ApprovalWord = "always"  # for the whole Job; with a colon and an offered rule: all calls of that rule
+WITH = "with"  # and a JSON object: the call with these arguments in place of the model's
 ALWAYS_HERE = "always in this project"  # with a colon and an offered rule: its calls in later Jobs, too
 
 
@@ -181,6 +182,9 @@ def read_answer(allowed: AcceptedAnswers, answer: JsonValue) -> Reading:
 def read_approval(question: OpenQuestion, text: str) -> Approval:
     """Return the decision on a call that waits for approval. Raises UsageError naming what is accepted."""
     alone = text.strip()
+    changed = _changed_arguments(alone)
+    if changed is not None:
+        return Approval(decision="once", changed=changed)
     word, _, rule = (part.strip() for part in alone.partition(":"))
     if word.casefold().rstrip(".!") == ALWAYS and (not rule or rule in question.offers):
         return Approval(decision="job", rule=rule)
@@ -192,6 +196,22 @@ def read_approval(question: OpenQuestion, text: str) -> Approval:
     ):  # «yes: but to another branch» is not a yes to this call
         raise UsageError(f"the answer does not fit: {accepted(accepted_answers(question))}")
     return Approval(decision="once" if decision.is_yes else "no", text=decision.words)
+
+
+def changed_answer(args: JsonObject) -> str:
+    """Return the answer that approves a call with these arguments, as `read_approval` reads it."""
+    return f"{WITH} {json.dumps(args, ensure_ascii=False)}"
+
+
+def _changed_arguments(text: str) -> JsonObject | None:
+    """Return the arguments of an answer that changes the call; None for other answers. Raises UsageError."""
+    word, _, rest = text.partition(" ")
+    if word.casefold() != WITH:
+        return None
+    args = _parsed(rest.strip())
+    if not isinstance(args, dict):
+        raise UsageError(f'the changed arguments are no JSON object: say {WITH} {{"NAME": VALUE, …}}')
+    return args
 
 
 def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
@@ -374,12 +394,21 @@ class GivenAnswer:
     by: By
     question_id: str | None = None  # id of the question it answers; None if it does not say
     signal: str | None = None  # event from outside that brought it; None from a person
+    changed: JsonObject | None = None  # in place of a text: the arguments with which it approves a call
 
     def to(self, question: OpenQuestion) -> str | Said | Approval:
         """Return its meaning for this question. Raises UsageError; only a person approves, naming the question."""
         if question.call_digest:
             self._check_approval(question)
-        return read_job_answer(question, self.text)
+        return self.meaning(question)
+
+    def meaning(self, question: OpenQuestion) -> str | Said | Approval:
+        """Return its meaning for this question, whoever gives it. Raises UsageError if it does not fit."""
+        if self.changed is None:
+            return read_job_answer(question, self.text)
+        if not question.call_digest:
+            raise UsageError(f"{question.id} asks for no approval of a call, so it has no arguments to change")
+        return Approval(decision="once", changed=self.changed)
 
     def _check_approval(self, question: OpenQuestion) -> None:
         if self.signal is not None:

@@ -137,10 +137,11 @@ def answers_question(subject: JobSubject, arguments: _WithAnswer) -> NeededDecis
     if asking.call_digest and read_approval(asking, arguments.answer_text).denies:
         return None
     words = "Approve a call" if asking.call_digest else "Answer a question"
+    answer = arguments.answer_text
     shown = json.dumps(asking.shown, ensure_ascii=False)
     return NeededDecision(
-        f"{words} of {subject.words}, {shown}, with {json.dumps(arguments.answer_text, ensure_ascii=False)}",
-        Decide("answer", asking.id, arguments.answer_text),
+        f"{words} of {subject.words}, {shown}, with {json.dumps(answer, ensure_ascii=False)}",
+        Decide("answer", asking.id, answer),
         seal=asking.call_digest,
         answers=subject.job.id,
     )

@@ -108,6 +108,11 @@ class Job:
         return frozenset[str]().union(*(run.signals for run in self.runs.values()))
 
     @property
+    def posted(self) -> frozenset[str]:
+        """The ids of the posted texts that its Runs have taken."""
+        return frozenset[str]().union(*(run.posted for run in self.runs.values()))
+
+    @property
     def standing(self) -> tuple[StandingApproval, ...]:
         """The approvals for the whole Job, from all Runs."""
         return tuple(approval for run in self.runs.values() for approval in run.standing)

@@ -16,7 +16,9 @@ from perstack.core.definitions.permissions import Decision
 from perstack.core.definitions.skills import Effect, ToolKind
 from perstack.dataclass import dataclass
 
-_RELEVANT_EVENT = re.compile(rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval)"')
+_RELEVANT_EVENT = re.compile(
+    rb'\{"type":"(startRun|finishGeneration|callTools|decideApproval|changeCall|decideChangedCall)"'
+)
 RULED_KINDS: tuple[ToolKind, ...] = ("tool", "delegate", "refused")
 
 
@@ -50,38 +52,66 @@ class PastRun:
 
 def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = RULED_KINDS) -> PastRun:
     """Return a log's Run with its calls of these kinds. Raises ValueError for an invalid line."""
-    run = PastRun(run_id)
-    parts: Mapping[str, JsonObject] = {}
-    approved: set[str] = set()
+    reader = _PastRunReader(PastRun(run_id), kinds)
     for line in lines:
         kind = _RELEVANT_EVENT.match(line)
-        if kind is None:
-            continue
-        event = _event(line)
-        match kind[1]:
-            case b"startRun":
-                run.expert = _object(event, "expert")
-                run.works_for = _text(_object(event, "delegatedBy"), "runId") or None
-            case b"finishGeneration":
-                parts = {_text(part, "toolCallId"): part for part in _objects(event, "reply")}
-            case b"decideApproval":
-                if event.get("decision") != "no":
-                    approved.add(_text(event, "toolCallId"))
-            case _:
-                run.calls += [past for call in _objects(event, "calls") if (past := _call(call, event, parts, kinds))]
-    run.calls = [_with_approval(call, approved) for call in run.calls]
+        if kind is not None:
+            reader.add_event(kind[1], _event(line))
+    run = reader.run
+    run.calls = [_with_approval(call, reader.approved) for call in run.calls]
     return run
 
 
+@dataclass(slots=True)
+class _PastRunReader:
+    """Reader of one Run's log."""
+
+    run: PastRun
+    kinds: Collection[ToolKind]
+    approved: set[str] = field(default_factory=set[str])
+    _args: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # of the latest reply, by call id
+    _changes: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # by people, by call id
+
+    def add_event(self, kind: bytes, event: JsonObject) -> None:
+        call_id = _text(event, "toolCallId")
+        match kind:
+            case b"startRun":
+                self.run.expert = _object(event, "expert")
+                self.run.works_for = _text(_object(event, "delegatedBy"), "runId") or None
+            case b"finishGeneration":
+                self._args = {_text(part, "toolCallId"): _object(part, "args") for part in _objects(event, "reply")}
+            case b"decideApproval":
+                if event.get("decision") != "no":
+                    self.approved.add(call_id)
+            case b"changeCall":
+                self._changes[call_id] = _object(event, "args")
+            case b"decideChangedCall":
+                self._replace_call(call_id, event)
+            case _:
+                self._add_calls(_objects(event, "calls"), event)
+
+    def _replace_call(self, call_id: str, event: JsonObject) -> None:
+        decided, step = _object(event, "decided"), _number(event, "stepNumber")
+        if not decided:
+            return
+        self._args[call_id] = self._changes.get(call_id, {})
+        self.run.calls = [call for call in self.run.calls if (call.step, call.id) != (step, call_id)]
+        self._add_calls([decided], event)
+        if event.get("approved"):
+            self.approved.add(call_id)
+
+    def _add_calls(self, decided: Iterable[JsonObject], event: JsonObject) -> None:
+        self.run.calls += [past for call in decided if (past := _call(call, event, self._args, self.kinds))]
+
+
 def _call(
-    call: JsonObject, event: JsonObject, parts: Mapping[str, JsonObject], kinds: Collection[ToolKind]
+    call: JsonObject, event: JsonObject, args: Mapping[str, JsonObject], kinds: Collection[ToolKind]
 ) -> PastCall | None:
     kind = cast("ToolKind", call.get("kind", "tool"))
     is_denied = kind == "refused" and bool(call.get("rule"))
     if kind not in kinds or (kind == "refused" and not is_denied):
         return None
     call_id = _text(call, "id")
-    part = parts.get(call_id)
     return PastCall(
         id=call_id,
         step=_number(event, "stepNumber"),
@@ -91,7 +121,7 @@ def _call(
         kind="tool" if is_denied else kind,
         effect=cast("Effect", call.get("effect", "sideEffect")),
         target=_text(call, "target") or None,
-        args=None if part is None else _object(part, "args"),
+        args=args.get(call_id),
         decision="deny" if is_denied else "ask" if call.get("asks") or call.get("approvedBy") else "allow",
         ran=not is_denied and not call.get("asks"),
         changed=_text(call, "changed"),

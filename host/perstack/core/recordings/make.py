@@ -148,6 +148,7 @@ class _LogReader:
         self._generation_start: events.StartGeneration | None = None
         self._tools: dict[str, JsonObject] = {}  # tools of the latest generation, by name
         self._open: dict[str, _Recorded] = {}  # reply of each call, by the call's id
+        self._changes: dict[str, JsonObject] = {}  # arguments of calls that a person has changed, by the call's id
         self.replies: dict[tuple[int, str], _Recorded] = {}
         self.tools: list[RecordedTool] = []
 
@@ -162,6 +163,13 @@ class _LogReader:
                 self._model = event.to
             case events.FinishGeneration():
                 self._reply(event)
+            case events.CompactHistory():
+                self._summary(event)
+            case _:
+                self._add_call_event(event)
+
+    def _add_call_event(self, event: StoredEvent) -> None:
+        match event:
             case events.CallTools():
                 self._on_call_tools(event)
             case events.FinishToolCall():
@@ -172,8 +180,10 @@ class _LogReader:
                 self._answered(event)
             case events.DecideApproval():
                 self._decision(event)
-            case events.CompactHistory():
-                self._summary(event)
+            case events.ChangeCall():
+                self._changes[event.tool_call_id] = self._hiding.args(event.args)
+            case events.DecideChangedCall():
+                self._on_changed_call(event)
             case _:
                 pass  # the loop decides everything else again during playback
 
@@ -183,6 +193,11 @@ class _LogReader:
         decision = "job" if event.decision == "project" else event.decision
         comment, rule = self._hiding.text(event.text), self._hiding.text(event.rule)
         self._record_answer(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=comment))
+
+    def _on_changed_call(self, event: events.DecideChangedCall) -> None:
+        args = self._changes.pop(event.tool_call_id, None)
+        if event.decided is not None:  # what was dropped changed nothing
+            self._record_answer(event.tool_call_id, SaidApproval(decision="once", changed=args))
 
     def _reply(self, event: events.FinishGeneration) -> None:
         start = self._generation_start

@@ -114,11 +114,12 @@ class SaidApproval(Piece):
     decision: Literal["once", "job", "no"]
     rule: str = Field(default="", exclude_if=falsy)
     words: Text = Field(default="", exclude_if=falsy)
+    changed: JsonObject | None = None  # all arguments, as the person changed them
 
     @property
     def approval(self) -> Approval:
         """The decision as an `Approval`."""
-        return Approval(decision=self.decision, rule=self.rule, text=self.words)
+        return Approval(decision=self.decision, rule=self.rule, text=self.words, changed=self.changed)
 
 
 def _key_of(*keys: str) -> Discriminator:
@@ -159,6 +160,12 @@ class RecordedCall(Piece):
     delegates, and refusals."""
     failed: bool = Field(default=False, exclude_if=falsy)  # True if the model saw an error
     usage: Usage | None = None  # usage of generations that the tool itself asked for
+
+    @property
+    def changed(self) -> JsonObject | None:
+        """The arguments that a person gave the call in place of the model's; None if nobody did."""
+        changes = [said.changed for said in self.said if isinstance(said, SaidApproval) and said.changed is not None]
+        return changes[-1] if changes else None
 
     @property
     def shown(self) -> str:

@@ -100,6 +100,7 @@ class AskedCall:
     tool: str
     skill: str
     args: JsonObject
+    changed: JsonObject | None = None  # arguments that a person has given the call in place of these
 
 
 class _RunPart:
@@ -153,6 +154,11 @@ class Player:
                 f" {reply.messages} when {self.name} was recorded"
             )
         return reply
+
+    def ends_with(self, place: RunPlace, step: int) -> bool:
+        """Return True if a Run has no reply after this step, so that a cut one was not continued."""
+        part = self._find_run(place)
+        return part is None or not any(other > step for other, _ in part.replies)
 
     def _find_run(self, place: RunPlace) -> _RunPart | None:
         exact = self._runs.get(place)
@@ -216,7 +222,8 @@ class Player:
         """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
         call = self._part(request.place).calls.get((request.step, request.call_id))
         shown = model.shown_call(request.tool, request.args)
-        if call is None or (call.tool, call.args) != (request.tool, request.args):
+        is_recorded = call is not None and (call.tool, call.args) == (request.tool, request.args)
+        if call is None or not is_recorded or call.changed != request.changed:
             raise not_recorded(f"{self._of(request.place, request.step)}: {shown} is not in {self.name}")
         if call.result is None:
             reason = "it was refused then" if call.kind == "refused" else "it had none when the Job was recorded"

@@ -3,7 +3,8 @@
 An endpoint may refuse one part of a request, and with it every request of the Run from then on. So a generation climbs
 a ladder: what the wire format is known to refuse is adapted before sending; if a refusal still names a part, that part
 is adapted and the request repeated. Each adaptation is recorded by `adaptRequest`, holds for all later requests of the
-Run to that model, and is never taken back: a rung is climbed at most once, so the ladder ends.
+Run to that model, and is never taken back: a rung is climbed at most once, so the ladder ends. Other Runs of the Job
+record what holds for them too (`shared_adaptations`) before they ask that model.
 
 A provider names the parts (`Provider.adapt`); what is sent must be as the adaptations of its request say. The host
 leaves out tools (`offered`). Messages are adapted here (`adapted_message`), before a codec sees them; fields and the
@@ -20,7 +21,10 @@ from typing import Annotated, Literal, assert_never
 from pydantic import Field
 
 from perstack.core.base.records import TEXT, Fact, canonical_json, falsy
+from perstack.core.base.text import one_line
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.definitions.tool_definitions import definition_digest
+from perstack.core.runs.media import medium_noun
 from perstack.core.runs.messages import (
     BlobPart,
     ExpertMessage,
@@ -31,20 +35,23 @@ from perstack.core.runs.messages import (
     ThinkingPart,
     ToolMessage,
     UserMessage,
+    blobs_of,
 )
 
-RequestPart = Literal["field", "tool", "media", "thinking"]
+RequestPart = Literal["field", "tool", "providerTool", "media", "thinking"]
 AdaptedForm = Literal["plain", "omitted", "replaced"]
 
 MAX_RUNGS = 5  # refusals in one generation that adaptations follow: a server may refuse one part after the other
 REFUSAL_STATUSES = frozenset((400, 413, 415, 422))  # HTTP statuses that refuse a request for what it contains
+_MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document that are shown
 
 
 class Adaptation(Fact):
     """One part of a request, and the form in which it is sent from now on.
 
     `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the
-    name of a tool; the sha256 of an image or document. `thinking` has none, and lists what is left out in `thoughts`.
+    name of a tool, of the Run or that the provider runs itself; the sha256 of an image or document. `thinking` has
+    none, and lists what is left out in `thoughts`.
     """
 
     part: RequestPart
@@ -52,6 +59,10 @@ class Adaptation(Fact):
     name: str = Field(default="", exclude_if=falsy)
     text: Annotated[str, TEXT] = Field(default="", exclude_if=falsy)  # text in the place of an image or document
     blob: BlobPart | None = Field(default=None, exclude_if=falsy)  # smaller image or document in its place
+    reason: Annotated[str, TEXT] = Field(default="", exclude_if=falsy)  # why `blob` is sent
+    shared_limit: bool = Field(default=False, exclude_if=falsy)
+    """True if all images and documents of a request were too much together, which says nothing about this one."""
+    definition: str = Field(default="", exclude_if=falsy)  # digest of the tool's definition, added by the host
     thoughts: tuple[str, ...] = Field(
         default=(), exclude_if=falsy
     )  # digests of parts of messages (`digest_of_thought`)
@@ -69,9 +80,15 @@ class Adaptation(Fact):
             case "tool":
                 omitted = self.form == "omitted"
                 return f"without the tool {self.name}" if omitted else f"with a plainer schema of the tool {self.name}"
+            case "providerTool":
+                return f"without the provider's tool {self.name}"
+            case "media" if self.blob is not None:
+                noun = medium_noun(self.blob.mime_type, self.blob.name)
+                reason = f": {self.reason}" if self.reason else ""
+                return f"with the {noun} as {self.blob.size:,} bytes of {self.blob.mime_type}{reason}"
             case "media":
-                kind = "a smaller image" if self.blob is not None else "a text"
-                return f"with {kind} in place of an image or document"
+                text = one_line(self.text)
+                return f"with the text {text if len(text) <= _MAX_TEXT_CHARS else text[:_MAX_TEXT_CHARS] + '…'}"
             case "thinking":
                 return "without the thinking of earlier replies"
             case _:
@@ -98,12 +115,53 @@ def problem_of(item: Adaptation) -> str | None:
             return "a field without a name"
         case "tool" if not item.name or item.form == "replaced":
             return "a tool that is replaced, or has no name"
+        case "providerTool" if not item.name or item.form != "omitted":
+            return "a provider's tool that is not left out, or has no name"
         case "media" if item.form != "replaced" or bool(item.text) == (item.blob is not None):
             return "an image or document without one substitute"
         case "thinking" if item.form != "omitted":
             return "thinking that is not left out"
         case _:
             return None
+
+
+def shared_adaptations(
+    learned: Sequence[Adaptation], tools: Iterable[ToolSpec], messages: Iterable[Message]
+) -> Adaptations:
+    """Return what other Runs of a Job have learned about an endpoint that holds for these tools and messages too.
+
+    Thinking is of one Run's replies, unless the endpoint wants replies without any. What exceeded the limits of a whole
+    request may fit another one.
+    """
+    kinds = {item.part for item in learned}
+    tools_here = {(spec.name, definition_digest(spec)) for spec in tools} if "tool" in kinds else frozenset()
+    media_here = {part.sha256 for message in messages for part in blobs_of(message)} if "media" in kinds else ()
+
+    def holds(item: Adaptation) -> bool:
+        match item.part:
+            case "field" | "providerTool":
+                return True
+            case "tool":
+                return (item.name, item.definition) in tools_here
+            case "media":
+                return item.name in media_here and not item.shared_limit
+            case "thinking":
+                return not item.thoughts
+            case _:
+                assert_never(item.part)
+
+    return tuple(filter(holds, learned))
+
+
+def with_definitions(adaptations: Iterable[Adaptation], tools: Iterable[ToolSpec]) -> Adaptations:
+    """Return the adaptations with the digests of the tools that they name."""
+    specs = {spec.name: spec for spec in tools}
+    return tuple(
+        item.model_copy(update={"definition": definition_digest(specs[item.name])})
+        if item.part == "tool" and item.name in specs
+        else item
+        for item in adaptations
+    )
 
 
 def names_in(adaptations: Adaptations, part: RequestPart, form: AdaptedForm = "omitted") -> frozenset[str]:

@@ -6,12 +6,23 @@ that it may lead to compare themselves with it (`difference`): change the three 
 
 from __future__ import annotations
 
+import json
+
+from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.facts import Answer, Delegation, ErrorInfo, Question, Settlement, ShrunkResult, Todo
 from perstack.core.runs.messages import ToolCallPart, ToolResultPart
 from perstack.dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class ChangedArguments:
+    """Other arguments for a call that waits for approval, which the host has not judged yet."""
+
+    args: JsonObject
+    by: By
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,10 @@ class Call:
     leads_to: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()  # rules that a person may approve for the whole Job instead of this call
     content: str = ""  # of the file that the call changes, when the approval was requested; empty if it is not recorded
+    change: ChangedArguments | None = None  # of a person, until the host has decided about the changed call
+    change_problem: str = ""  # why the latest change was dropped
+    asked_args: JsonObject | None = None  # the model's arguments, if a person has changed them
+    changed_by: By | None = None
 
     @property
     def waits_for_approval(self) -> bool:
@@ -47,9 +62,32 @@ class Call:
         return self.approval is not None and not self.approval.denies and not self.began and self.decided.asks
 
     @property
+    def changed_part(self) -> ToolCallPart:
+        """The call as a person has changed it, or as it is."""
+        return self.part if self.change is None else with_arguments(self.part, self.change.args)
+
+    @property
+    def change_note(self) -> str:
+        """Text about a person's change of the arguments, which the model sees with the result; empty without one."""
+        before, now = self.asked_args, self.part.args
+        if before is None:
+            return ""
+        changed = {name: value for name, value in now.items() if name not in before or before[name] != value}
+        removed = [name for name in before if name not in now]
+        parts = [f"changed to {json.dumps(changed, ensure_ascii=False)}"] if changed else []
+        parts += [f"left out: {', '.join(removed)}"] if removed else []
+        author = self.changed_by.user if self.changed_by is not None and self.changed_by.user else "a person"
+        return f"[Arguments of this call, by {author}, who approved it so: {'; '.join(parts)}]"
+
+    @property
     def digest(self) -> str:
         """The digest of skill, tool, its definition and the arguments that an approval of this call is bound to."""
         return call_digest(self.decided.skill_name, self.decided.tool_name, self.part.args, self.decided.definition)
+
+
+def with_arguments(part: ToolCallPart, args: JsonObject) -> ToolCallPart:
+    """Return the call with other arguments, which are valid JSON also if the model's were not."""
+    return part.model_copy(update={"args": args, "raw_args": None})
 
 
 def query_of(call: Call) -> str:
@@ -105,6 +143,13 @@ class AwaitDelegates:
 @dataclass(frozen=True)
 class Ask:
     """Ask a person, and stop."""
+
+    call: Call
+
+
+@dataclass(frozen=True)
+class DecideChange:
+    """Judge a call with the arguments that a person has given it."""
 
     call: Call
 
@@ -201,6 +246,7 @@ Work = (
     | AwaitDelegates
     | Ask
     | AskApproval
+    | DecideChange
     | Complete
     | Shrink
     | Compact
@@ -227,6 +273,7 @@ def words_of(command: Command) -> str:
         AwaitDelegates: "await delegates",
         Ask: "ask a person",
         AskApproval: "ask a person's approval",
+        DecideChange: "decide on a changed call",
         Complete: "take the attempt to complete",
         Shrink: "shorten old results",
         Compact: "summarise a part of the history",

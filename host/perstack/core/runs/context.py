@@ -255,10 +255,12 @@ def _plan(run: Run, start: int, window: int, now: int) -> Compact | None:
 def always_kept(run: Run) -> set[int]:
     """Return the indices of messages never left out: the first and latest query, and turns with pinned results."""
     messages, context = run.messages, run.context
+    # A text that a person posted later must not displace the latest query; it is sent again with the summary.
+    not_queries = context.summaries.union(run.posted.values())
     queries = [
         index
         for index in range(len(messages))
-        if isinstance(messages[index], UserMessage) and messages.place(index) not in context.summaries
+        if isinstance(messages[index], UserMessage) and messages.place(index) not in not_queries
     ]
     kept = {queries[0], queries[-1]} if queries else set[int]()
     # The correction of a rejected result is a user message too, and would count as the latest query; the Run's own

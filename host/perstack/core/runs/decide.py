@@ -11,9 +11,10 @@ from perstack.core.base.ids import By, event_id_of, run_id_of
 from perstack.core.base.records import JsonObject, fields_of
 from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet
+from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
 from perstack.core.definitions.result_schemas import ResultCheck, correction
 from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs import commands, events
 from perstack.core.runs.context import summary_tokens, window_of
 from perstack.core.runs.facts import (
@@ -110,7 +111,7 @@ def _delegation_events(
 def shrink_event(run: Run, command: commands.Shrink, stamp: Stamps) -> events.ShrinkResults:
     """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
     return events.ShrinkResults(
-        **_stamp_for_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
+        **stamp_for_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
     )
 
 
@@ -118,7 +119,7 @@ def start_compaction_event(
     run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
 ) -> events.StartCompaction:
     """Return the event that precedes the request for a summary."""
-    next_stamp = _stamp_for_next_step(run, stamp)
+    next_stamp = stamp_for_next_step(run, stamp)
     return events.StartCompaction(
         **next_stamp, first=command.first, through=command.through, model=model, reserved=reserved
     )
@@ -138,7 +139,7 @@ def compact_history_event(
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
     window = window_of(run) or 0
     return events.CompactHistory(
-        **_stamp_for_next_step(run, stamp),
+        **stamp_for_next_step(run, stamp),
         first=command.first,
         through=command.through,
         kept=command.kept,
@@ -162,9 +163,9 @@ class SummaryCost:
     duration_ms: int = 0
 
 
-def _stamp_for_next_step(run: Run, stamp: Stamps) -> EventStamp:
+def stamp_for_next_step(run: Run, stamp: Stamps, ahead: int = 0) -> EventStamp:
     """Return the stamp of an event before a step's generation, which belongs to that step and not to the last."""
-    fields = stamp()
+    fields = stamp(ahead)
     return {**fields, "step_number": run.step + 1} if run.phase is Phase.READY else fields
 
 
@@ -212,7 +213,7 @@ class ApprovalSubject:
 def request_event(
     call: commands.Call, subject: ApprovalSubject, stamp: Stamps, again: str = ""
 ) -> events.RequestApproval:
-    """Return the request for approval of a call; `again`: why a call is asked about that was approved before."""
+    """Return the request for approval of a call; `again`: why a call is asked about again."""
     return events.RequestApproval(
         **stamp(),
         tool_call_id=call.decided.id,
@@ -234,7 +235,7 @@ def approval_events(
     call: commands.Call, subject: ApprovalSubject, stamp: Stamps, settled: SettledApproval | None
 ) -> tuple[events.StoredEvent, ...]:
     """Return the request for approval, if not recorded yet, and the stop; or the decision, if nobody need be asked."""
-    requested = () if call.requested is not None else (request_event(call, subject, stamp),)
+    requested = () if call.requested is not None else (request_event(call, subject, stamp, call.change_problem),)
     next_stamp = stamp(len(requested))
     if settled is None:
         return *requested, events.StopRunByInteractiveTool(**at_checkpoint(next_stamp))
@@ -250,14 +251,45 @@ def approval_events(
     return *requested, decision
 
 
+def changed_call_event(
+    call: commands.Call, decided: DecidedCall, subject: ApprovalSubject, stamp: Stamps
+) -> events.DecideChangedCall:
+    """Return the decision about a changed call, whose `part` has the new arguments.
+
+    What a rule or the tool itself refuses is asked again as it was. The change approves the call unless its paths lead
+    elsewhere than they say, or its tool is another by now: then the person sees the changed call first.
+    """
+    if decided.kind == "refused":
+        problem = f"{decided.rule} denies it as changed" if decided.rule else decided.problem or "it is not possible"
+        return events.DecideChangedCall(**stamp(), tool_call_id=decided.id, problem=problem)
+    is_as_written = not decided.ways and decided.definition == call.decided.definition
+    return events.DecideChangedCall(
+        **stamp(),
+        tool_call_id=decided.id,
+        decided=decided,
+        approved=decided.asks and is_as_written,
+        call_digest=call_digest(decided.skill_name, decided.tool_name, call.part.args, decided.definition),
+        leads_to=subject.leads_to,
+        content=subject.content,
+    )
+
+
 def start_call_event(call: commands.Call, stamp: Stamps) -> events.StartToolCall:
     """Return the event that records the start of an approved call."""
     return events.StartToolCall(**stamp(), tool_call_id=call.decided.id, call_digest=call.digest)
 
 
 def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: By | None) -> events.StoredEvent:
-    """Return the event for a person's answer; a text is the result of an interactive tool."""
+    """Return the event for a person's answer; a text is the result of an interactive tool.
+
+    An approval with the arguments of the call itself changes nothing.
+    """
     call = run.calls[run.asked or ""]
+    if isinstance(answer, Approval) and answer.changed is not None and answer.changed != call.part.args:
+        call_id, digest = call.decided.id, call.requested or ""
+        return events.ChangeCall(
+            **stamp(), tool_call_id=call_id, call_digest=digest, args=answer.changed, by=by or By()
+        )
     if isinstance(answer, Approval):
         return events.DecideApproval(
             **stamp(),

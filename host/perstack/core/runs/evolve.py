@@ -37,7 +37,14 @@ from __future__ import annotations
 
 from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.runs.events import AnswerQuestion, DecideApproval, FinishToolCall, SettleCall, StoredEvent
+from perstack.core.runs.events import (
+    AnswerQuestion,
+    ChangeCall,
+    DecideApproval,
+    FinishToolCall,
+    SettleCall,
+    StoredEvent,
+)
 from perstack.core.runs.events.base import LaterEvent, Repetition, unexpected_event
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import ACTIVE, Run
@@ -88,7 +95,7 @@ def difference(run: Run, event: StoredEvent) -> str | None:
     if not event.is_decided:
         return None
     if (
-        isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval)
+        isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall)
         and event.tool_call_id == run.asked
     ):
         run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot

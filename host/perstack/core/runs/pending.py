@@ -14,7 +14,7 @@ from perstack.core.runs.context import command_for_full_context, relief_in_hand
 from perstack.core.runs.facts import ErrorInfo, apply_todo, remaining_todos, todos_json
 from perstack.core.runs.repeats import repeated_call
 from perstack.core.runs.retries_and_fallbacks import next_model, reason_to_switch
-from perstack.core.runs.state import MAX_REJECTIONS, Phase, Run, completion_result, latest_reply
+from perstack.core.runs.state import MAX_REJECTIONS, Phase, Run, completion_result, continues_reply, latest_reply
 
 INTERRUPTED = (
     "This call was interrupted before its result was recorded. It may have had its effect, in whole or in part: find"
@@ -34,6 +34,13 @@ def begins_step(run: Run, command: commands.Command) -> bool:
     return run.phase is Phase.READY and isinstance(
         command, commands.Generate | commands.Compact | commands.Shrink | commands.Snapshot
     )
+
+
+def takes_posted(run: Run, command: commands.Command) -> bool:
+    """Return True if texts that people posted reach the model before this command, which generates or ends the Run."""
+    if run.phase not in (Phase.READY, Phase.GENERATING) or continues_reply(run):
+        return False
+    return isinstance(command, commands.Generate | commands.EndRun | commands.JudgeResult)
 
 
 def pending(run: Run, limit: int | None = None) -> commands.Command | None:
@@ -91,8 +98,11 @@ def _pending_step(run: Run, limit: int | None) -> commands.Command:
 
 
 def _pending_call(run: Run) -> commands.Command:
-    """Order: ordinary and approved calls, tools' questions, delegates, people's approvals and answers, completion."""
+    """Order: changes, ordinary and approved calls, tools' questions, delegates, approvals and answers, completion."""
     open_calls = run.open_calls
+    changed = next((call for call in open_calls if call.change is not None), None)
+    if changed is not None:
+        return commands.DecideChange(changed)
     recordable = next((record for call in open_calls if (record := _recordable(run, call))), None)
     if recordable is not None:
         return recordable

@@ -1,4 +1,4 @@
-"""Keep what a person said in a Run: queries, answers, reasons of refusals. A compaction never summarises these texts.
+"""Keep what a person said in a Run: queries, posted texts, answers, reasons of refusals. No compaction summarises them.
 
 The state holds each text with the id of the message that shows it to the model. Once a compaction leaves that message
 out, the text that replaces the history ends with the texts themselves. They are within the cached prefix from then on.
@@ -8,28 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from perstack.core.base.ids import By
 from perstack.core.runs.messages import estimated_tokens
-from perstack.dataclass import dataclass
+from perstack.dataclass import dataclass, replace
 
 STANDING_SHARE = 1 / 8  # maximum share of the window that the texts take; the oldest are left out first
 
 STANDING_MARK = "\n\n[What a person said, word for word, oldest first. It still holds unless a later text changes it.]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Saying:
     """A text of a person."""
 
     id: str  # of the event that recorded it
     text: str
     place: str = ""  # id of the message that shows it; empty while its step has no message with results
+    by: By | None = None  # None if the event does not say it
 
 
 def with_place(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
     """Return the sayings after the results of their step became the message `place`."""
     if all(saying.place for saying in sayings):
         return sayings
-    return tuple(saying if saying.place else Saying(saying.id, saying.text, place) for saying in sayings)
+    return tuple(saying if saying.place else replace(saying, place=place) for saying in sayings)
 
 
 def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int) -> str:
@@ -44,7 +46,7 @@ def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int
         remaining -= estimated_tokens(len(text.encode(errors="replace"))) + 1
         if remaining < 0:
             break
-        lines.append(f"\n- {text}")
+        lines.append(_line(text))
     if not hidden:
         return ""
     left_out = len(hidden) - len(lines)
@@ -54,3 +56,16 @@ def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int
         " recallHistory finds what was left out.]"
     )
     return "".join((STANDING_MARK, note if left_out else "", *reversed(lines)))
+
+
+def without_text(compacted: str, text: str) -> str:
+    """Return the text of a compaction without one of the texts of people that it ends with."""
+    summary, mark, standing = compacted.partition(STANDING_MARK)
+    end = _line("")
+    remaining = f"{standing}{end}".replace(f"{_line(text)}{end}", end, 1).removesuffix(end)
+    return f"{summary}{mark}{remaining}" if remaining else summary
+
+
+def _line(text: str) -> str:
+    """Return a text as an item. Further lines are indented, so that no text looks like the next item."""
+    return "\n- " + text.replace("\n", "\n  ")

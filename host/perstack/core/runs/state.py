@@ -218,6 +218,8 @@ class Run:
     snapshot_due: SnapshotDue = "no"
     definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
     said: tuple[Saying, ...] = ()  # texts of people, oldest first
+    posted: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Ids of the posted texts that it has taken, each with the id of the event that took it."""
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
     """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
 
@@ -333,6 +335,11 @@ def latest_reply(run: Run) -> ExpertMessage:
     return last
 
 
+def continues_reply(run: Run) -> bool:
+    """Return True if the next generation continues the latest reply, which was paused or cut."""
+    return run.result is None and isinstance(run.messages[-1], ExpertMessage)
+
+
 def forget_measurements(context: ContextState, window: int | None, learned: int | None = None) -> ContextState:
     """Return the context without the values that hold only for requests of one Run and model."""
     context = replace(context, window=window, learned=learned, sending=None, counted=None, freed=0, fitted=0)
@@ -384,6 +391,7 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
         said=said,
+        posted={} if base is None else base.posted,
         context=EMPTY_CONTEXT if base is None else inherit_context(base, start),
         touched=start.timestamp,
         updated_at=start.timestamp,
@@ -402,6 +410,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         limits=start.limits,
         messages=base.messages,
         said=base.said,
+        posted=base.posted,
         schema=schema_of_run(start),
         phase=Phase.READY if is_begun else base.phase,
         accepted=base.accepted and not is_begun,

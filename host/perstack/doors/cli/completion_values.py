@@ -43,6 +43,7 @@ _BY_COMMAND: dict[tuple[str, str], Kind | None] = {
     ("log", "checkpoint_id"): "checkpoint",
     ("diff", "what"): "checkpoint",
     ("diff", "run_id"): "run",
+    ("tell", "run_id"): "run",
     ("answer", "ident"): "owner",
     ("signal", "target"): "owner",
     ("resume", "typed"): "any job",

@@ -19,7 +19,7 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import DecideApproval, Event, FinishGeneration, FinishToolCall
+from perstack.core.runs.events import ChangeCall, DecideApproval, Event, FinishGeneration, FinishToolCall
 from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
@@ -106,6 +106,8 @@ class _CreateOutput(JobOutput):
             for part in event.reply:
                 if isinstance(part, ToolCallPart) and part.tool_name in WRITES:
                     self._paths[part.tool_call_id] = str(part.args.get("path"))
+        elif isinstance(event, ChangeCall) and event.tool_call_id in self._paths:
+            self._paths[event.tool_call_id] = str(event.args.get("path"))
         elif isinstance(event, DecideApproval) and event.decision == "no":
             self._paths.pop(event.tool_call_id, None)
         elif isinstance(event, FinishToolCall):

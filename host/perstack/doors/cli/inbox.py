@@ -12,7 +12,7 @@ import click
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
-from perstack.core.jobs.answers import accepted_answers
+from perstack.core.jobs.answers import WITH, accepted_answers
 from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
@@ -58,10 +58,13 @@ _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes o
 @click.command("answer", cls=GroupedCommand)
 @click.argument("ident", metavar="ID")
 @click.argument("text", required=False)
+@click.option("--changed", metavar="JSON", help="Approve a call with these arguments, a JSON object of all of them.")
 @drive_options
 @output_options
 @driving_options
-def answer_command(ident: str, text: str | None, is_driven: bool, showing: OutputOptions, options: HostOptions) -> None:
+def answer_command(
+    ident: str, text: str | None, changed: str | None, is_driven: bool, showing: OutputOptions, options: HostOptions
+) -> None:
     """Answer ID, a question, Job or task that `perstack inbox` shows, with TEXT, and continue its Job.
 
     A submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
@@ -69,10 +72,14 @@ def answer_command(ident: str, text: str | None, is_driven: bool, showing: Outpu
     Without TEXT, a terminal shows the whole question, and asks. TEXT `-` reads from stdin. The question of a running
     tool takes the one value that it asks for, a JSON object, or `decline`.
     """
+    if changed is not None:
+        if text is not None:
+            raise UsageError("--changed approves the call: leave out TEXT")
+        text = f"{WITH} {read_text(changed)}"
     if text is None:
         sys.exit(_ask(ident, showing, options))
-    answer = read_text(text)
-    found = run_with(options.driver(), lambda host: _find_question(host, ident, answer))
+    answer = read_text(text) if changed is None else text
+    found = run_with(options.driver(), lambda host: _find_question(host, ident, answer, is_change=changed is not None))
     if found is None:
         print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
@@ -93,7 +100,7 @@ def _ask(ident: str, showing: OutputOptions, options: HostOptions) -> int:
     """Show the whole question at the terminal, ask, and return the exit status."""
     if not can_ask(asks=not showing.no_input):
         raise UsageError("give the answer as TEXT: only a terminal shows the question and asks")
-    _check_no_tool()
+    check_no_tool("approve a call")
     host, lines = open_driver(options, showing), JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
@@ -113,13 +120,15 @@ def _item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
     return next((item for item in items if ident in (item.id, item.job_id)), None)
 
 
-async def _find_question(host: Host, ident: str, answer: str) -> tuple[str, str] | None:
+async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool) -> tuple[str, str] | None:
     """Return the id of a Job's question, also for an unknown id, and the answer; None for a task, answered here.
 
     A number is the option that `perstack inbox` shows with it.
     """
     ident = await host.jobs.find(ident, ("job", "task"))
     item = _item(await host.inbox(), ident)
+    if is_change and (item is None or item.asking is None or not item.asking.call_digest):
+        raise UsageError(f"{ident} asks for no approval of a call, so it has no arguments to change")
     if item is not None and item.asking is not None:
         _check_approval(item, ident, answer)
         is_approval = bool(item.asking.call_digest)
@@ -135,18 +144,16 @@ def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
     if item.asking is None or not item.asking.call_digest:
         return
     if not is_refusal(item.asking, answer):
-        _check_no_tool()
+        check_no_tool("approve a call")
     if ident != item.id:
         step = GiveAnswer(item.id, is_approval=True)
         raise UsageError(f"{item.asking.shown}: an approval must name the question that it answers", next_steps=(step,))
 
 
-def _check_no_tool() -> None:
-    """Raise UsageError if a tool of an Expert runs this command."""
+def check_no_tool(action: str) -> None:
+    """Raise UsageError if a tool of an Expert runs this command. `action`: what only a person may do."""
     if os.environ.get(_CALL_ID):
-        raise UsageError(
-            f"a tool cannot approve a call: {_CALL_ID} is set, so a tool runs this command; answer it in a terminal"
-        )
+        raise UsageError(f"a tool cannot {action}: {_CALL_ID} is set, so a tool runs this command; do it in a terminal")
 
 
 async def _question(host: Host, ident: str) -> str:

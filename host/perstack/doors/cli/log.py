@@ -129,6 +129,11 @@ class _Request:
 @click.option(
     "--tree", is_flag=True, help=("Show the tree of Runs instead of events: delegates, continuations and branches.")
 )
+@click.option(
+    "--standing",
+    is_flag=True,
+    help="List what people said, which is never summarised away, with ids and authors; of the Coordinator, or --run.",
+)
 @place_options
 def log_command(
     job: str | None,
@@ -152,6 +157,7 @@ def log_command(
     offset: int,
     follow: bool,
     tree: bool,
+    standing: bool,
     options: HostOptions,
 ) -> None:
     """Show the events of JOB, by default the most recently written Job.
@@ -170,14 +176,16 @@ def log_command(
         log_print.parse_condition(expression),
     )
     state = messages or new or checkpoint_id is not None
-    if new and messages:
-        raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
-    if job is not None and job_id is not None:
-        raise UsageError("JOB and --job say the same: leave one of them out")
+    _check_alternatives(new and messages, job is not None and job_id is not None)
     chooses = not event_filter.is_empty or bool(context) or summary
     _check_state(state, chooses=chooses, follow=follow, offset=bool(offset or context or summary))
     if tree:
         _check_tree(chooses=chooses or take is not None or bool(offset), others=state or bool(run_id) or follow)
+    if standing:
+        from perstack.doors.cli.resume import show_standing  # what drives Jobs, which the other views do not need
+
+        _check_standing(any((chooses, state, follow, tree, take is not None, offset, full)))
+        sys.exit(options.look(lambda host: show_standing(host, job or job_id, run_id, as_json=as_json or pretty)))
     as_json = as_json or pretty
     typed = _Request(
         job or job_id, run_id, checkpoint_id, event_filter, as_json, full, take, offset, context, pretty, summary
@@ -198,6 +206,18 @@ def log_command(
         return await _show_events(host, request)
 
     sys.exit(options.look(show))
+
+
+def _check_alternatives(has_two_views: bool, has_two_jobs: bool) -> None:
+    if has_two_views:
+        raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
+    if has_two_jobs:
+        raise UsageError("JOB and --job say the same: leave one of them out")
+
+
+def _check_standing(has_others: bool) -> None:
+    if has_others:
+        raise UsageError("--standing lists what people said: leave out all but JOB, --run and --json")
 
 
 def _check_state(state: bool, *, chooses: bool, follow: bool, offset: bool) -> None:

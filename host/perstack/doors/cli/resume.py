@@ -1,4 +1,4 @@
-"""The commands `perstack resume` and `perstack cancel`."""
+"""The commands `perstack resume`, `cancel` and `tell`, and what `perstack log --standing` prints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import get_args
 
 import click
 
+from perstack.core.base.ids import job_of_run
 from perstack.core.base.text import approvable_line
 from perstack.core.iterations.state import SeriesState
+from perstack.core.jobs.posted_texts import Delivery, StandingText
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
 from perstack.doors.cli.driving import drive_and_ask, job_of, open_driver, report_outcome, run_interruptible
+from perstack.doors.cli.inbox import check_no_tool
 from perstack.doors.cli.iterations import SeriesOutput, check_target, report_series
 from perstack.doors.cli.options import (
     GroupedCommand,
@@ -24,14 +27,90 @@ from perstack.doors.cli.options import (
     total_options,
 )
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
+from perstack.doors.cli.param_types import read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
-from perstack.doors.shared.job_status import job_line
+from perstack.doors.shared.job_status import job_line, next_step_of_job
 from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.next_steps import Resume
 from perstack.system.user import this_user
+
+# perstack tell, and perstack log --standing
+
+
+@click.command("tell")
+@click.argument("job")
+@click.argument("text", required=False)
+@click.option("--run", "run_id", metavar="RUN", help="The Run to tell, such as JOB-2; by default the Coordinator.")
+@click.option("--drop", "dropped", metavar="ID", help="Remove a text that `perstack log --standing` lists.")
+@json_option("Print the text's id, and how it reaches its Run, as a JSON object.")
+@place_options
+def tell_command(
+    job: str, text: str | None, run_id: str | None, dropped: str | None, as_json: bool, options: HostOptions
+) -> None:
+    """Tell JOB something: its model sees TEXT before its next generation, whichever process drives it.
+
+    The text is kept word for word, also when the history is summarised. A Job that is stopped, queued or waits for an
+    answer has it when it continues. TEXT `-` reads from stdin.
+    """
+    if (text is None) == (dropped is None):
+        raise UsageError("give TEXT, or --drop ID to remove an earlier text")
+    if dropped is not None and run_id is not None:
+        raise UsageError("--drop finds the Run by itself: leave --run out")
+    check_no_tool("tell a Job what a person says")
+    said = None if text is None else read_text(text)
+
+    async def tell(host: Host) -> tuple[Delivery, JobSummary]:
+        job_id, by = await host.jobs.find(job), this_user("cli")
+        if said is None:
+            delivery = await host.jobs.texts.drop(job_id, dropped or "", by=by)
+        else:
+            run = await host.jobs.find(run_id)
+            delivery = await host.tell(job_id, said, run_id=run, by=by)
+        return delivery, await host.job(job_id)
+
+    delivery, summary = options.change(tell)
+    if as_json:
+        write_json_line(delivery.to_json())
+    else:
+        print_out(_delivery_line(delivery, summary, "told" if dropped is None else "removed"))
+
+
+def _delivery_line(delivery: Delivery, job: JobSummary, word: str) -> str:
+    if delivery.is_driven:
+        return f"Job {job.id}: {word}; it takes effect before the next generation of {delivery.run_id}"
+    if delivery.status == "queued":
+        return f"Job {job.id}: {word}; it takes effect when a worker continues {delivery.run_id}"
+    step = next_step_of_job(job) or Resume(job.id)
+    return f"Job {job.id}: {word}; it takes effect when the Job continues; {cli_phrase(step)}"
+
+
+async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, as_json: bool) -> int:
+    """Print what is never summarised away for the Coordinator of a Job, or for another Run. Return the exit status."""
+    run_id = await host.jobs.find(run_id)
+    job_id = await host.jobs.find(job_id) if run_id is None or job_id is not None else job_of_run(run_id)
+    texts = await host.jobs.texts.standing_texts(await host.jobs.resolve(job_id), run_id=run_id)
+    if as_json:
+        for text in texts:
+            write_json_line(text.to_json())
+        return 0
+    screen = Screen.of_stdout()
+    for text in texts:
+        print_out(screen.styled(_author_line(text), dim=True))
+        print_out("\n".join(f"  {line}" for line in text.text.splitlines()))
+    if not texts:
+        print_out(screen.styled("no person has said anything", dim=True))
+    return 0
+
+
+def _author_line(text: StandingText) -> str:
+    author = "" if text.by is None else f"  {text.by}"
+    return f"{text.id}{author}{'  waits' if text.is_waiting else ''}"
+
 
 # perstack cancel
 

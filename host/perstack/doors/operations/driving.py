@@ -13,7 +13,8 @@ from typing_extensions import override
 from perstack.config.settings import resolve_settings
 from perstack.core.base.decisions import FREE, Decides, FreeArgument
 from perstack.core.base.ids import place_of
-from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord, changed_answer, yes_or_no
 from perstack.core.jobs.decisions import (
     JobSubject,
     answers_question,
@@ -191,6 +192,23 @@ class _ContinueJob(OperationArguments):
         return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
 
 
+_Changed = Annotated[
+    JsonObject | None,
+    Decides(answers_question),
+    Field(
+        description="With `yes` to a call that waits for approval: all of its arguments, in place of the model's. The"
+        " rules judge the changed call; what they deny is asked again as it was."
+    ),
+]
+
+
+def _changed_text(answer: str, args: JsonObject) -> str:
+    decision = yes_or_no(answer)
+    if decision is None or not decision.is_yes or decision.words:
+        raise UsageError("`changed` goes with the answer `yes`: leave it out")
+    return changed_answer(args)
+
+
 class _AnswerJob(OperationArguments):
     """Has the person answer the question of a Job that waits, in a form; from you it takes only a no to a call."""
 
@@ -201,18 +219,21 @@ class _AnswerJob(OperationArguments):
     question: FreeArgument[str | None] = Field(
         default=None, description="The question's id: if it has been answered meanwhile, this answer is not taken."
     )
+    changed: _Changed = None
     wait: _Wait = True
 
     @property
     def answer_text(self) -> str:
-        """The answer as `Host.answer` takes it."""
-        return self.answer
+        """The answer as `Host.answer` takes it. Raises UsageError for changed arguments without a yes."""
+        return self.answer if self.changed is None else _changed_text(self.answer, self.changed)
 
     @override
     async def subject(self, call: OperationCall[R]) -> JobSubject:
         await call.project.job_to_drive(self.job)
         subject = JobSubject(await call.project.host.jobs.load(self.job))
         asking = subject.question
+        if self.changed is not None and (asking is None or not asking.call_digest):
+            raise UsageError(f"Job {self.job} asks for no approval of a call, so there are no arguments to change")
         if self.question is not None and asking is not None and asking.id != self.question:
             self._check_of_job()
             raise Conflict(f"question {self.question} has been answered already, or was never asked")
@@ -226,9 +247,9 @@ class _AnswerJob(OperationArguments):
         job = await host.job(self.job)
         if job.asking is not None and job.asking.call_digest:
             question = question or job.asking.id
-        work: DriveJob = partial(host.answer, self.answer, job_id=self.job, question_id=question, by=call.by)
+        work: DriveJob = partial(host.answer, self.answer_text, job_id=self.job, question_id=question, by=call.by)
         if self.wait and is_driven_by_worker(host, job):
-            work = partial(answer_and_follow, host, job, self.answer, question_id=question, by=call.by)
+            work = partial(answer_and_follow, host, job, self.answer_text, question_id=question, by=call.by)
         return await call.drive(work, wait=self.wait)
 
     def _check_of_job(self) -> None:
@@ -299,6 +320,7 @@ class Decision(OperationArguments):
     answer: Annotated[ApprovalWord, Decides(answers_question)]
     rule: Annotated[str | None, FREE, Field(description="With `always`: one of the rules that are offered.")] = None
     text: Annotated[str | None, FREE, Field(description="With `no`: a text for the model.")] = None
+    changed: _Changed = None
     call_digest: Annotated[str | None, FREE, Field(description="Of the call that is meant; another is refused.")] = None
     wait: Annotated[bool, FREE, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
 
@@ -335,6 +357,8 @@ class Decision(OperationArguments):
             raise UsageError(f"`rule` goes with the answer `{ALWAYS}`: leave it out")
         if self.text is not None and self.answer != DENIES:
             raise UsageError(f"`text` goes with the answer `{DENIES}`: leave it out")
+        if self.changed is not None:
+            return _changed_text(self.answer, self.changed)
         detail = self.rule or self.text
         return f"{self.answer}: {detail}" if detail else self.answer
 

@@ -272,7 +272,7 @@ class JobActivity:
                         run.begin_call(call.id, now)
             case events.RequestApproval():
                 run.hold_call(event.tool_call_id, event.rule)
-            case events.DecideApproval():
+            case events.DecideApproval() | events.ChangeCall():
                 run.hold_call(event.tool_call_id, None)
             case events.StartToolCall():
                 run.begin_call(event.tool_call_id, now)

@@ -12,12 +12,15 @@ from pydantic import JsonValue
 
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.ids import event_id_of
+from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import PlacedRun, RunOrigin
-from perstack.core.runs.commands import Call
+from perstack.core.runs.commands import Call, with_arguments
 from perstack.core.runs.events import (
     CallInteractiveTool,
     CallTools,
+    ChangeCall,
+    DecideChangedCall,
     FinishGeneration,
     RequestApproval,
     ResumeRun,
@@ -200,7 +203,9 @@ def _parsed_entry(log: RunLog, index: int, line: bytes) -> LogEntry:
 # Rows of an event's line, also if this version cannot parse it.
 
 _QUESTIONS = (b'{"type":"callInteractiveTool"', b'{"type":"requestApproval"')
-_CALLS = (b'{"type":"callTools"', b'{"type":"finishGeneration"')
+_CALLS = tuple(
+    b'{"type":"' + kind for kind in (b'callTools"', b'finishGeneration"', b'changeCall"', b'decideChangedCall"')
+)
 _MAX_EVENTS_BETWEEN = 5  # maximum events between a question and the stop it causes
 
 
@@ -251,16 +256,23 @@ def _first_event(log: RunLog) -> StoredEvent | None:
 def _call_before(entry: LogEntry, call_id: str) -> Call | None:
     """Return a call of the reply before this event, as it was decided; None if the log of the Run does not have it."""
     decided: DecidedCall | None = None
+    args: JsonObject | None = None
     for index in range(entry.place - 1, -1, -1):
         line = entry.log.lines[index]
         if not line.startswith(_CALLS):
             continue
         event = parse_line(line)
-        if isinstance(event, CallTools):
-            decided = next((call for call in event.calls if call.id == call_id), None)
+        if isinstance(event, DecideChangedCall) and event.tool_call_id == call_id:
+            decided = decided or event.decided
+        elif isinstance(event, ChangeCall) and event.tool_call_id == call_id:
+            args = event.args if args is None and decided is not None else args
+        elif isinstance(event, CallTools):
+            decided = decided or next((call for call in event.calls if call.id == call_id), None)
         elif isinstance(event, FinishGeneration):
             part = next((part for part in event.message.tool_calls if part.tool_call_id == call_id), None)
-            return None if part is None or decided is None else Call(part, decided)
+            if part is None or decided is None:
+                return None
+            return Call(part if args is None else with_arguments(part, args), decided)
     return None
 
 

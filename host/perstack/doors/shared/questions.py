@@ -15,6 +15,7 @@ from perstack.core.jobs.answers import (
     ANYTHING,
     APPROVAL,
     DENIES,
+    WITH,
     AcceptedAnswers,
     accepted_answers,
     beside_question,
@@ -123,6 +124,7 @@ def _value_text(value: JsonValue) -> str:
 ANSWER = "answer"
 OTHER = "other"
 COMMENT = "words"
+CHANGED = "arguments"
 
 # Forms of MCP elicitation are flat: an object of strings, numbers, booleans and choices (MCP 2025-11-25, elicitation).
 # A schema beyond that becomes a single text field.
@@ -154,6 +156,9 @@ class Form:
             values = {name: value for name, value in content.items() if value is not None}
             return json.dumps(values, ensure_ascii=False)
         text, comment = content.get(OTHER) or content.get(ANSWER), content.get(COMMENT)
+        changed = content.get(CHANGED)
+        if isinstance(changed, str) and changed.strip() and text == _YES and self.is_whole:
+            return f"{WITH} {changed.strip()}"
         if isinstance(text, list):
             return json.dumps(text, ensure_ascii=False)
         if not isinstance(text, str) or not text or not (self.is_whole or declines(text)):
@@ -224,6 +229,9 @@ def _text_schema(allowed: AcceptedAnswers, *, has_lists: bool = False) -> JsonOb
     if allowed.is_approval:
         hint = "With a no: the reason, for the model"
         properties[COMMENT] = {"type": "string", "title": "Words", "description": hint}
+        if _YES in allowed.options:
+            hint = "With a yes: all arguments of the call, to change them; a JSON object. The rules judge it again."
+            properties[CHANGED] = {"type": "string", "title": "Arguments", "description": hint}
     if allowed.is_yes_no:
         properties[COMMENT] = {"type": "string", "title": "Words", "description": "Comment on your answer"}
     if allowed.options and allowed.allows_other:

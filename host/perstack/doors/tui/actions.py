@@ -58,7 +58,10 @@ OTHER_KEYS: tuple[tuple[str, str], ...] = (
     ("PgUp, PgDn", "Scroll; Ctrl+End goes to the end, and stays there, as a sent text does."),
     ("Tab", "To what is shown, and back: Up and Down choose there, Enter folds."),
     ("Ctrl+P", "Every action, by its name."),
-    ("y, a, 1, n", "At an approval: y runs the call, a or a number always allows it, n refuses it with a reason."),
+    (
+        "y, a, 1, e, n",
+        "At an approval: y runs the call, a or a number always, e edits it first, n refuses it.",
+    ),
 )
 """Keys that are not actions of the whole program."""
 

@@ -485,7 +485,12 @@ class Session:
         if self.is_driven and isinstance(event, events.RequestApproval | events.CallInteractiveTool):
             self._beside(self._until_asked(event.id))
         elif isinstance(
-            event, events.AnswerQuestion | events.SettleCall | events.DecideApproval | events.FinishToolCall
+            event,
+            events.AnswerQuestion
+            | events.SettleCall
+            | events.DecideApproval
+            | events.ChangeCall
+            | events.FinishToolCall,
         ):
             self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:

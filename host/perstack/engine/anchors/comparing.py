@@ -10,7 +10,7 @@ from perstack.core.audit.receipts import AnchorRecord, ended_lives, read_record
 from perstack.core.audit.verification import Finding, Report, Unchecked
 from perstack.core.base.ids import Owner
 from perstack.engine.anchors.receipts import PublicKey, log_hashes, trusted_records, with_records, with_unchecked
-from perstack.engine.anchors.sending import AnchorOutbox, store_digest
+from perstack.engine.anchors.sending import outbox, store_digest
 from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, AnchorReader, FileAnchor, reason_of
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import StorageError
@@ -45,7 +45,7 @@ class AnchorComparison:
         try:
             # read the logs after the anchor: the logs of a running Job then contain at least what was anchored
             logs = await log_hashes(self._storage, owner)
-            is_waiting = await AnchorOutbox(self._storage, owner.kind).has(owner.id)
+            is_waiting = await outbox(self._storage, owner.kind).has(owner.id)
         except StorageError as error:
             return with_unchecked(report, f"the anchor {name} is not compared with what cannot be read: {error}")
         if is_waiting:
@@ -115,7 +115,7 @@ class AnchorComparison:
 
     async def _records_in_outbox(self, owner: Owner) -> list[AnchorRecord]:
         records: list[AnchorRecord] = []
-        for data in await AnchorOutbox(self._storage, owner.kind).of(owner.id):
+        for data in await outbox(self._storage, owner.kind).records(owner.id):
             try:
                 records.append(read_record(data))
             except ValueError:

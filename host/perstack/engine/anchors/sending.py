@@ -9,74 +9,25 @@ from hashlib import sha256
 from pathlib import Path
 
 from perstack.core.audit.receipts import LogEnd
-from perstack.core.base.chain import Head, open_line
+from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, OwnerKind
 from perstack.engine.anchors.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
 from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, reason_of
-from perstack.engine.log.event_log import add_payload
-from perstack.engine.log.storage import OWNER_KINDS, log_of, space_of
-from perstack.errors import Conflict, NotAgreed, NotFound
+from perstack.engine.log.storage import OWNER_KINDS, PendingRecords, space_of
+from perstack.errors import NotAgreed
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import notice
 
-# The outbox: records that an anchor has not accepted yet, one log for each owner, in separate spaces of the
-# storage.
+# The outbox: records that an anchor has not accepted yet, in separate spaces of the storage.
 #
 # A record is stored before it is sent and until it has arrived, so that no crash and no failing anchor loses it. An
 # expected record is an empty log: if its driver is killed before it makes the record, a later process does.
 
-_MAX_ATTEMPTS = 5
-_MAX_OWNERS = 1000
 
-
-class AnchorOutbox:
-    """Records that an anchor has not accepted yet. Several processes may add, send and remove at once."""
-
-    def __init__(self, storage: Storage, kind: OwnerKind) -> None:
-        """Open the outbox for one kind of owner."""
-        self._space = storage.space(OWNER_KINDS[kind].outbox)
-
-    async def expect(self, job_id: str) -> None:
-        """Create an empty entry for a record to come. Raises StorageError."""
-        with suppress(Conflict):
-            await self._space.create_job(job_id)
-
-    async def add(self, job_id: str, record: bytes) -> None:
-        """Store a record, a JSON object; it survives power loss when this returns. Raises StorageError."""
-        ref = log_of(job_id)
-        for attempt in range(_MAX_ATTEMPTS):
-            try:
-                await self.expect(job_id)
-                await add_payload(self._space, ref, record)
-            except (Conflict, NotFound):  # another process added or removed concurrently
-                if attempt == _MAX_ATTEMPTS - 1:
-                    raise
-            else:
-                return
-
-    async def of(self, job_id: str) -> list[bytes]:
-        """Return the records of an owner, oldest first. Raises StorageError."""
-        return [open_line(line).payload for line in await self._space.read(log_of(job_id))]
-
-    async def to_send(self, job_id: str) -> list[bytes]:
-        """Return the records of an owner, oldest first. Raises NotAgreed for records of others, and StorageError."""
-        await self._space.require_own(job_id)
-        return await self.of(job_id)
-
-    async def jobs(self) -> tuple[str, ...]:
-        """Return the ids of owners with records or empty entries, at most a thousand."""
-        return (await self._space.jobs(limit=_MAX_OWNERS)).ids
-
-    async def has(self, job_id: str) -> bool:
-        """Return whether an owner has records or an empty entry."""
-        return await self._space.has_job(job_id)
-
-    async def remove(self, job_id: str, count: int) -> None:
-        """Delete the records of an owner, unless their number is no longer `count`. Raises StorageError."""
-        expected = (log_of(job_id), count) if count else None
-        with suppress(Conflict, NotFound):
-            await self._space.delete_job(job_id, expected=expected)
+def outbox(storage: Storage, kind: OwnerKind) -> PendingRecords:
+    """Return the records of one kind of owner that an anchor has not accepted yet."""
+    return PendingRecords(storage.space(OWNER_KINDS[kind].outbox))
 
 
 class AnchorSender:
@@ -146,7 +97,7 @@ class AnchorSender:
     async def _send_remaining(self, owner: Owner) -> None:
         space = space_of(self._storage, owner.kind)
         await space.require_own(owner.id)
-        if not await self._pending(owner.kind).of(owner.id):
+        if not await self._pending(owner.kind).records(owner.id):
             if await space.lease_info(owner.id) is not None:
                 return  # its driver will send
             await self._keep(owner, await ends_now(self._storage, owner))
@@ -170,13 +121,13 @@ class AnchorSender:
 
     async def _send_pending(self, owner: Owner) -> None:
         pending = self._pending(owner.kind)
-        records = await pending.to_send(owner.id)
+        records = await pending.own_records(owner.id)
         for record in records:
             await self._anchor.send(owner.id, record)
         await pending.remove(owner.id, len(records))
 
-    def _pending(self, kind: OwnerKind) -> AnchorOutbox:
-        return AnchorOutbox(self._storage, kind)
+    def _pending(self, kind: OwnerKind) -> PendingRecords:
+        return outbox(self._storage, kind)
 
     async def _try(self, what: str, send: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -33,7 +33,7 @@ from perstack.config.log_marks import LogMarks
 from perstack.config.project import ProjectPlace, is_state_named
 from perstack.config.state_marks import StateMark
 from perstack.core.base.chain import Head, SealedBatch, open_line
-from perstack.core.base.ids import Owner, OwnerKind
+from perstack.core.base.ids import Owner, OwnerKind, job_of_run
 from perstack.errors import Damaged, NotAgreed, NotFound, StorageError
 from perstack.next_steps import Trust
 from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
@@ -63,15 +63,18 @@ async def require_own_state(storage: Storage) -> None:
 async def unmarked_owners(storage: Storage) -> list[Owner]:
     """Return the owners in marked state with a log that the user's installation did not begin."""
     from perstack.engine.log.event_log import job_ids
-    from perstack.engine.log.storage import OWNER_KINDS, space_of
+    from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS, space_of
 
-    return [
-        Owner(kind, owner_id)
-        for kind in OWNER_KINDS
-        if isinstance(space := space_of(storage, kind), GuardedStorage)
+    spaces = [(kind, space_of(storage, kind)) for kind in OWNER_KINDS]
+    spaces += [("job", storage.space(name)) for name in MAILBOX_SPACES]
+    owners = [
+        space.owner(kind, owner_id)
+        for kind, space in spaces
+        if isinstance(space, GuardedStorage)
         for owner_id in await job_ids(space)
         if await space.unmarked(owner_id)
     ]
+    return list(dict.fromkeys(owners))
 
 
 class StateGate:
@@ -133,10 +136,11 @@ class StateGate:
 async def mark_logs(storage: Storage, mark: StateMark) -> None:
     """Mark all logs of state with a valid mark. Raises StorageError."""
     from perstack.engine.log.event_log import job_ids
-    from perstack.engine.log.storage import OWNER_KINDS
+    from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS
 
     key = mark.log_key()
-    for name in [name for kind in OWNER_KINDS.values() for name in (kind.space, kind.outbox)]:
+    names = [name for kind in OWNER_KINDS.values() for name in (kind.space, kind.outbox)]
+    for name in (*names, *MAILBOX_SPACES):
         space = storage.space(name) if name else storage
         marks = LogMarks(mark.state, name or _JOBS, key)
         for owner_id in await job_ids(space):
@@ -204,6 +208,12 @@ class GuardedStorage(Storage):
             return self._unmarked(owner_id, await _first_hashes(self._whole, owner_id))
         return {}
 
+    def owner(self, kind: OwnerKind, log_id: str) -> Owner:
+        """Return the owner of the logs with this id in the space; a delegate's mailbox is its Job's."""
+        from perstack.engine.log.storage import MAILBOX_SPACES
+
+        return Owner(kind, job_of_run(log_id) if self._space == MAILBOX_SPACES[1] else log_id)
+
     @override
     async def require_own(self, job_id: str) -> None:
         await self.gate.require()
@@ -225,14 +235,15 @@ class GuardedStorage(Storage):
         return {run_id: first_hashes[run_id] for run_id in runs}
 
     async def _refusal(self, owner_id: str, unmarked: Mapping[str, str]) -> NotAgreed:
-        from perstack.engine.log.storage import OWNER_KINDS
+        from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS
 
         kind: OwnerKind = "job"
         for each, info in OWNER_KINDS.items():
             if self._space in (info.space, info.outbox):
                 kind = each
-        owner = Owner(kind, owner_id)
-        name = f"{OWNER_KINDS[owner.kind].singular} {owner_id}"
+        owner = self.owner(kind, owner_id)
+        posted = "texts posted to " if self._space in MAILBOX_SPACES else ""
+        name = f"{posted}{OWNER_KINDS[owner.kind].singular} {owner.id}"
 
         def agree() -> None:
             if (marks := self.gate.marks(self._space)) is not None:

@@ -1,7 +1,7 @@
 """Work that waits in a state: the page that its user sees before agreeing that the host may act on it.
 
 Everything is folded from the logs, as it is when it runs, and shown whole, as ASCII: no character of it can be
-invisible or move a cursor. Texts that only models see (queries, instructions, messages) run nothing and are left out.
+invisible or move a cursor. Texts that models have seen (queries, instructions, messages) run nothing and are left out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from perstack.core.tasks.events import parse_task_event
 from perstack.core.tasks.evolve import evolve_task
 from perstack.core.tasks.state import TaskState
 from perstack.engine.log.event_log import job_ids
+from perstack.engine.log.mailboxes import Mailboxes
 from perstack.engine.log.run_log import load_job
 from perstack.engine.log.storage import OWNER_KINDS, log_of, space_of
 from perstack.errors import PerstackError, StorageError
@@ -87,6 +88,9 @@ async def _of_job(storage: Storage, job_id: str) -> list[str]:
         job = await load_job(storage, job_id)
         waiting = [run for run in job.runs.values() if run.status != "completed" or _grants(run)]
         lines = [line for run in waiting for line in _of_run(run)]
+        for run in waiting if job.closed is None else ():
+            posted = await Mailboxes(storage).waiting(run) if run is job.coordinator or not run.is_coordinator else ()
+            lines += [f"  {_ascii(str(text.by))} tells {run.id}: {_ascii(text.text)}" for text in posted if text.text]
         for digest in dict.fromkeys(run.queued_definition for run in waiting if run.queued_definition):
             lines += _of_definition(f"Job {job_id}, as it was queued", await storage.blob(job_id, digest))
     except (PerstackError, ValueError, LookupError) as error:

@@ -6,7 +6,7 @@ from perstack.core.base.ids import By, event_id_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.settings import RECORDED, Overrides
-from perstack.core.jobs.answers import GivenAnswer, read_job_answer
+from perstack.core.jobs.answers import GivenAnswer
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_signal, new_limits
 from perstack.core.jobs.summary import places_of
@@ -46,7 +46,7 @@ async def answer_in_branch(
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
-    answer = read_job_answer(_question_at(base, checkpoint_id), given_answer.text)
+    answer = given_answer.meaning(_question_at(base, checkpoint_id))
     origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
     person_answer = PersonAnswer(answer, given_answer.by)
     return NewRun(expert, base.start.query, continued_from=origin, base=base, answer=person_answer)

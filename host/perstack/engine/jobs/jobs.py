@@ -1,10 +1,10 @@
 """The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
-(runner.py), `queue` queues them for workers (queue.py), `server` serves queued ones (serving.py), and `files` compares
-and rewinds their files (files.py). An operation that continues a Job gives `JobRunner.run_existing` a function that,
-under the Job's lease, checks the loaded states and returns the Run that begins or resumes, as data. So every operation
-takes leases, limits and audits alike.
+(runner.py), `queue` queues them for workers (queue.py), `server` serves queued ones (serving.py), `files` compares and
+rewinds their files (files.py), and `texts` posts texts to their Runs (posted_texts.py). An operation that continues a
+Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run
+that begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.files import JobFiles
+from perstack.engine.jobs.posted_texts import PostedTexts
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner, read_attachments
 from perstack.engine.log.leases_and_stop_requests import StopRequests
@@ -39,8 +40,9 @@ from perstack.support.storage import pages
 from perstack.system.user import this_process, this_user
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, JsonValue
 
+    from perstack.core.jobs.answers import GivenAnswer
     from perstack.core.jobs.cloud_events import CloudEvent
     from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
@@ -66,6 +68,7 @@ class Jobs(JobReader):
         self.source = source
         self._tasks = tasks
         self.files = JobFiles(source, self)
+        self.texts = PostedTexts(source, self)
         self.runner = JobRunner(source, self, self.files, active or ActiveJobs(), tasks)
 
     @cached_property
@@ -180,6 +183,7 @@ class Jobs(JobReader):
         self,
         text: str,
         *,
+        changed: Mapping[str, JsonValue] | None = None,
         job_id: str | None = None,
         question: Question | str | None = None,
         question_id: str | None = None,
@@ -194,9 +198,10 @@ class Jobs(JobReader):
 
         `perstack.core.jobs.answers` defines how an answer is read. `question_id`, or `question`, which may be the event
         of a stream, guards against answering another question; an approval of a call needs it, and is `yes`, `always`
-        or `no`. `signal` names the event that answers, if it is not a person. `resume_from` is a checkpoint with an
-        open question, which a new Run answers again. With `drive` false a worker continues the Job: the default with a
-        named dispatcher, and for a submitted Job. `output` is the model that the Job was begun with, see `resume`.
+        or `no`; `changed`, in place of a text, approves it with these arguments. `signal` names the event that answers,
+        if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers again. With
+        `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted Job. `output`
+        is the model that the Job was begun with, see `resume`.
 
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
@@ -205,10 +210,9 @@ class Jobs(JobReader):
             question_id = question if isinstance(question, str) else question.id
         event_id = question_id or (resume_from if job_id is None else None)
         job_id = place_of(event_id)[0] if event_id is not None else await self.resolve(job_id)
-        from perstack.core.jobs.answers import GivenAnswer
         from perstack.engine.jobs.answers import answer_current, answer_in_branch
 
-        given_answer, context = GivenAnswer(text, by or this_user(), question_id, signal), self.source.current
+        given_answer, context = _person_answer(text, changed, by, question_id, signal), self.source.current
         model = _model_output(output)
         if model is not None:
             context = model.checking(context) if resume_from is None else model.add_to(context)
@@ -231,17 +235,17 @@ class Jobs(JobReader):
         questions = self.runner.active.questions(job_id)
         return () if questions is None else questions.open
 
-    async def answer_live(self, text: str, question_id: str, *, by: By | None = None) -> None:
+    async def answer_live(
+        self, text: str, question_id: str, *, changed: Mapping[str, JsonValue] | None = None, by: By | None = None
+    ) -> None:
         """Answer a delegate's question while other Runs of its Job are active here. Returns when it is recorded.
 
         Raises UsageError if the answer does not fit, and Conflict if the question does not wait here: use `answer`.
         """
-        from perstack.core.jobs.answers import GivenAnswer
-
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.has(question_id):
             raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
-        await questions.answer(question_id, GivenAnswer(text, by or this_user(), question_id))
+        await questions.answer(question_id, _person_answer(text, changed, by, question_id))
 
     async def resume(
         self,
@@ -410,6 +414,7 @@ class Jobs(JobReader):
         await self.runner.active.close_skills(job_id)
         async with self.source.current.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
+            await self.texts.forget_job(job_id)
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
@@ -494,3 +499,15 @@ async def before_compaction(reader: JobReader, run: Run) -> ContinuedFrom:
 
 def _is_of_summary(event: StoredEvent) -> bool:
     return isinstance(event, StartCompaction) or (isinstance(event, Retry) and event.overflow is None)
+
+
+def _person_answer(
+    text: str,
+    changed: Mapping[str, JsonValue] | None,
+    by: By | None,
+    question_id: str | None,
+    signal: str | None = None,
+) -> GivenAnswer:
+    from perstack.core.jobs.answers import GivenAnswer  # reading answers takes what most Jobs never need
+
+    return GivenAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

@@ -9,7 +9,7 @@ finds the stream that asked a question, and waits for tasks that were left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,7 +28,7 @@ from perstack.system.concurrency import HeldExit, held_result, hold_exit, wait_d
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, JsonValue
 
     from perstack.core.base.ids import By
 
@@ -161,14 +161,21 @@ class JobStream:
         return not self._is_over and question_id in self._feed.open
 
     async def answer(
-        self, text: str, question_id: str, *, signal: str | None, by: By | None, on_event: OnEvent | None
+        self,
+        text: str,
+        question_id: str,
+        *,
+        changed: Mapping[str, JsonValue] | None,
+        signal: str | None,
+        by: By | None,
+        on_event: OnEvent | None,
     ) -> JobSummary:
         """Answer a question of this stream, which continues. Returns when the answer is recorded.
 
         Raises as `Jobs.answer`; the question then stays open.
         """
         async with self._answering:
-            return await self._answer(text, question_id, signal, by, on_event)
+            return await self._answer(text, question_id, changed, signal, by, on_event)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -184,18 +191,32 @@ class JobStream:
         task.add_done_callback(self._feed.queue.put_nowait)
 
     async def _answer(
-        self, text: str, question_id: str, signal: str | None, by: By | None, on_event: OnEvent | None
+        self,
+        text: str,
+        question_id: str,
+        changed: Mapping[str, JsonValue] | None,
+        signal: str | None,
+        by: By | None,
+        on_event: OnEvent | None,
     ) -> JobSummary:
         jobs, job_id = self._jobs, place_of(question_id)[0]
         live = jobs.runner.active.questions(job_id)
         if live is not None and live.has(question_id) and signal is None and on_event is None:
-            await jobs.answer_live(text, question_id, by=by)
+            await jobs.answer_live(text, question_id, changed=changed, by=by)
         else:
             if self._task is not None:
                 await asyncio.wait({self._task})  # it ends soon: the Job asks, and no other Run is active
 
             def drive(jobs: Jobs, listener: OnEvent) -> Coroutine[object, object, JobSummary]:
-                return jobs.answer(text, question_id=question_id, signal=signal, by=by, drive=True, on_event=listener)
+                return jobs.answer(
+                    text,
+                    changed=changed,
+                    question_id=question_id,
+                    signal=signal,
+                    by=by,
+                    drive=True,
+                    on_event=listener,
+                )
 
             await self._resume(drive, as_listener(on_event))
         self._feed.open.pop(question_id, None)

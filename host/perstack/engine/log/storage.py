@@ -1,4 +1,4 @@
-"""Helpers over storages: blobs of a Job, stored summaries, spaces of each kind, and the storage's name."""
+"""Helpers over storages: blobs of a Job, stored summaries, spaces of each kind, pending records, the storage's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perstack.core.base.ids import OwnerKind, run_id_of
 from perstack.core.base.records import Fact
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import add_payload
+from perstack.engine.log.event_log import add_payload, job_ids
 from perstack.errors import Conflict, NotFound
 from perstack.ports.storage import RunRef, Storage
 
@@ -178,6 +178,72 @@ def space_of(storage: Storage, kind: OwnerKind) -> Storage:
     """Return the space of a kind of owner."""
     space = OWNER_KINDS[kind].space
     return storage.space(space) if space else storage
+
+
+MAILBOX_SPACES = ("mailboxes", "delegatemailboxes")  # texts that wait for Coordinators, by Job, and for delegates
+
+
+# Records that wait for somebody who takes them: one log for each owner, in a space of their own.
+
+_MAX_ATTEMPTS = 5
+_MAX_OWNERS = 1000
+
+
+class PendingRecords:
+    """The records in a space. Several processes may add, read and remove at once."""
+
+    def __init__(self, space: Storage) -> None:
+        """Keep records in this space."""
+        self._space = space
+
+    async def expect(self, owner_id: str) -> None:
+        """Create an empty log for a record to come. Raises StorageError."""
+        with suppress(Conflict):
+            await self._space.create_job(owner_id)
+
+    async def add(self, owner_id: str, record: bytes) -> None:
+        """Store a record, a JSON object; it survives power loss when this returns. Raises StorageError."""
+        for attempt in range(_MAX_ATTEMPTS):
+            try:
+                await self.expect(owner_id)
+                await add_payload(self._space, log_of(owner_id), record)
+            except (Conflict, NotFound):  # another process added or removed concurrently
+                if attempt == _MAX_ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    async def records(self, owner_id: str) -> list[bytes]:
+        """Return the records of an owner, oldest first. Raises StorageError."""
+        return [open_line(line).payload for line in await self._space.read(log_of(owner_id))]
+
+    async def own_records(self, owner_id: str) -> list[bytes]:
+        """Return the records of an owner, oldest first. Raises NotAgreed for records of others, and StorageError."""
+        await self._space.require_own(owner_id)
+        return await self.records(owner_id)
+
+    async def jobs(self) -> tuple[str, ...]:
+        """Return the ids of owners with records or empty logs, at most a thousand."""
+        return (await self._space.jobs(limit=_MAX_OWNERS)).ids
+
+    async def owners(self) -> list[str]:
+        """Return the ids of all owners with records or empty logs."""
+        return await job_ids(self._space)
+
+    async def has(self, owner_id: str) -> bool:
+        """Return whether an owner has records or an empty log."""
+        return await self._space.has_job(owner_id)
+
+    async def remove(self, owner_id: str, count: int) -> None:
+        """Delete the records of an owner, unless their number is no longer `count`. Raises StorageError."""
+        expected = (log_of(owner_id), count) if count else None
+        with suppress(Conflict, NotFound):
+            await self._space.delete_job(owner_id, expected=expected)
+
+    async def forget(self, owner_id: str) -> None:
+        """Delete all records of an owner. Raises StorageError."""
+        with suppress(Conflict, NotFound):  # another process may be removing them
+            await self._space.delete_job(owner_id)
 
 
 # The name of a storage, independent of its address: an order contains it to identify the storage of its Job.

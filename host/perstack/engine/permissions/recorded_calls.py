@@ -37,7 +37,14 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
 from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
-from perstack.core.runs.events import CallTools, DecideApproval, RequestApproval, StoredEvent, parse_event
+from perstack.core.runs.events import (
+    CallTools,
+    DecideApproval,
+    DecideChangedCall,
+    RequestApproval,
+    StoredEvent,
+    parse_event,
+)
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.recall import recall_spec
 from perstack.core.runs.state import Run, latest_reply
@@ -153,12 +160,19 @@ class RulingReplay:
         self.unchecked: dict[str, int] = {}  # calls that could not be judged again, counted by reason
 
     async def difference(self, run: Run, event: StoredEvent) -> str | None:
-        """Return what is wrong with `callTools` as the next event; None if it is right or cannot be judged."""
-        if not isinstance(event, CallTools) or not run.rules_for(event.calls):
+        """Return what is wrong with decisions on calls as the next event; None if it is right or cannot be judged."""
+        parts: Mapping[str, ToolCallPart]
+        match event:
+            case CallTools():
+                calls, parts = event.calls, {part.tool_call_id: part for part in latest_reply(run).tool_calls}
+            case DecideChangedCall() if event.decided is not None:
+                calls, parts = (event.decided,), _changed_part(run, event.tool_call_id)
+            case _:
+                return None
+        if not run.rules_for(calls):
             return None
-        parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
-        approvals = await self._approvals.all() if any(call.approved_by for call in event.calls) else ()
-        return await asyncio.to_thread(self._first_difference, run, event.calls, parts, approvals)
+        approvals = await self._approvals.all() if any(call.approved_by for call in calls) else ()
+        return await asyncio.to_thread(self._first_difference, run, calls, parts, approvals)
 
     def _first_difference(
         self,
@@ -259,6 +273,11 @@ class RulingReplay:
             unknown = frozenset(name for name in plugins if specs.get(name) is None)
             self._cached = (expert, names_and_subjects(self._factories, expert), unknown)
         return self._cached[1:]
+
+
+def _changed_part(run: Run, call_id: str) -> Mapping[str, ToolCallPart]:
+    call = run.calls.get(call_id)
+    return {} if call is None else {call_id: call.changed_part}
 
 
 class JobApprovals:

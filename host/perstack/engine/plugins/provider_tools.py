@@ -7,7 +7,7 @@ it. The first provider must have all of them; a fallback model goes without a to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
 
 from perstack.config.check import suggestion
@@ -43,15 +43,24 @@ NO_OFFER = ProviderToolOffer()
 
 
 def offer_tools(
-    expert: Expert, provider: str, tools: Sequence[ProviderTool], rules: Sequence[RuleSet]
+    expert: Expert,
+    provider: str,
+    tools: Sequence[ProviderTool],
+    rules: Sequence[RuleSet],
+    refused: Set[str] = frozenset(),
 ) -> ProviderToolOffer:
-    """Return the tools of an Expert's `providerTools` that this provider may be offered under these rules."""
+    """Return the tools of an Expert's `providerTools` that this provider may be offered under these rules.
+
+    `refused`: names of tools that the endpoint has refused, which is recorded elsewhere.
+    """
     if not expert.provider_tools:
         return NO_OFFER
     offered: dict[str, OfferedProviderTool] = {}
     withheld: dict[str, str] = {}
     for tool_name in expert.provider_tools:
         tool = find_tool(tool_name, tools)
+        if tool is not None and tool.name in refused:
+            continue
         reason = _missing_tool(tool_name, provider, tools) if tool is None else _option_problem(expert, provider, tool)
         if tool is not None and reason is None:
             reason = _forbidding_rule(tool, rules)

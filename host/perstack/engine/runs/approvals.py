@@ -52,7 +52,7 @@ _DENIED_NOTICE = (
 async def ask_approval(context: RunContext, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
     session, job = context.session, context.job
-    subject = await _subject(context, call)
+    subject = await approval_subject(context, call)
     granted, doubts = await _decision_by_grant(context, call)
     settled = granted or await _decision_without_person(context, call)
     # nobody can agree to what is not shown whole
@@ -83,13 +83,13 @@ async def begins_as_approved(context: RunContext, call: Call) -> bool:
     # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
     if is_once and call.content and call.content != await rulings.content(call):
         again = "the file has changed since its change was shown"
-        session.record(request_event(call, await _subject(context, call), session.stamp, again))
+        session.record(request_event(call, await approval_subject(context, call), session.stamp, again))
         return False
     session.record(start_call_event(call, session.stamp))
     return True
 
 
-async def _subject(context: RunContext, call: Call) -> ApprovalSubject:
+async def approval_subject(context: RunContext, call: Call) -> ApprovalSubject:
     """Return what an approval of a call is bound to, as it is now."""
     rulings, catalogue = context.job.rulings, context.catalogue
     return ApprovalSubject(

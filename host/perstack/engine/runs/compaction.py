@@ -7,6 +7,7 @@ summary never stops a Run: an outline made without a model takes its place.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from perstack.config.settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported_charge
@@ -28,10 +29,10 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.providers import OpenProvider
-from perstack.engine.runs.budget import JobBudget
 from perstack.engine.runs.generation import (
     Attempts,
     Ladder,
+    adapt_as_before,
     error_info,
     fail,
     releases_reservation,
@@ -149,7 +150,6 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
         place=session.place if summarizer.endpoint.provider.player is not None else None,
         purpose="summary",
         step=start_compaction_event(session.run, command, "", None, session.stamp).step_number,
-        adaptations=session.run.adaptations_by_model.get(summarizer.name, ()),
     )
     input_tokens = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
@@ -158,14 +158,13 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
     attempt = 1
     with attempts.ticket:
         while True:
-            if not await _begin(session, command, summarizer, request, context.budget):
+            if not await _begin(context, command, summarizer, request):
                 return None
+            request = replace(request, adaptations=session.run.adaptations_by_model.get(summarizer.name, ()))
             try:
                 generation = await attempts.once(request, lambda delta: None, input_tokens)
             except ProviderError as error:
-                adapted = await ladder.climb(request, error)
-                if adapted is not None:
-                    request = adapted
+                if await ladder.climb(request, error) is not None:
                     continue
                 decision = await retry_or_give_up(session, error, attempt, attempts)
                 if decision is True:
@@ -189,9 +188,8 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
             return _Summary(generation.reply.text.strip(), spent)
 
 
-async def _begin(
-    session: RunSession, command: Compact, summarizer: Summarizer, request: GenerationRequest, budget: JobBudget | None
-) -> bool:
+async def _begin(context: RunContext, command: Compact, summarizer: Summarizer, request: GenerationRequest) -> bool:
+    session, budget = context.session, context.budget
     granted: Grant | None = None
     if budget is not None:
         size = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
@@ -202,6 +200,7 @@ async def _begin(
             return False
     reserved = None if granted is None else granted.amount.as_charge()
     session.record(start_compaction_event(session.run, command, summarizer.name, reserved, session.stamp))
+    adapt_as_before(context.job, session, summarizer.name)
     await session.flush()
     return True
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
@@ -19,9 +19,18 @@ from perstack.core.base.text import one_line
 from perstack.core.base.usage import Exceeded, Usage
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import parts_of
+from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
-from perstack.core.runs.adaptations import MAX_RUNGS, REFUSAL_STATUSES, Adaptations, new_adaptations, offered_tools
+from perstack.core.runs.adaptations import (
+    MAX_RUNGS,
+    REFUSAL_STATUSES,
+    Adaptations,
+    names_in,
+    new_adaptations,
+    offered_tools,
+    with_definitions,
+)
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
 from perstack.core.runs.decide import (
@@ -35,7 +44,14 @@ from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitF
 from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import ExpertMessage, ProviderToolPart, ToolCallPart, generated_tokens, usable_reply
+from perstack.core.runs.messages import (
+    ExpertMessage,
+    Message,
+    ProviderToolPart,
+    ToolCallPart,
+    generated_tokens,
+    usable_reply,
+)
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
@@ -250,12 +266,15 @@ async def generate(context: RunContext, command: Generate) -> None:
     await job.blobs.keep(tools.sha256, tools.blob)
     expert = session.run.start.expert
     rules = session.run.rules if expert.provider_tools else ()  # most Experts have none, and rules are costly
-    offer = offer_tools(expert, endpoint.name, endpoint.provider.tools, rules)
+
+    def offer() -> ProviderToolOffer:
+        refused = names_in(session.run.adaptations, "providerTool")
+        return offer_tools(expert, endpoint.name, endpoint.provider.tools, rules, refused)
 
     async def begin() -> bool:
-        return await _begin(context, command, tools, offer)
+        return await _begin(context, command, tools, offer())
 
-    await _adapt_as_before(context)
+    adapt_as_before(job, session, session.run.on, tools.specs, session.run.messages)
     await fit_media(context)
     if not await begin():
         return
@@ -273,7 +292,7 @@ async def generate(context: RunContext, command: Generate) -> None:
         run_id=run.id,
         step=command.step,
         max_tokens=run.max_tokens,
-        provider_tools=offer.tools,
+        provider_tools=offer().tools,
         output=run.schema,
         place=session.place if context.plays_recording else None,
         adaptations=run.adaptations,
@@ -292,11 +311,14 @@ async def generate(context: RunContext, command: Generate) -> None:
     generation, problem = reply
     session.first_try = None
     if not context.plays_recording:
-        generation = _without_unoffered(generation, offer, run)
+        generation = _without_unoffered(generation, offer(), session.run)
     usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
+    player = endpoint.provider.player
     goes_on = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
+    if goes_on and player is not None:  # why a recorded reply was not continued is not in the recording
+        goes_on = not player.ends_with(session.place, command.step)
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"
@@ -427,7 +449,8 @@ def adaptations_after(provider: Provider, request: GenerationRequest, error: Pro
     if error.status_code not in REFUSAL_STATUSES:
         return ()
     try:
-        return new_adaptations(request.adaptations, provider.adapt(request, error))
+        named = with_definitions(provider.adapt(request, error), request.tools)
+        return new_adaptations(request.adaptations, named)
     except Exception as fault:  # noqa: BLE001 - a fault in a provider's code must not replace the endpoint's own error
         notice(one_line(f"what was refused could not be found: {type(fault).__name__}: {fault}"))
         return ()
@@ -436,15 +459,22 @@ def adaptations_after(provider: Provider, request: GenerationRequest, error: Pro
 def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
     """Return the request with further adaptations."""
     known = (*request.adaptations, *adaptations)
-    return replace(request, adaptations=known, tools=offered_tools(tuple(request.tools), known))
+    refused = names_in(known, "providerTool")
+    return replace(
+        request,
+        adaptations=known,
+        tools=offered_tools(tuple(request.tools), known),
+        provider_tools=tuple(tool for tool in request.provider_tools if tool.name not in refused),
+    )
 
 
-async def _adapt_as_before(context: RunContext) -> None:
-    """Record what other Runs of the Job have learned about the endpoint, so that it need not refuse it again."""
-    adaptations = context.job.missing_adaptations(context.session.run)
+def adapt_as_before(
+    job: JobContext, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
+) -> None:
+    """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
+    adaptations = job.missing_adaptations(session.run, model, tools, messages)
     if adaptations:
-        session = context.session
-        session.record(AdaptRequest(**session.stamp(), model=session.run.on, adaptations=adaptations))
+        session.record(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))
 
 
 _MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were not offered, in a notice

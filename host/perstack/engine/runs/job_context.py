@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -10,13 +10,13 @@ from weakref import WeakValueDictionary
 from perstack.config.lock import Lock, shared_definition
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.settings import Limits
-from perstack.core.definitions.skills import Skill, with_tools
+from perstack.core.definitions.skills import Skill, ToolSpec, with_tools
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
-from perstack.core.runs.adaptations import Adaptations, new_adaptations
+from perstack.core.runs.adaptations import Adaptations, new_adaptations, shared_adaptations
 from perstack.core.runs.events import QueueFields
 from perstack.core.runs.media import MediaFacts
-from perstack.core.runs.messages import History
+from perstack.core.runs.messages import History, Message
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
@@ -164,22 +164,19 @@ class JobContext:
             found = merged_definitions(earlier, found)
         return found
 
-    def missing_adaptations(self, run: Run) -> Adaptations:
-        """Return what other Runs of the Job have learned about the endpoint of this Run's model, and this one has not.
+    def missing_adaptations(
+        self, run: Run, model: str, tools: Iterable[ToolSpec], messages: Iterable[Message]
+    ) -> Adaptations:
+        """Return what other Runs of the Job have learned about a model's endpoint, and this one has not.
 
-        Fields hold for every request; tools, media and thinking are of one Run.
+        `tools` and `messages` are what the model is sent next.
         """
-        if len(self.sessions) < 2 and not self.runs:
+        others = [other for other in self.job.runs.values() if other.adaptations_by_model and other.id != run.id]
+        learned = [item for other in others for item in other.adaptations_by_model.get(model, ())]
+        if not learned:
             return ()
-        sessions = [session.run for session in self.sessions.values() if session.has_begun]
-        others = [
-            other for other in (*self.runs.values(), *sessions) if other.adaptations_by_model and other is not run
-        ]
-        if not others:
-            return ()
-        model = run.on
-        learned = (item for other in others for item in other.adaptations_by_model.get(model, ()))
-        return new_adaptations(run.adaptations, (item for item in learned if item.part == "field"))
+        known = run.adaptations_by_model.get(model, ())
+        return new_adaptations(known, shared_adaptations(learned, tools, messages))
 
     def vault(self, run: Run) -> SecretVault | None:
         """Return the secrets that tools of the Job have shown in this process; None for a Run that masks none."""

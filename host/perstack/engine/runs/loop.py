@@ -38,6 +38,7 @@ from perstack.core.runs.commands import (
     Compact,
     Complete,
     DecideCalls,
+    DecideChange,
     EndRun,
     EndStep,
     Fail,
@@ -61,8 +62,9 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.pending import INTERRUPTED, begins_step, pending
+from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_posted
 from perstack.core.runs.state import ACTIVE, Phase, Run
+from perstack.engine.log.mailboxes import Mailboxes, take_posted
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
@@ -70,7 +72,14 @@ from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
-from perstack.engine.runs.tool_calls import decide_calls, differs_from_recording, played_skills, refuse_calls, run_tools
+from perstack.engine.runs.tool_calls import (
+    decide_calls,
+    decide_change,
+    differs_from_recording,
+    played_skills,
+    refuse_calls,
+    run_tools,
+)
 from perstack.system.concurrency import leaves, shield_until_done
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
@@ -83,6 +92,7 @@ class RunLoop:
         """Drive Runs of this Job within the allowance of the Run that was given to drive."""
         self._job = job
         self._allowance = allowance
+        self._mailboxes = Mailboxes(job.host.storage)
         self._delegates = Delegates(job, allowance, self.drive_within_time)
 
     async def drive_job(self, session: RunSession) -> JobSummary:
@@ -123,6 +133,8 @@ class RunLoop:
             while run is not None and (command := self._next_command(session)) is not None:
                 if self._job.stop.after_step and begins_step(session.run, command):
                     self._record_interrupt(session)
+                elif takes_posted(session.run, command) and await take_posted(self._mailboxes, self._job.job, session):
+                    continue
                 elif isinstance(command, Switch):
                     await switch_model(session, command.error, self._job.prices)
                 elif not (isinstance(command, Generate) and await return_to_first_model(session, self._job.prices)):
@@ -171,6 +183,8 @@ class RunLoop:
                 await session.flush()
             case AskApproval():
                 await ask_approval(run, command.call)
+            case DecideChange():
+                await decide_change(run, command.call)
             case JudgeResult():
                 judged = await self._judge_result(session.run, command)
                 session.record(result_event(session.run, command.text, judged, session.stamp))

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from perstack.core.runs.adaptations import Adaptation, Adaptations, new_adaptations, of_messages
 from perstack.core.runs.events import AdaptRequest
-from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, medium_noun, readable_medium
+from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, readable_medium
 from perstack.core.runs.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
 from perstack.core.runs.messages import BlobPart, History, Message, ResultContent, TextPart, blobs_of
 from perstack.engine.runs.job_context import RunContext
@@ -103,17 +103,16 @@ class MediaFitting:
         self._takes_pdfs = provider.takes(model, PDF)
         self._blobs = blobs
         self._facts = facts
-        self._notices: list[str] = []
 
     async def adaptations(self, messages: History, known: Adaptations) -> Adaptations:
-        """Return the new adaptations that make the media of `messages` fit, and tell the person about them."""
+        """Return the new adaptations that make the media of `messages` fit."""
         limits = self._limits
         if limits is None:
             return ()
         known = of_messages(known)
         media = await self._media(messages, known)
         usable = [medium for medium in media if medium.is_image or problem_of(medium.facts, limits, 0) is None]
-        new: dict[str, Adaptation] = self._texts(media, too_many(usable, limits))
+        new: dict[str, Adaptation] = _texts(media, too_many(usable, limits))
         media = [medium for medium in media if medium.name not in new]
         images = sum(medium.is_image for medium in media)
         for medium in {medium.name: medium for medium in media}.values():
@@ -122,8 +121,7 @@ class MediaFitting:
                 new[medium.name] = adaptation
         if limits.max_request_bytes is not None:
             media = await self._media(messages, (*known, *new.values()))
-            new |= self._texts(media, too_large_together(media, limits, _bytes_of_texts(messages)))
-        self._tell()
+            new |= _texts(media, too_large_together(media, limits, _bytes_of_texts(messages)))
         return new_adaptations(known, new.values())
 
     async def _media(self, messages: Sequence[Message], known: Adaptations) -> list[SentMedium]:
@@ -164,7 +162,7 @@ class MediaFitting:
                 return None
             return _substitute(medium, part.model_copy(update={"mime_type": facts.mime_type}))
         if facts.mime_type == PDF:
-            return self._text(medium, problem)
+            return _text(medium, problem)
         try:
             data = await self._blobs.get(part.sha256)
             smaller = await asyncio.wait_for(
@@ -180,38 +178,30 @@ class MediaFitting:
         except UnreadableImage as error:
             if problem == facts.oddity:
                 return None  # the endpoint's decoder may be better than ours
-            return self._text(medium, f"{problem}; {error}")
+            return _text(medium, f"{problem}; {error}")
         except TimeoutError:
-            return self._text(medium, f"{problem}; making it smaller takes longer than {_DECODING_TIMEOUT_S} s")
+            return _text(medium, f"{problem}; making it smaller takes longer than {_DECODING_TIMEOUT_S} s")
         sha256 = await self._blobs.put(smaller.data)
-        noun = medium_noun(part.mime_type, part.name)
-        self._notices.append(f"{noun} is sent as {len(smaller.data):,} bytes of {smaller.mime_type}: {problem}")
         changes = {"sha256": sha256, "mime_type": smaller.mime_type, "size": len(smaller.data)}
-        return _substitute(medium, part.model_copy(update=changes))
-
-    def _texts(self, media: Iterable[SentMedium], reasons: Mapping[str, str]) -> dict[str, Adaptation]:
-        named = {medium.name: medium for medium in media if medium.name in reasons}
-        hint = "read it again if it is needed"
-        return {name: self._text(medium, f"{reasons[name]}; {hint}") for name, medium in named.items()}
-
-    def _text(self, medium: SentMedium, reason: str) -> Adaptation:
-        text = left_out(medium.part, reason)
-        self._notices.append(text)
-        return Adaptation(part="media", form="replaced", name=medium.name, text=text)
-
-    def _tell(self) -> None:
-        for line in self._notices[:_MAX_NOTICES]:
-            notice(line)
-        if len(self._notices) > _MAX_NOTICES:
-            notice(f"{len(self._notices) - _MAX_NOTICES} more images and documents are not sent as they are")
+        return _substitute(medium, part.model_copy(update=changes), problem)
 
 
 _DECODING_TIMEOUT_S = 30
-_MAX_NOTICES = 5
 
 
-def _substitute(medium: SentMedium, part: BlobPart) -> Adaptation:
-    return Adaptation(part="media", form="replaced", name=medium.name, blob=part)
+def _substitute(medium: SentMedium, part: BlobPart, reason: str = "") -> Adaptation:
+    return Adaptation(part="media", form="replaced", name=medium.name, blob=part, reason=reason)
+
+
+def _text(medium: SentMedium, reason: str, *, shared_limit: bool = False) -> Adaptation:
+    text = left_out(medium.part, reason)
+    return Adaptation(part="media", form="replaced", name=medium.name, text=text, shared_limit=shared_limit)
+
+
+def _texts(media: Iterable[SentMedium], reasons: Mapping[str, str]) -> dict[str, Adaptation]:
+    named = {medium.name: medium for medium in media if medium.name in reasons}
+    hint = "read it again if it is needed"
+    return {name: _text(medium, f"{reasons[name]}; {hint}", shared_limit=True) for name, medium in named.items()}
 
 
 def _bytes_of_texts(messages: History) -> int:

@@ -113,7 +113,10 @@ def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base
 
 async def _play_call(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> Played:
     place, step = session.place, session.run.step
-    asked_call = AskedCall(place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, call.part.args)
+    args, changed = (call.part.args, None) if call.asked_args is None else (call.asked_args, call.part.args)
+    asked_call = AskedCall(
+        place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, args, changed=changed
+    )
     question = player.question(asked_call, len(call.answers))
     if question is not None:
         return Played(Question(message=question.question, requested_schema=question.requested_schema))

@@ -13,11 +13,11 @@ from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
-from perstack.core.runs.adaptations import MAX_RUNGS, in_words
+from perstack.core.runs.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
 from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
-from perstack.core.runs.decide import text_result_event
-from perstack.core.runs.events import CallInteractiveTool, FinishToolCall, StartSample
-from perstack.core.runs.facts import Question
+from perstack.core.runs.decide import changed_call_event, text_result_event
+from perstack.core.runs.events import AdaptRequest, CallInteractiveTool, FinishToolCall, StartSample
+from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
 from perstack.core.runs.state import Run, call_key
 from perstack.dataclass import dataclass
@@ -25,7 +25,13 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import run_in_turn
 from perstack.engine.plugins.skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
-from perstack.engine.runs.approvals import SANDBOXED, begins_as_approved, sandboxed_session, show_progress
+from perstack.engine.runs.approvals import (
+    SANDBOXED,
+    approval_subject,
+    begins_as_approved,
+    sandboxed_session,
+    show_progress,
+)
 from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.engine.runs.media import substitutes_for, with_readable_media
@@ -66,6 +72,15 @@ async def _decide(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequenc
     # with masked secrets the rules apply to the arguments that tools receive, too
     filled = await job.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
     return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
+
+
+async def decide_change(context: RunContext, call: Call) -> None:
+    """Record what the rules in force decide about a call with the arguments that a person has given it."""
+    session, changed = context.session, replace(call, part=call.changed_part)
+    (decided,) = await decide_calls(context, (changed.part,))
+    subject = await approval_subject(context, replace(changed, decided=decided))
+    session.record(changed_call_event(changed, decided, subject, session.stamp))
+    await session.flush()
 
 
 async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decided: DecidedCall) -> str | None:
@@ -122,7 +137,7 @@ class Sampling:
         granted = await self._reserve(request, input_bytes)
         if granted is not None:
             await self._record_start(granted.amount.as_charge())
-        known = context.session.run.adaptations
+        known = await self._fit_media(messages)
         generation = GenerationRequest(
             model=self._run.model,
             instruction=request.instruction,
@@ -132,7 +147,7 @@ class Sampling:
             allow_tools=False,
             max_tokens=request.max_tokens if granted is None else granted.max_tokens,
             temperature=request.temperature,
-            adaptations=(*known, *await substitutes_for(context, messages, known)),
+            adaptations=known,
             expert_key=start.expert_key,
             place=context.session.place if context.plays_recording else None,
             purpose="sample",
@@ -159,7 +174,7 @@ class Sampling:
         return Sample(reply.reply, self._run.model, reply.finish_reason)
 
     async def _climb(self, request: GenerationRequest) -> Generation:
-        """Generate; what a refusal names is left out for this generation alone, since no request repeats it."""
+        """Generate, again with another form of each part that a refusal names, which holds for the Run from then on."""
         for rungs_left in range(MAX_RUNGS, -1, -1):
             try:
                 return await self._try_once(request)
@@ -168,9 +183,31 @@ class Sampling:
                 adaptations = adaptations_after(provider, request, error) if rungs_left else ()
                 if not adaptations:
                     raise
-                notice(f"{self._run.on}: a request of {self._call.decided.tool_name} is sent {in_words(adaptations)}")
+                await self._record_adaptations(adaptations, error_info(error))
                 request = adapted_request(request, adaptations)
         raise AssertionError("the last rung returns or raises")
+
+    async def _fit_media(self, messages: History) -> Adaptations:
+        """Return how the request is sent, with what its images and documents need."""
+        known = self._context.session.run.adaptations
+        found = await substitutes_for(self._context, messages, known)
+        # media that are too many together may fit another request, so nothing of them is kept
+        crowded = tuple(item for item in found if item.shared_limit)
+        if crowded:
+            notice(f"{self._run.on}: a request of {self._call.decided.tool_name} is sent {in_words(crowded)}")
+        await self._record_adaptations(tuple(item for item in found if not item.shared_limit), None)
+        return (*known, *found)
+
+    async def _record_adaptations(self, adaptations: Adaptations, error: ErrorInfo | None) -> None:
+        session, call_id = self._context.session, self._call.decided.id
+        new = new_adaptations(session.run.adaptations, adaptations)  # another call may have recorded them meanwhile
+        if new:
+            session.record(
+                AdaptRequest(
+                    **session.stamp(), model=session.run.on, adaptations=new, error=error, tool_call_id=call_id
+                )
+            )
+            await session.flush()
 
     async def _try_once(self, request: GenerationRequest) -> Generation:
         limit = self._run.limits.timeout

@@ -76,30 +76,48 @@ def named_media(
     media = list(_media_of(request.messages, request.adaptations))
     if not media:
         return ()
-    refused = _refused_media(media, request, error, body)
+    words = words_of(error)
+    kinds = _of_kind(media, words)
+    at_path = _blobs_at(body, words) if kinds else frozenset[str]()
+    refused: Sequence[_Used] = [used for used in kinds if used.sent.sha256 in at_path]
+    crowding = () if refused else _crowding_media(media, kinds, request, error)
+    refused = refused or crowding or _suspected_media(media, kinds, request, error)
     return tuple(
-        Adaptation(part="media", form="replaced", name=name, text=_text(part, error.message))
+        Adaptation(
+            part="media",
+            form="replaced",
+            name=name,
+            text=_text(part, error.message),
+            shared_limit=bool(crowding),
+        )
         for name, part in {used.original.sha256: used.sent for used in refused}.items()
     )
 
 
-def _refused_media(
-    media: Sequence[_Used], request: GenerationRequest, error: ProviderError, body: Mapping[str, JsonValue]
+def _crowding_media(
+    media: Sequence[_Used], kinds: Sequence[_Used], request: GenerationRequest, error: ProviderError
 ) -> Sequence[_Used]:
+    """Return the media without which the others may fit the limits of a request."""
     message = words_of(error)
-    kinds = _of_kind(media, message)
-    at_path = _blobs_at(body, message) if kinds else frozenset[str]()
-    if named := [used for used in kinds if used.sent.sha256 in at_path]:
-        return named
     if error.status_code == 413 and _are_most(media, request):
         return [max(media, key=lambda used: used.sent.size)]
+    if error.name == OVERFLOW or not kinds or _CANNOT_SEE.search(message):
+        return ()
+    if found := _TOO_MANY.search(message):
+        most = int(found[3]) if found[3] else len(kinds) // 2
+        return kinds[: max(1, len(kinds) - most)]
+    return ()
+
+
+def _suspected_media(
+    media: Sequence[_Used], kinds: Sequence[_Used], request: GenerationRequest, error: ProviderError
+) -> Sequence[_Used]:
+    """Return the media that a refusal means by their kind, or without any reason."""
+    message = words_of(error)
     if error.name == OVERFLOW:
         return ()  # what is too long is shortened
     if kinds and _CANNOT_SEE.search(message):
         return kinds
-    if kinds and (found := _TOO_MANY.search(message)):
-        most = int(found[3]) if found[3] else len(kinds) // 2
-        return kinds[: max(1, len(kinds) - most)]
     if kinds:
         return _suspects(kinds, request)
     return [used for used in media if used.is_new] if _UNNAMED.search(message) else ()

@@ -11,7 +11,7 @@ the fields that are left.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -26,6 +26,7 @@ from perstack.support.http.messages import FIELD_GROUPS, MARKS, REQUIRED_FIELDS
 from perstack.support.http.refused_places import (
     Place,
     is_named,
+    name_parts,
     named_places,
     parsed_body,
     places_in,
@@ -51,6 +52,7 @@ def refused_parts(request: GenerationRequest, error: ProviderError, find_fields:
     return (
         _refused_thinking(request, words, places, body)
         or _refused_tools(request, words, places, body)
+        or _refused_provider_tools(request, words, places, body)
         or fields_at(places, body)
         or named_media(request, error, body)
         or find_fields(error, body)
@@ -122,6 +124,32 @@ def _refused_tools(
     return tuple(Adaptation(part="tool", form="omitted" if is_no_use else "plain", name=name) for name in own_names)
 
 
+def _refused_provider_tools(
+    request: GenerationRequest, words: str, places: Iterable[Place], body: JsonObject
+) -> tuple[Adaptation, ...]:
+    """Return the tools that the provider runs itself and that a refusal names; a codec lists them last."""
+    listed = body.get("tools")
+    tools = request.provider_tools
+    if not tools or not isinstance(listed, list) or len(listed) < len(tools):
+        return ()
+    first = len(listed) - len(tools)
+    at = {place[1] for place in places if place[0] == "tools" and len(place) > 1}
+    is_of_messages = any(place[0] in ("messages", "input", "contents") for place in places)
+    named = [tool for index, tool in enumerate(tools, first) if index in at]
+    if not named and not is_of_messages:
+        named = [tool for tool, entry in zip(tools, listed[first:], strict=True) if _is_provider_tool(entry, words)]
+    return tuple(Adaptation(part="providerTool", form="omitted", name=tool.name) for tool in named)
+
+
+def _is_provider_tool(entry: JsonValue, words: str) -> bool:
+    """Return True if the text has the name, the type or the key of a listed tool, with or without its version."""
+    if not isinstance(entry, dict):
+        return False
+    names = [name for key in ("type", "name") if isinstance(name := entry.get(key), str)] or [*entry]
+    parts = ([part for part in name_parts(name) if not part.isdecimal()] for name in names)
+    return any(len(one) > 1 and re.search(rf"(?<!\w){'[_ ]?'.join(one)}", words, re.IGNORECASE) for one in parts)
+
+
 _OF_TOOLS = re.compile(r"tool|function|schema|declaration|parameters", re.IGNORECASE)
 
 
@@ -182,25 +210,35 @@ def _field_at(place: Place, body: JsonObject) -> str | None:
 
 
 def refused_fields(error: ProviderError, body: JsonObject, required: frozenset[str]) -> tuple[Adaptation, ...]:
-    """Return the optional fields that the answer, or else the message, of a refusal names."""
-    fields = {name: spellings for name, spellings in _optional_fields(body) if name not in required}
+    """Return the optional fields that a refusal names."""
+    named = named_fields(error, optional_fields(body, required))
+    return tuple(Adaptation(part="field", form="omitted", name=name) for name in named)
+
+
+Spellings = Mapping[str, Sequence[str]]  # names by which a field may be refused, by its name in the request
+
+
+def named_fields(error: ProviderError, *groups: Spellings) -> list[str]:
+    """Return the fields that the answer, or else the message, of a refusal names; those of the first group with any."""
     for words in (places_in(error.answer), error.message):
-        named = [name for name, spellings in fields.items() if any(is_named(one, words) for one in spellings)]
-        if named:
-            return tuple(Adaptation(part="field", form="omitted", name=name) for name in named)
-    return ()
+        for fields in groups:
+            named = [name for name, spellings in fields.items() if any(is_named(one, words) for one in spellings)]
+            if named:
+                return named
+    return []
 
 
-def _optional_fields(body: JsonObject) -> Iterator[tuple[str, list[str]]]:
-    """Yield each field that the request can do without, and the names by which it may be refused."""
+def optional_fields(body: JsonObject, required: frozenset[str] = frozenset()) -> Spellings:
+    """Return the fields that the request can do without."""
+    fields: dict[str, list[str]] = {}
     for name, value in body.items():
         if name in FIELD_GROUPS and isinstance(value, dict):
-            for inner, below in value.items():
-                if inner not in REQUIRED_FIELDS:
-                    yield f"{name}.{inner}", [inner, *_names_below(below)]
+            inner = {f"{name}.{one}": [one, *_names_below(below)] for one, below in value.items()}
+            fields |= {one: spellings for one, spellings in inner.items() if spellings[0] not in REQUIRED_FIELDS}
         elif name not in REQUIRED_FIELDS:
-            yield name, [name, *_names_below(value)]
-    yield from ((mark, [mark]) for mark in MARKS if _has_key(body, mark))
+            fields[name] = [name, *_names_below(value)]
+    fields |= {mark: [mark] for mark in MARKS if _has_key(body, mark)}
+    return {name: spellings for name, spellings in fields.items() if name not in required}
 
 
 def _names_below(value: JsonValue) -> list[str]:

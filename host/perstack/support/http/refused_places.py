@@ -167,9 +167,14 @@ _REFUSED = (
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
+def name_parts(name: str) -> list[str]:
+    """Return the words of a field's name, in whichever way they are joined."""
+    return [part.lower() for part in _HUMP.sub("_", name).split("_")]
+
+
 def is_named(name: str, words: str) -> bool:
     """Return whether the text names the field: alone if nothing else is called so, else where a field can stand."""
-    parts = [part.lower() for part in _HUMP.sub("_", name).split("_")]
+    parts = name_parts(name)
     if len(parts) > 1:
         spellings = {name, "_".join(parts), " ".join(parts)}
         return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", words, re.I) for one in spellings)

@@ -29,8 +29,10 @@ Tool = Generator[Request, dict, dict]
 
 offered = {"book": {}, "trip": {}, "pay": {}, "demand": {}, "sum": {}, "nest": {}, "grow": {}, "spoil": {}, "wait": {}}
 offered["charge"] = {}
+offered["drop"] = {}
 offered["broken"] = {"outputSchema": NUMBER}
 spoilt = False
+is_fickle = False
 subscription: str | int | None = None
 
 
@@ -54,6 +56,13 @@ def elicit(message: str, schema: dict) -> Request:
 def changed() -> None:
     meta = {} if subscription is None else {"params": {"_meta": {SUBSCRIPTION: subscription}}}
     send(method="notifications/tools/list_changed", **meta)
+
+
+def end_subscription(how: str) -> None:
+    global is_fickle
+    is_fickle = how == "always"
+    end = {"result": Stateless.fresh} if how == "ended" else {"error": {"code": -32603, "message": "restarting"}}
+    send(id=subscription, **end)
 
 
 def run(name: str, args: dict) -> Tool:
@@ -94,6 +103,9 @@ def run(name: str, args: dict) -> Tool:
             offered["more"] = {}
             changed()
             changed()
+        case "drop":  # the subscription, with a change that nobody is told
+            offered["more"] = {}
+            end_subscription(args["how"])
         case "spoil":
             spoilt = True
             changed()
@@ -184,6 +196,9 @@ class Stateless:
             subscription = number
             told = {"_meta": {SUBSCRIPTION: number}, "notifications": {"toolsListChanged": True}}
             send(method="notifications/subscriptions/acknowledged", params=told)
+            say("subscribed")
+            if is_fickle:
+                end_subscription("always")
         elif method == "initialize":
             data = {"supported": [STATELESS], "requested": params.get("protocolVersion", "")}
             send(id=number, error={"code": -32022, "message": "unsupported protocol version", "data": data})

@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import EventParser
 from perstack.core.runs import display_events
+from perstack.core.runs.events.changed_calls import *
 from perstack.core.runs.events.context import *
 from perstack.core.runs.events.files import *
 from perstack.core.runs.events.generations import *
@@ -19,7 +20,16 @@ from perstack.core.runs.events.questions import *
 from perstack.core.runs.events.tool_calls import *
 from perstack.core.runs.start import StartRun as StartRun
 
-StoredEvent = StartRun | GenerationEvent | ToolCallEvent | QuestionEvent | ContextEvent | FileEvent | LifecycleEvent
+StoredEvent = (
+    StartRun
+    | GenerationEvent
+    | ToolCallEvent
+    | QuestionEvent
+    | ChangedCallEvent
+    | ContextEvent
+    | FileEvent
+    | LifecycleEvent
+)
 
 TransientEvent = (
     display_events.InitializeRuntime

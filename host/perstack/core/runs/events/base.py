@@ -9,7 +9,7 @@ from perstack.core.base.records import Fact, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
 from perstack.core.definitions.permissions import UNATTENDED
-from perstack.core.runs.commands import Call, Command, words_of
+from perstack.core.runs.commands import Call, Command, RunTools, words_of
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.messages import ToolMessage, ToolResultPart
 from perstack.core.runs.questions import OpenQuestion
@@ -112,6 +112,18 @@ def difference_of(expected: object, actual: object, name: str) -> str | None:
     return None if expected == actual else f"{name} {actual!r}, where the loop has {expected!r}"
 
 
+def running_difference(event: RunEvent, call_id: str, run: Run, command: Command | None) -> str | None:
+    """Return the difference of an event that a running call causes."""
+    if not isinstance(command, RunTools):
+        return unexpected_event(event, run, command)
+    return open_call_difference([call.decided.id for call in command.calls], call_id)
+
+
+def open_call_difference(open_ids: list[str], call_id: str) -> str | None:
+    """Return the difference of an event about a call that is not open; None if it is."""
+    return None if call_id in open_ids else f"a result of {call_id}, where only {', '.join(open_ids)} are open"
+
+
 # Calls, questions and spending.
 
 
@@ -139,11 +151,11 @@ def with_result(run: Run, call: Call, result: ToolResultPart, event_id: str) -> 
     )
 
 
-def with_saying(run: Run, event_id: str, text: str, by: By | None) -> Run:
+def with_saying(run: Run, event_id: str, text: str, by: By | None, place: str = "") -> Run:
     """Return the Run with a person's text. Texts of nobody, and texts of other programs, are not kept."""
     if by is None or by.source or by.door == UNATTENDED or not text.strip():
         return run
-    return replace(run, said=(*run.said, Saying(event_id, text)))
+    return replace(run, said=(*run.said, Saying(event_id, text, place, by)))
 
 
 def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:

@@ -1,10 +1,11 @@
-"""Define the events of a nearly full context: shrinking old results, and summarising a part of the history."""
+"""Define the events that change the messages of a Run: shrunk results, summarised history, texts that people post."""
 
 from typing import Literal
 
 from pydantic import AliasChoices, Field
 from typing_extensions import override
 
+from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import Text, falsy
 from perstack.core.base.text import count
@@ -13,15 +14,18 @@ from perstack.core.runs.commands import Command, Compact, Shrink
 from perstack.core.runs.context import short_text
 from perstack.core.runs.events.base import (
     BEFORE_REPLY,
+    GENERATING,
+    READY,
     RUNNING,
     LaterEvent,
     RunTransition,
     add_spending,
     difference_of,
     unexpected_event,
+    with_saying,
 )
 from perstack.core.runs.facts import ErrorInfo, ShrunkResult
-from perstack.core.runs.log_rows import EventContext, LogRow, tokens
+from perstack.core.runs.log_rows import EventContext, LogRow, author_rows, tokens
 from perstack.core.runs.messages import (
     History,
     Message,
@@ -29,9 +33,11 @@ from perstack.core.runs.messages import (
     ToolMessage,
     ToolResultPart,
     UserMessage,
+    text_of,
     tokens_of_contents,
 )
-from perstack.core.runs.state import Run
+from perstack.core.runs.standing import without_text
+from perstack.core.runs.state import Run, continues_reply
 from perstack.core.runs.tool_search import names_in
 from perstack.dataclass import replace
 
@@ -183,4 +189,67 @@ class CompactHistory(LaterEvent):
         return [LogRow("compacts", f"{span}: {sizes}{author}{usage}", "yellow"), *error_rows, *text]
 
 
-ContextEvent = ShrinkResults | StartCompaction | CompactHistory
+class TellRun(LaterEvent):
+    """A text that a person posted to a Run: a message to its model before the next generation, kept word for word."""
+
+    follows = RunTransition((READY, GENERATING), RUNNING)
+    is_decided = False
+    type: Literal["tellRun"] = "tellRun"
+    posted: str  # id of the text while it waited; each is taken once
+    text: Text
+    by: By
+
+    def fold(self, run: Run) -> Run:
+        """Add the message. A result that the Run has written already counts no more."""
+        if continues_reply(run):
+            raise IllegalFact("a reply is to be continued, and a message cannot part it")
+        run = with_saying(_take_posted(run, self), self.id, self.text, self.by, self.id)
+        messages = run.messages.append(UserMessage(contents=(TextPart(text=self.text),)), self.id)
+        return replace(run, messages=messages, result=None, accepted=False, final=False)
+
+    @override
+    def describe(self, context: EventContext) -> list[LogRow]:
+        return [LogRow("told", self.text, "magenta"), *author_rows(self.by)]
+
+
+class DropText(LaterEvent):
+    """A person's removal of an earlier text of people: it is not sent to the model again."""
+
+    follows = RunTransition((READY, GENERATING), RUNNING)
+    is_decided = False
+    type: Literal["dropText"] = "dropText"
+    posted: str  # id of the removal while it waited; each is taken once
+    dropped: str  # id of the event that brought the text
+    by: By
+
+    def fold(self, run: Run) -> Run:
+        """Take the text from those that are kept, and from the text of a compaction that holds it."""
+        dropped = next((saying for saying in run.said if saying.id == self.dropped), None)
+        if dropped is None:
+            raise IllegalFact(f"no text of a person has the id {self.dropped}")
+        run = _take_posted(run, self)
+        items, places, freed = list(run.messages), _places(run), 0
+        for index, place in enumerate(places):
+            message = items[index]
+            if place in run.context.summaries and isinstance(message, UserMessage):
+                part = TextPart(text=without_text(text_of(message.contents), dropped.text))
+                items[index] = UserMessage(contents=(part,))
+                freed += tokens_of_contents(message.contents) - tokens_of_contents((part,))
+        said = tuple(saying for saying in run.said if saying is not dropped)
+        if not freed:
+            return replace(run, said=said)
+        context = replace(run.context, freed=run.context.freed + freed)
+        return replace(run, said=said, messages=History(items, places), context=context)
+
+    @override
+    def describe(self, context: EventContext) -> list[LogRow]:
+        return [LogRow("drops", f"the text of {self.dropped}", "magenta"), *author_rows(self.by)]
+
+
+def _take_posted(run: Run, event: TellRun | DropText) -> Run:
+    if event.posted in run.posted:
+        raise IllegalFact(f"the posted text {event.posted} was taken before")
+    return replace(run, posted={**run.posted, event.posted: event.id})
+
+
+ContextEvent = ShrinkResults | StartCompaction | CompactHistory | TellRun | DropText

@@ -19,8 +19,10 @@ from perstack.core.runs.adaptations import Adaptations, in_words, new_adaptation
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
 from perstack.core.runs.context import after_generation, is_supposed, requesting
 from perstack.core.runs.events.base import (
+    ACTIVE,
     ANY_PHASE,
     BEFORE_REPLY,
+    CALLING,
     GENERATING,
     READY,
     REPLIED,
@@ -31,6 +33,8 @@ from perstack.core.runs.events.base import (
     RunTransition,
     add_spending,
     difference_of,
+    open_call,
+    running_difference,
     settle_reservation,
     unexpected_event,
 )
@@ -318,13 +322,14 @@ class Retry(LaterEvent):
 class AdaptRequest(LaterEvent):
     """A change of the requests to one model, which its endpoint needs: parts in another form, or left out."""
 
-    follows = RunTransition(BEFORE_REPLY, RUNNING)
+    follows = RunTransition((READY, GENERATING, CALLING, SETTLED), ACTIVE)
     is_progress = False
     type: Literal["adaptRequest"] = "adaptRequest"
     model: str  # the model whose endpoint needs it, as `provider/model`
     adaptations: Adaptations
     error: ErrorInfo | None = Field(default=None, exclude_if=falsy)  # the refusal; None if adapted before sending
     uncharged: bool = Field(default=False, exclude_if=falsy)  # True if nothing is charged for the refused attempt
+    tool_call_id: str = Field(default="", exclude_if=falsy)  # the call whose tool asks the model; "" for the Run itself
 
     @property
     @override
@@ -345,7 +350,11 @@ class AdaptRequest(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Keep the adaptations for all later requests to the model, and settle the refused attempt."""
-        if self.error is not None and run.phase is not Phase.GENERATING and not run.context.summarising:
+        if self.tool_call_id:
+            open_call(run, self.tool_call_id)
+        elif run.phase is Phase.CALLING:
+            raise IllegalFact("adaptRequest names no call, while calls run")
+        elif self.error is not None and run.phase is not Phase.GENERATING and not run.context.summarising:
             raise IllegalFact("adaptRequest after a refusal cannot follow where nothing is generated")
         known = run.adaptations_by_model.get(self.model, ())
         if new_adaptations(known, self.adaptations) != self.adaptations:
@@ -354,10 +363,14 @@ class AdaptRequest(LaterEvent):
         if problem is not None:
             raise IllegalFact(f"adaptRequest names {problem}")
         run = replace(run, adaptations_by_model={**run.adaptations_by_model, self.model: known + self.adaptations})
-        return run if self.error is None else settle_reservation(run, is_charged=not self.uncharged)
+        if self.error is None or self.tool_call_id:  # what a tool's generations cost is in the call's result
+            return run
+        return settle_reservation(run, is_charged=not self.uncharged)
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
+        if self.tool_call_id:
+            return running_difference(self, self.tool_call_id, run, command)
         if isinstance(command, Compact):
             return None if self.error is None or run.context.summarising else "adaptRequest without startCompaction"
         if self.error is None:

@@ -34,11 +34,11 @@ from perstack.core.runs.events.base import (
     difference_of,
     is_emptied,
     open_call,
+    open_call_difference,
     unexpected_event,
     with_saying,
     without_question,
 )
-from perstack.core.runs.events.tool_calls import open_call_difference
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.questions import OpenQuestion, settling_args
@@ -226,7 +226,7 @@ class RequestApproval(LaterEvent):
     )  # that may be approved for the whole Job
     # digest of the file that the call changes, `absent`, or why it cannot be read: what its diff was made from
     content: Annotated[str, EMPTIED] = Field(default="", exclude_if=falsy)
-    again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before
+    again: Text = Field(default="", exclude_if=falsy)  # why a call is asked about that was approved before, or changed
     # lines of the tool's definition that differ from the agreed one
     changes: Annotated[tuple[str, ...], EMPTIED] = Field(default=(), exclude_if=falsy)
     # files that have changed since the call was allowed in the project
@@ -273,7 +273,7 @@ class RequestApproval(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Ask for the approval of a call that waits for it, or again if the call has changed since its approval."""
         call = open_call(run, self.tool_call_id)
-        if not (call.may_be_asked_again if self.again else call.waits_for_approval):
+        if not (call.waits_for_approval or (self.again and call.may_be_asked_again)):
             raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
         call = replace(
             call,

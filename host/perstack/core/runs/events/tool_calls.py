@@ -41,6 +41,8 @@ from perstack.core.runs.events.base import (
     difference_of,
     is_emptied,
     open_call,
+    open_call_difference,
+    running_difference,
     unexpected_event,
     with_result,
     with_saying,
@@ -128,22 +130,11 @@ class StartToolCall(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        return _running_difference(self, self.tool_call_id, run, command)
+        return running_difference(self, self.tool_call_id, run, command)
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
         return [LogRow("calls", f"what was approved: {self.call_digest}")] if context.full else []
-
-
-def _running_difference(event: LaterEvent, call_id: str, run: Run, command: Command | None) -> str | None:
-    if not isinstance(command, RunTools):
-        return unexpected_event(event, run, command)
-    return open_call_difference([call.decided.id for call in command.calls], call_id)
-
-
-def open_call_difference(open_ids: list[str], call_id: str) -> str | None:
-    """Return the difference of an event about a call that is not open; None if it is."""
-    return None if call_id in open_ids else f"a result of {call_id}, where only {', '.join(open_ids)} are open"
 
 
 class StartSample(LaterEvent):
@@ -162,7 +153,7 @@ class StartSample(LaterEvent):
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
-        return _running_difference(self, self.tool_call_id, run, command)
+        return running_difference(self, self.tool_call_id, run, command)
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -248,7 +239,7 @@ class FinishToolCall(LaterEvent):
             todos = ()
         run = with_saying(run, self.id, text_of(self.contents), self.by)
         return replace(
-            with_result(run, call, self._part(self.shown), self.id),
+            with_result(run, call, self._part(_with_note(self.shown, call)), self.id),
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
             todos=todos,
             snapshot_due=snapshot_due_after(run, call),
@@ -272,7 +263,7 @@ class FinishToolCall(LaterEvent):
             asked = command.call.decided.id if run.asked is None and self.is_error else run.asked
             return difference_of(asked, self.tool_call_id, "answered call")
         if isinstance(command, RunTools):
-            problem = _running_difference(self, self.tool_call_id, run, command)
+            problem = running_difference(self, self.tool_call_id, run, command)
         elif isinstance(command, AwaitDelegates):
             problem = open_call_difference(
                 [delegation.tool_call_id for delegation in command.delegations], self.tool_call_id
@@ -295,6 +286,11 @@ class FinishToolCall(LaterEvent):
         if self.warning is not None:
             rows.append(LogRow("warning", self.warning, "yellow"))
         return rows + author_rows(self.by)
+
+
+def _with_note(contents: tuple[ResultContent, ...], call: Call) -> tuple[ResultContent, ...]:
+    """Return the contents after the note that a person has changed the call, if one has."""
+    return (TextPart(text=call.change_note), *contents) if call.change_note else contents
 
 
 class CallDelegate(LaterEvent):

@@ -18,6 +18,7 @@ from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
 from perstack.host import Host
 
+_EDIT = "e"
 _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 
@@ -43,9 +44,9 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
 
 async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
     """Show the page of a call, then numbered answers. One key is an answer; a wrong one repeats one line."""
-    from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE, DENIES, read_approval
-    from perstack.doors.cli.asking.typed_keys import read_keys
+    from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE, DENIES
     from perstack.doors.shared.consent import TERMINAL, covered_calls, page_of
+    from perstack.doors.shared.edited_arguments import edit_call
 
     where = f"perstack start --job {place_of(question.id)[0]}"
     page = replace(page_of(question, host.workspace, used), where=where)
@@ -60,29 +61,48 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
     lines = [line for row in page.rows if row.kind != "covers" for line in row.lines]
     for line in lines if shown.is_whole else shown.text.split("\n"):
         print_err(line)
-    _print_answers(answers.values())
-    _discard_typed()
-    hint = f"approve? (1 to {len(numbers)}{', yes' if shown.is_whole else ''}, or n and why; nothing: later)"
+    _print_answers(answers.values(), "edit the arguments, and run it so" if shown.is_whole else "")
     while True:
-        print_err(hint)
-        typed = (await read_keys(lambda text: _is_one_key(text, len(numbers)))).strip()
-        answer = _answer_of(typed, numbers)
-        if not answer:
-            return ""
-        try:
-            decision = read_approval(question, answer)
-        except UsageError:
-            continue
-        if shown.is_whole or decision.denies:
+        answer = await _typed_answer(question, numbers, is_whole=shown.is_whole)
+        if answer != _EDIT:
             return answer
+        try:
+            changed = await asyncio.to_thread(edit_call, question)
+        except UsageError as error:
+            print_err(str(error))
+            continue
+        if changed is not None:
+            return changed
+        print_err("the arguments are as before")
+
+
+async def _typed_answer(question: OpenQuestion, numbers: Mapping[int, str], *, is_whole: bool) -> str:
+    """Return the answer to an approval, or `_EDIT`; empty to leave it for later. A wrong one repeats one line."""
+    from perstack.core.jobs.answers import read_approval
+    from perstack.doors.cli.asking.typed_keys import each_key, read_keys
+
+    hint = f"approve? (1 to {len(numbers)}{', yes' if is_whole else ''}, or n and why; nothing: later)"
+    with each_key():
+        while True:
+            print_err(hint)
+            typed = (await read_keys(lambda text: _is_one_key(text, len(numbers)))).strip()
+            answer = _answer_of(typed, numbers)
+            if not answer or (answer == _EDIT and is_whole):
+                return answer
+            try:
+                decision = read_approval(question, answer)
+            except UsageError:
+                continue
+            if is_whole or decision.denies:
+                return answer
 
 
 def _is_one_key(text: str, most: int) -> bool:
-    """Return whether a text needs no Enter: a number with which no longer one begins.
+    """Return whether a text needs no Enter: a number with which no longer one begins, or the key to edit.
 
     A word is read up to Enter, since its other letters would else reach the shell after the Job.
     """
-    return text.isascii() and text.isdecimal() and 0 < int(text) <= most and int(text) * 10 > most
+    return text == _EDIT or (text.isascii() and text.isdecimal() and 0 < int(text) <= most and int(text) * 10 > most)
 
 
 def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
@@ -95,11 +115,12 @@ def _answer_of(typed: str, numbers: Mapping[int, str]) -> str:
     return typed
 
 
-def _print_answers(texts: Iterable[str]) -> None:
+def _print_answers(texts: Iterable[str], edit: str) -> None:
     """Print numbered answers, wrapped at words; a mark begins further lines, so that none looks like an answer."""
     width = Screen.of_stderr().width
-    for number, text in enumerate(texts, 1):
-        head = f"{number:>3} "
+    lines = [*((str(number), text) for number, text in enumerate(texts, 1)), *([(_EDIT, edit)] if edit else [])]
+    for key, text in lines:
+        head = f"{key:>3} "
         print_err(fill(head + one_line(text), width, subsequent_indent=" " * len(head) + "| ", break_on_hyphens=False))
 
 

@@ -19,27 +19,44 @@ _END, _ESCAPE, _CLEAR = "\x04", "\x1b", "\x15"  # Ctrl-D, the start of a key wit
 _BACKSPACE = ("\x7f", "\b")
 
 
+@contextmanager
+def each_key() -> Generator[None]:
+    """Have each key at once, shown by this program alone, and drop what was typed before.
+
+    Enter this before the question is printed: who answers at once would see the terminal's echo as well. Ctrl-C and
+    Ctrl-Z keep their meaning.
+    """
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    during = termios.tcgetattr(fd)
+    during[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(fd, termios.TCSAFLUSH, during)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSANOW, before)
+
+
 async def read_keys(is_complete: Callable[[str], bool]) -> str:
     """Return what is typed up to Enter, or as soon as `is_complete` holds; empty at the end of stdin.
 
-    Does not block, so Ctrl-C ends the wait. Backspace and Ctrl-U work as in a line.
+    Within `each_key`. Does not block, so Ctrl-C ends the wait. Backspace and Ctrl-U work as in a line.
     """
     text, decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
-    with _without_lines():
-        while data := await _next_bytes():
-            chars = decoder.decode(data)
-            if chars.startswith(_ESCAPE):
-                continue  # an arrow or another key that stands for nothing here
-            for char in chars:
-                if char in ("\r", "\n"):
-                    echo("\n")
-                    return text
-                if char == _END and not text:
-                    return ""
-                text = _typed(text, char)
-                if is_complete(text):
-                    echo("\n")
-                    return text
+    while data := await _next_bytes():
+        chars = decoder.decode(data)
+        if chars.startswith(_ESCAPE):
+            continue  # an arrow or another key that stands for nothing here
+        for char in chars:
+            if char in ("\r", "\n"):
+                echo("\n")
+                return text
+            if char == _END and not text:
+                return ""
+            text = _typed(text, char)
+            if is_complete(text):
+                echo("\n")
+                return text
     return ""
 
 
@@ -54,20 +71,6 @@ def _typed(text: str, char: str) -> str:
         return text
     echo(char)
     return text + char
-
-
-@contextmanager
-def _without_lines() -> Generator[None]:
-    """Have each key at once, and shown by this program alone. Ctrl-C and Ctrl-Z keep their meaning."""
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    during = termios.tcgetattr(fd)
-    during[3] &= ~(termios.ICANON | termios.ECHO)
-    termios.tcsetattr(fd, termios.TCSANOW, during)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 async def _next_bytes() -> bytes:

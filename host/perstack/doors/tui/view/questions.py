@@ -73,7 +73,7 @@ def asking_hint(question: OpenQuestion, *, covers: bool = True, is_whole: bool =
         texts = [f"{number or 'a'} {texts if covers else answer}" for number, (answer, texts) in enumerate(of_job)]
         numbers = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
         project = [f"in this project: {', '.join(numbers)}"] if numbers else []
-        return " · ".join(("y yes", f"in this Job: {', '.join(texts)}", *project, "n no, and why"))
+        return " · ".join(("y yes", f"in this Job: {', '.join(texts)}", *project, "e edit", "n no, and why"))
     if allowed.several:
         return "type numbers or options, with commas between" + (", or other words" if allowed.allows_other else "")
     if allowed.options:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
@@ -20,6 +21,7 @@ from perstack.core.jobs.answers import accepted_answers
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity
+from perstack.doors.shared.edited_arguments import edit_call
 from perstack.doors.shared.questions import select_option
 from perstack.doors.shared.text import count
 from perstack.doors.tui.session import Session
@@ -30,7 +32,7 @@ from perstack.doors.tui.widgets.composer import Composer
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
 from perstack.doors.tui.widgets.tree import TranscriptView
-from perstack.errors import PerstackError
+from perstack.errors import PerstackError, UsageError
 
 if TYPE_CHECKING:
     from perstack.doors.tui.widgets.find import FindBar  # imported for types only: most people search nothing
@@ -387,6 +389,32 @@ class JobPane(Vertical):
     @on(AskPanel.Answered)
     def _answered(self, message: AskPanel.Answered) -> None:
         self.session.send(message.text)
+        self.to_end()
+        self._panel.hand_over()
+
+    @on(AskPanel.Editing)
+    def _on_editing(self, message: AskPanel.Editing) -> None:
+        self.run_worker(self._edit(message.question), group="editor", exclusive=True)
+
+    @property
+    def _application(self) -> App[object]:
+        return cast("App[object]", self.screen.app)  # pyright: ignore[reportUnknownMemberType] - untyped in textual
+
+    async def _edit(self, question: OpenQuestion) -> None:
+        """Give the terminal to the person's editor. Jobs go on meanwhile, and are drawn afterwards."""
+        app = self._application
+        try:
+            with app.suspend(), app.batch_update():
+                changed = await asyncio.to_thread(edit_call, question)
+        except (UsageError, SuspendNotSupported) as error:
+            app.notify(str(error), severity="error", markup=False)
+            return
+        asked = self.session.open_question
+        if changed is None or asked is None or asked.id != question.id:
+            note = "The arguments are as before." if changed is None else "The question has been answered meanwhile."
+            app.notify(note, markup=False)
+            return
+        self.session.send(changed)
         self.to_end()
         self._panel.hand_over()
 

@@ -57,6 +57,12 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
         text: str
 
+    @dataclass
+    class Editing(Message):
+        """A wish to edit the arguments of the call before it runs."""
+
+        question: OpenQuestion
+
     class Refusing(Message):
         """A no, to which a reason may be added."""
 
@@ -241,6 +247,9 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         event.stop()
 
     def _decide(self, question: OpenQuestion, key: str) -> None:
+        if key in ("e", "E") and self._has_read:
+            self.post_message(self.Editing(question))
+            return
         answer = decision(question, key) if self._has_read else None
         self._has_decided = answer is not None or key in ("n", "N")
         if answer is not None:

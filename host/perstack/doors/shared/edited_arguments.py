@@ -1,0 +1,53 @@
+"""Let a person edit the arguments of a call that waits for approval, in the editor that their environment names."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import JsonValue
+
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.answers import changed_answer
+from perstack.core.runs.questions import OpenQuestion
+from perstack.errors import UsageError
+
+_MAX_BYTES = 4 << 20
+
+
+def edit_call(question: OpenQuestion) -> str | None:
+    """Return the answer with the arguments as the person left them; None if they are as before. Blocks.
+
+    The editor is `VISUAL`, `EDITOR`, or one that click finds. Raises UsageError if it fails, or leaves no JSON object.
+    """
+    import click  # doors without a terminal do without it
+
+    before = arguments_text(question.args)
+    try:
+        after = click.edit(before, extension=".json")
+    except click.ClickException as error:
+        raise UsageError(f"the editor did not work: {error.format_message()}; set EDITOR to another") from error
+    if after is None or after.strip() == before.strip():
+        return None
+    args = read_arguments(after)
+    return None if args == question.args else changed_answer(args)
+
+
+def arguments_text(args: JsonObject) -> str:
+    """Return arguments as JSON with lines, in which each invisible character is an escape."""
+    text = json.dumps(args, ensure_ascii=False, indent=2)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text) + "\n"
+
+
+def read_arguments(text: str) -> JsonObject:
+    """Return the arguments in an edited text. Raises UsageError with the line of the first mistake."""
+    if len(text.encode("utf-8", "replace")) > _MAX_BYTES:
+        raise UsageError(f"the changed arguments have more than {_MAX_BYTES >> 20} MiB")
+    try:
+        value: JsonValue = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"the changed arguments, line {error.lineno}: {error.msg}") from error
+    except RecursionError:
+        raise UsageError("the changed arguments are nested too deep") from None
+    if not isinstance(value, dict):
+        raise UsageError("the changed arguments are no JSON object")
+    return value

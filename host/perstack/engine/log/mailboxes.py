@@ -1,0 +1,87 @@
+"""Mailboxes: the texts that people posted to the Runs of a storage, and that no driver has taken yet.
+
+A text waits until the process that drives its Run takes it before a generation (`take_posted`), on whichever machine.
+It is removed once the event that has it is on disk; a crash in between leaves it, and its id in the Run's state says
+that it was taken.
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from perstack.core.base.ids import job_of_run
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.posted_texts import MAX_WAITING, PostedText, posted_events
+from perstack.core.runs.state import Run
+from perstack.engine.log.run_session import RunSession
+from perstack.engine.log.storage import MAILBOX_SPACES, PendingRecords
+from perstack.errors import Conflict, Damaged
+from perstack.ports.storage import Storage
+
+
+class Mailboxes:
+    """The mailboxes of one storage: one for each Job, which its Coordinator's Runs share, and one for each delegate."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Open the spaces of the mailboxes."""
+        self._of_jobs, self._of_delegates = (PendingRecords(storage.space(name)) for name in MAILBOX_SPACES)
+
+    async def post(self, run: Run, text: PostedText) -> None:
+        """Add a text for a Run; it survives power loss when this returns. Raises Conflict if too many wait."""
+        box, owner_id = self._box(run)
+        if len(await box.records(owner_id)) >= MAX_WAITING:
+            raise Conflict(f"{MAX_WAITING} texts wait for {run.id} already: post more when it has taken them")
+        await box.add(owner_id, text.to_json())
+
+    async def waiting(self, run: Run) -> list[PostedText]:
+        """Return the texts that wait for a Run, oldest first. Raises StorageError."""
+        box, owner_id = self._box(run)
+        return _parsed(owner_id, await box.records(owner_id))
+
+    async def to_take(self, run: Run) -> list[PostedText]:
+        """Return the texts that wait for a Run. Raises NotAgreed for texts of others, and StorageError."""
+        texts = await self.waiting(run)
+        if texts:
+            box, owner_id = self._box(run)
+            texts = _parsed(owner_id, await box.own_records(owner_id))
+        return texts
+
+    async def remove(self, run: Run, count: int) -> None:
+        """Remove the texts of a Run, unless there are no longer `count`. Raises StorageError."""
+        box, owner_id = self._box(run)
+        await box.remove(owner_id, count)
+
+    async def forget_job(self, job_id: str) -> None:
+        """Remove all texts for a deleted Job and its delegates. Raises StorageError."""
+        await self._of_jobs.forget(job_id)
+        for run_id in await self._of_delegates.owners():
+            if job_of_run(run_id) == job_id:
+                await self._of_delegates.forget(run_id)
+
+    def _box(self, run: Run) -> tuple[PendingRecords, str]:
+        return (self._of_jobs, run.start.job_id) if run.is_coordinator else (self._of_delegates, run.id)
+
+
+def _parsed(owner_id: str, records: list[bytes]) -> list[PostedText]:
+    texts: list[PostedText] = []
+    for record in records:
+        try:
+            texts.append(PostedText.model_validate_json(record))
+        except ValidationError as error:
+            raise Damaged(
+                f"the mailbox of {owner_id}: this version cannot read text {len(texts) + 1}: use a newer one",
+                readable=len(texts),
+            ) from error
+    return texts
+
+
+async def take_posted(mailboxes: Mailboxes, job: Job, session: RunSession) -> bool:
+    """Record the texts that wait for a Run, and return whether there were new ones. Raises StorageError."""
+    texts = await mailboxes.to_take(session.run)
+    if not texts:
+        return False
+    events = posted_events(session.run, texts, job.posted, session.stamp)
+    session.record_all(events)
+    await session.flush()
+    await mailboxes.remove(session.run, len(texts))
+    return bool(events)
