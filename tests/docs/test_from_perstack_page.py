@@ -13,7 +13,9 @@ from pages import ROOT, keep_part, page, rows, section
 import perstack
 import perstack_original.export as original
 from perstack.core.base.lifecycle import JobStatus
+from perstack.core.definitions.skills import BASE_SKILL, CHANGING_TOOLS, McpStdioSkill, ToolSpec
 from perstack.core.runs.events import StoredEvent, TransientEvent
+from perstack.core.runs.expert_changes import changing_specs
 from perstack.core.runs.state import RunStatus
 from perstack.doors.cli.main import perstack as program
 
@@ -103,3 +105,22 @@ def test_every_call_that_is_named_is_there() -> None:
         found: object = perstack
         for part in name.split("."):
             found = getattr(found, part)
+
+
+def test_the_tools_with_which_an_expert_changes_itself_are_named_as_they_are_offered() -> None:
+    part = section(page(PAGE), "## Your files")
+    assert {f"`{name}`" for name in CHANGING_TOOLS} <= set(re.findall(r"`\w+`", part))
+    described = rows(section(page("docs/base-skill.md"), "## Changing its own skills and delegates"))
+    base = McpStdioSkill(name=BASE_SKILL, pick=CHANGING_TOOLS)
+    assert [(spec.name, arguments(spec)) for spec in changing_specs(base)] == [
+        (name.strip("`"), argument_names) for name, argument_names, _ in described
+    ]
+
+
+def arguments(spec: ToolSpec) -> str:
+    """The arguments of a tool as the page lists them."""
+    properties, required = spec.input_schema["properties"], spec.input_schema["required"]
+    assert isinstance(properties, dict)
+    assert isinstance(required, list)
+    names = sorted(properties, key=lambda name: required.index(name) if name in required else len(required))
+    return ", ".join(f"`{name}`" + ("" if name in required else "?") for name in names)

@@ -1,13 +1,14 @@
-"""Models with a small context window, which count request tokens as an endpoint does."""
+"""Models with a small context window, which count request tokens as an endpoint does, and one that waits."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 
 from perstack.core.runs.messages import ToolMessage, UserMessage, text_of
-from perstack.ports.provider import GenerationRequest
-from perstack.testing.scripted import Turn, TurnLike, fail, text, turn
+from perstack.ports.provider import Delta, Generation, GenerationRequest
+from perstack.testing.scripted import ScriptedProvider, Turn, TurnLike, fail, text, turn
 
 
 def tokens_of(request: GenerationRequest) -> int:
@@ -66,3 +67,15 @@ def texts_in(request: GenerationRequest) -> str:
         elif isinstance(message, ToolMessage):
             parts += [text_of(part.contents) for part in message.contents]
     return "\n".join(parts)
+
+
+class Patient(ScriptedProvider):
+    """A model that writes its first reply when it may, and another one if it was told something meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: "In lower case." if "lower case, please" in texts_in(request) else "Old Pond.")
+        self.may_reply = asyncio.Event()
+
+    async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
+        await self.may_reply.wait()
+        return await super().generate(request, on_delta)

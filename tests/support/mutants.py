@@ -54,6 +54,34 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "a skill is lent only by an Expert with the same restrictions",
+        "perstack.core.runs.expert_changes",
+        "if owner.key == expert.key or _restrictions(owner) == _restrictions(expert)",
+        "if True",
+        "tests/doors/cli/test_changing_tools.py -k same_restrictions",
+    ),
+    Mutant(
+        "an Expert of another file has no effect that the project does not declare",
+        "perstack.engine.runs.run_skills",
+        "if item.digest not in declared]",
+        "if False]",
+        "tests/doors/cli/test_changing_tools.py -k does_nothing_that",
+    ),
+    Mutant(
+        "a server that does not start is added to no Expert",
+        "perstack.engine.runs.run_skills",
+        "if problem is not None:",
+        "if False:",
+        "tests/doors/cli/test_changing_tools.py -k does_not_start",
+    ),
+    Mutant(
+        "changes of one reply are recorded in the order in which they were made",
+        "perstack.engine.runs.tool_calls",
+        "for task in [task for task in running if task in done]:",
+        "for task in reversed([task for task in running if task in done]):",
+        "tests/doors/cli/test_changing_tools.py -k follow_each_other",
+    ),
+    Mutant(
         "a result with a side effect is on disk while slower calls of its reply run",
         "perstack.engine.runs.tool_calls",
         "if running and (has_effects or not done):",

@@ -52,6 +52,20 @@ def test_a_played_job_has_the_results_and_the_events_of_the_one_that_was_recorde
     assert wait_for(host.audit.verify("again")).ok
 
 
+def test_what_a_person_told_the_job_is_told_again_at_the_same_step(bench: Bench) -> None:
+    turns = [turn(tool("askUser", {"question": "Tea?"})), turn(tool("think", {"thought": "hm"})), text("Well.")]
+    host = bench.host(ScriptedProvider(turns), expert("boss", ask=True))
+    wait_for(host.run("boss", "Do it", job_id="live"))
+    wait_for(host.tell("live", "only once"))
+    assert wait_for(host.answer("yes", job_id="live")).status == "completed"
+    playing = player(record_job(bench), fresh(bench), bench.storage, expert("boss", ask=True))
+    played = wait_for(playing.run("boss", "Do it", job_id="again"))
+    assert (played.status, played.text) == ("completed", "Well."), played.error
+    (told,) = [line.event for line in wait_for(playing.events("again-1")) if line.event.type == "tellRun"]
+    assert (told.text, told.step_number, told.by.door) == ("only once", 2, "recording")
+    assert wait_for(playing.audit.replay("again")).ok
+
+
 def test_a_recording_of_a_played_job_is_the_same_recording(bench: Bench) -> None:
     record(bench)
     first = record_job(bench)

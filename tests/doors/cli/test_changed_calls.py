@@ -190,3 +190,37 @@ def test_a_redacted_change_is_no_contradiction(tmp_path: Path) -> None:
     assert terminal.call("redact", change["id"], "args", "--reason", "words").code == 0
     assert "args" not in _events(terminal, "changeCall")[0] or not _events(terminal, "changeCall")[0]["args"]
     assert terminal.call("verify", "job").code == 0
+
+
+def _edit(tmp_path: Path, script: str, keys: str) -> tuple[str, Terminal]:
+    """Answer an approval by keys, with an editor that is this shell script, and return the screen."""
+    terminal = Terminal(tmp_path).project(TOML, a=[reply("", WRITE), reply("done")])
+    editor = tmp_path / "editor.sh"
+    editor.write_text(f"#!/bin/sh\n{script}\n")
+    editor.chmod(0o755)
+    terminal.env["EDITOR"] = str(editor)
+    return terminal.look("run", "a", "q", "--job-id", "job", types=keys), terminal
+
+
+def test_a_mistake_in_the_editor_is_named_and_what_was_typed_is_kept(tmp_path: Path) -> None:
+    mended = '{"path": "b.txt", "text": "mended"}'
+    script = f"""grep -q broken "$1" && echo '{mended}' > "$1" || echo '{{ broken' > "$1" """
+    seen, _ = _edit(tmp_path, script, "e\ne\n")
+    assert "the changed arguments, line 1: " in seen
+    assert (tmp_path / "b.txt").read_text() == "mended"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"), [("exit 3", "the editor did not work"), ("true", "the arguments are as before")]
+)
+def test_an_editor_that_changes_nothing_leaves_the_question(tmp_path: Path, script: str, words: str) -> None:
+    seen, terminal = _edit(tmp_path, script, "e\nno\n")
+    assert words in seen
+    assert (len(_events(terminal, "decideApproval")), (tmp_path / "a.txt").exists()) == (1, False)
+
+
+def test_invisible_characters_are_escapes_in_the_editor(tmp_path: Path) -> None:
+    hidden = ("writeTextFile", {"path": "a.txt", "text": "one\u202etwo"})
+    terminal = Terminal(tmp_path).project(TOML, a=[reply("", hidden), reply("done")])
+    terminal.env["EDITOR"] = "grep -c u202e"
+    assert "\n1\r\n" in terminal.look("run", "a", "q", types="e\nno\n").replace("\n1\n", "\n1\r\n")

@@ -7,7 +7,7 @@ from terminal import Terminal, reply
 
 SOLO = '[experts.solo]\ninstruction = "x"\n'
 PICKS = (
-    'skills."@perstack/base" = { type = "mcpStdioSkill", pick = ["addSkill", "readTextFile", "attemptCompletion"] }\n'
+    'skills."@perstack/base" = { type = "mcpStdioSkill", pick = ["addSkill", "createExpert", "attemptCompletion"] }\n'
 )
 COMMANDS = (
     *("publish", "unpublish", "tag", "status", "application list"),
@@ -30,22 +30,36 @@ def test_other_unknown_commands_are_told_as_before(terminal: Terminal) -> None:
     assert "registry" not in terminal.call("expert", "shw").err
 
 
-def test_a_tool_with_which_an_expert_changes_itself_is_a_warning(terminal: Terminal) -> None:
+def test_the_tool_that_makes_experts_is_a_warning_and_the_others_are_offered(terminal: Terminal) -> None:
     terminal.project(SOLO + PICKS)
     done = terminal.call("validate")
-    (line,) = [line for line in (done.err + done.out).splitlines() if "addSkill" in line]
+    warnings = [line for line in (done.err + done.out).splitlines() if "addSkill" in line or "createExpert" in line]
     assert done.code == 0
-    assert "`addSkill` of the original is not offered: an Expert's skills and delegates are those of" in line
+    assert len(warnings) == 1
+    assert "`createExpert` is not offered: only a person makes an Expert" in warnings[0]
 
 
-@pytest.mark.parametrize("tool", ["addSkill", "addDelegate", "addDelegateFromConfig", "createExpert"])
-def test_a_model_that_calls_such_a_tool_starts_nothing_and_is_told_why(terminal: Terminal, tool: str) -> None:
+NOT_PICKED = "An Expert has it if the `pick` of its base skill in perstack.toml names it."
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [
+        ("addSkill", NOT_PICKED),
+        ("addDelegate", NOT_PICKED),
+        ("addDelegateFromConfig", NOT_PICKED),
+        ("createExpert", "Only a person makes an Expert"),
+    ],
+)
+def test_a_model_that_calls_a_tool_that_it_does_not_have_starts_nothing(
+    terminal: Terminal, tool: str, reason: str
+) -> None:
     mark = terminal.workspace / "started"
     args = {"name": "evil", "type": "mcpStdioSkill", "command": "touch", "args": [str(mark)]}
     terminal.project(SOLO, solo=[reply("", (tool, args)), reply("ok")])
     done = terminal.call("run", "solo", "q", "--provider", "scripted", "--job-id", "job")
     assert done.code == 0
     (refused,) = [event for event in done.events if event["type"] == "finishToolCall"]
-    assert "only a person changes" in str(refused)
+    assert reason in str(refused)
     assert not mark.exists()
     assert terminal.call("replay", "job").code == 0

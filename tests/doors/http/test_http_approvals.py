@@ -57,6 +57,30 @@ def test_what_waits_is_listed_and_decided_on_by_its_question_and_its_digest(tmp_
     assert {one["by"]["door"] for one in decided} == {"http"}
 
 
+def test_a_job_is_told_something_with_the_token_that_may_decide(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    call = reply("", ("appendTextFile", {"path": "a.txt", "text": "x"}))
+    terminal = Terminal(tmp_path).project(RULES, guest=[call, reply("Done.")])
+    assert terminal.call("run", "guest", "Go", "--provider", "scripted", "--job-id", "job").code == 3
+    with (
+        serving(terminal) as (url, _),
+        httpx.Client(base_url=url.removesuffix("/mcp"), headers=DECIDING_HEADERS, timeout=SECONDS) as client,
+    ):
+        refused = client.post("/v1/jobs/job/tell", json={"text": "only once"}, headers=AUTH_HEADERS)
+        assert (refused.status_code, refused.json()["title"]) == (403, "NeedsPerson"), refused.text
+        assert "`perstack tell job 'only once'`" in refused.json()["detail"]
+        for body, status in (
+            ({"text": ""}, 400),
+            ({}, 400),
+            ({"drop": "job-1-9"}, 404),
+            ({"text": "x", "run": "job-9"}, 404),
+        ):
+            assert client.post("/v1/jobs/job/tell", json=body).status_code == status, body
+        told = client.post("/v1/jobs/job/tell", json={"text": "only once"})
+        assert (told.status_code, told.json()["runId"]) == (200, "job-1")
+    assert "only once" in terminal.call("log", "job", "--standing").out
+
+
 def test_a_call_is_approved_with_other_arguments(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("")

@@ -13,7 +13,17 @@ from jsonschema import ValidationError, validate
 from mcp.shared.exceptions import MCPError
 from terminal import Terminal, reply
 
-JOB_TOOLS = ["list_jobs", "get_job", "inbox", "continue_job", "answer", "resume_job", "cancel_job", "get_checkpoint"]
+JOB_TOOLS = [
+    "list_jobs",
+    "get_job",
+    "inbox",
+    "continue_job",
+    "answer",
+    "resume_job",
+    "tell_job",
+    "cancel_job",
+    "get_checkpoint",
+]
 JOB_TOOLS += ["diff", "rewind"]
 
 
@@ -203,6 +213,25 @@ def test_a_job_is_closed_for_good_and_nothing_continues_it(terminal: Terminal, e
             assert "was closed for good by" in texts(result)[0]
 
     wait_for(work(), 60)
+
+
+def test_a_job_is_told_something_after_a_yes_of_the_person_and_a_removal_too(terminal: Terminal, era: str) -> None:
+    question = reply("", ("askUser", {"question": "Tea?"}))
+    terminal.project('[experts.guest]\ninstruction = "You ask."\nask = true\n', guest=[question, reply("done")])
+    assert terminal.run("run", "guest", "go", "--job-id", "tea").code == 3
+
+    async def work() -> None:
+        async with attached(terminal, era=era, fill=decides()) as editor:
+            told = await editor.call("tell_job", job="tea", text="only once")
+            assert (structure(told)["runId"], structure(told)["isDriven"]) == ("tea-1", False)
+            assert texts(told)[0] == "Kept; it takes effect when the Job continues."
+            await editor.call("tell_job", job="tea", drop="tea-1-1")
+            assert (await editor.call("tell_job", job="tea")).is_error
+            assert (await editor.call("tell_job", job="tea", text=" ")).is_error
+
+    wait_for(work(), 60)
+    (kept,) = terminal.run("log", "tea", "--standing", "--json").events
+    assert (kept["text"], kept["by"]["door"], kept["isWaiting"]) == ("only once", "mcp", True)
 
 
 def test_a_job_that_runs_is_stopped_and_goes_on_later(terminal: Terminal, era: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosts import Bench, expert, wait_for
+from long_runs import Patient
 from terminal_app import run_app
 
 from perstack.errors import StorageError
@@ -39,6 +40,24 @@ def test_a_query_is_run_shown_and_followed_up_in_the_same_job(bench: Bench) -> N
             await screen.sees("❯ Another", "A frog.", "✓ completed")
         (job,) = (await host.jobs.list()).jobs
         assert len(job.runs) == 2
+
+    wait_for(person())
+
+
+def test_what_is_sent_while_the_job_works_is_told_to_it(bench: Bench) -> None:
+    model = Patient()
+
+    async def person() -> None:
+        host = bench.host(model, WRITER)
+        async with run_app(host, expert="writer", query="A haiku") as screen:
+            await screen.sees("● at work", "tell it something")
+            await screen.type("lower case, please")
+            await screen.press("enter")
+            await screen.sees("told it takes effect before the next generation")
+            model.may_reply.set()
+            await screen.sees("In lower case.", "✓ completed")
+        (job,) = (await host.jobs.list()).jobs
+        assert (job.text, len(job.runs)) == ("In lower case.", 1)
 
     wait_for(person())
 

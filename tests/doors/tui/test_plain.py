@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hosts import Bench, expert, wait_for
+from long_runs import Patient
 from plain_person import begin_person
 from terminal import Terminal, reply
 from tmux import PERSTACK, tmux
@@ -70,15 +71,15 @@ def test_what_the_model_says_comes_line_by_line_and_each_line_once(bench: Bench)
     ]
 
 
-def test_while_a_job_is_at_work_enter_says_what_it_does_and_nothing_is_sent(bench: Bench) -> None:
+def test_while_a_job_is_at_work_enter_alone_says_what_it_does_and_nothing_is_sent(bench: Bench) -> None:
     async def person() -> None:
         host = bench.host([text("Slow words", delay_ms=60_000)], WRITER)
         async with begin_person(host, expert="writer", query="Go") as one:
             await one.sees("query: Go")
-            await one.types("hello?", "not sent", "Ctrl-C interrupts it")
             await one.repeat_until(lambda: one.types("", "at work"), "writer#1: the model writes")
         (job,) = (await host.jobs.list()).jobs
         assert len(job.runs) == 1
+        assert len(await host.jobs.texts.standing_texts(job.id)) == 1
 
     wait_for(person())
 
@@ -132,6 +133,22 @@ def test_questions_and_approvals_are_answered_in_place_with_all_of_the_change(be
             await one.types("no: not again", "  Well.", "completed")
         jobs = (await host.jobs.list()).jobs
         assert [job.status for job in jobs] == ["completed", "completed"]
+
+    wait_for(person())
+
+
+def test_a_line_while_the_job_works_is_told_to_it(bench: Bench) -> None:
+    model = Patient()
+
+    async def person() -> None:
+        host = bench.host(model, WRITER)
+        async with begin_person(host, expert="writer", query="A haiku") as one:
+            await one.sees("query: A haiku")
+            await one.types("lower case, please", "told: it takes effect before")
+            model.may_reply.set()
+            await one.sees("In lower case.", "completed")
+        (job,) = (await host.jobs.list()).jobs
+        assert job.text == "In lower case."
 
     wait_for(person())
 

@@ -13,7 +13,9 @@ from perstack.core.base.ids import By
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.ports.provider import GenerationRequest
+from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashPoint, crash_points
+from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 from perstack.toolkit import Toolkit
 
@@ -270,3 +272,40 @@ def test_texts_of_a_branch_are_not_taken_twice(bench: Bench) -> None:
     wait_for(host.continue_job("a", "more", job_id="job"))
     assert texts_in(provider.requests[-1]).count(WISH) == 1
     check_sound(host, "job")
+
+
+def test_a_copy_of_a_job_has_the_text_that_waits_and_a_second_copy_adds_none(bench: Bench) -> None:
+    host = stopped(bench, ASK)
+    wait_for(host.tell("job", WISH))
+
+    async def copied() -> None:
+        async with asyncio.timeout(20):
+            target = InMemoryStorage(InMemoryStore())
+            for _ in range(2):
+                results = [result async for result in host.storage_admin.copy_to(target)]
+                assert [result.problem for result in results] == [""]
+            assert len(await target.space("mailboxes").read(RunRef("job", "job-1"))) == 1
+
+    wait_for(copied())
+
+
+def test_a_redaction_names_a_copy_in_a_text_that_waits(bench: Bench) -> None:
+    host = bench.host([ASK], expert("a", ask=True))
+    wait_for(host.run("a", "write to ann@example.org", job_id="job"))
+    wait_for(host.tell("job", "I said: write to ann@example.org"))
+    found = wait_for(host.audit.redact("job-1-1", ("query",), reason="an address"))
+    assert "a text that waits for job" in found.copies
+
+
+def test_a_redaction_takes_a_text_from_the_messages_and_from_what_is_kept(bench: Bench) -> None:
+    stopped(bench, ASK)
+    provider = ScriptedProvider([ASK, ASK, text("done")])
+    host = bench.host(provider, expert("a", ask=True))
+    wait_for(host.tell("job", WISH))
+    wait_for(host.answer("yes", job_id="job"))
+    told = next(line.event for line in wait_for(host.jobs.events("job-1")) if line.event.type == "tellRun")
+    wait_for(host.audit.redact(told.id, ("text",), reason="private"))
+    assert WISH not in str(wait_for(host.jobs.texts.standing_texts("job")))
+    wait_for(host.answer("no", job_id="job"))
+    assert WISH not in texts_in(provider.requests[-1])
+    assert wait_for(host.audit.verify("job")).findings == ()

@@ -11,6 +11,7 @@ from toolkit_experts import with_kit
 
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget
+from perstack.core.runs.log_rows import EventContext
 from perstack.core.runs.messages import ExpertMessage
 from perstack.errors import UsageError
 from perstack.ports.provider import GenerationRequest
@@ -435,3 +436,31 @@ def test_a_text_told_during_the_run_is_sent_word_for_word_after_a_compaction_unt
     assert not any(wish in texts_in(request) for request in after)
     assert len(compactions(seen)) > first
     check_sound(host, "job")
+
+
+def test_what_always_holds_is_in_the_instruction_and_is_sent_again_after_each_compaction(bench: Bench) -> None:
+    seen, provider = Seen(), ScriptedProvider(SmallModel(working(40), WINDOW))
+    rules = ("never send mail", "write\nin English")
+    host = bench.host(provider, expert("a", context_window=WINDOW, standing=rules))
+    wait_for(host.run("a", "count the stars", job_id="job", on_event=seen))
+    assert len(compactions(seen)) >= 2
+    requests = [request for request in provider.requests if not is_summary(request)]
+    assert all("This always holds:\n- never send mail\n" in request.instruction for request in requests)
+    assert "never send mail" not in texts_in(requests[0])
+    assert texts_in(requests[-1]).count("\n- never send mail\n- write\n  in English") == 1
+    first = wait_for(host.jobs.texts.standing_texts("job"))[0]
+    assert (first.text, first.is_of_definition, first.id) == ("never send mail", True, "")
+    check_sound(host, "job")
+
+
+def test_texts_past_their_share_of_the_window_are_left_out_and_the_person_sees_it(bench: Bench) -> None:
+    seen, provider = Seen(), ScriptedProvider(SmallModel(working(40), WINDOW))
+    rules = tuple(f"rule {number}: {'x' * 1_000}" for number in range(6))
+    host = bench.host(provider, expert("a", context_window=WINDOW, standing=rules))
+    wait_for(host.run("a", "count the stars", on_event=seen))
+    event = compactions(seen)[-1]
+    assert event.left_out == 6 - sum(f"- rule {number}:" in event.text for number in range(6))
+    assert 0 < event.left_out < 6
+    rows = event.describe(EventContext({}, str))
+    words = f"{event.left_out} texts of people, the oldest, no longer sent: they take too much room"
+    assert ("warning", words) in [row[:2] for row in rows]

@@ -309,6 +309,16 @@ class Expert(SharedKeys):
         ),
     ] = None
 
+    standing: Annotated[
+        tuple[Annotated[NonEmptyText, at_most(2048)], ...],
+        BeforeValidator(as_tuple),
+        Field(exclude_if=falsy),
+        Key(
+            "texts that always hold: said with the instruction, and again after each summary of the history",
+            effect="text",
+        ),
+    ] = ()
+
     tools: Annotated[Sequence[Callable[..., object]], _Functions(), Field(exclude=True, repr=False)] = ()
     """Functions that are its tools. The Host takes them; a definition has only the skill that names them."""
 
@@ -338,7 +348,7 @@ class Expert(SharedKeys):
         *("agent_skills", "model", "provider", "reasoning_budget", "max_steps", "max_depth", "max_repeats"),
         *("max_retries", "timeout", "retry_timeout", "tool_search", "permissions", "runtime", "budget", "returns"),
         *("output", "result_limit", "effects", "agents_md", "mask_secrets", "iterate", "ask", "provider_tools"),
-        *("provider_tool_options", "default_model_tier"),
+        *("provider_tool_options", "default_model_tier", "standing"),
     )
 
 

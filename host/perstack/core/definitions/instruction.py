@@ -137,6 +137,8 @@ def instruction_parts(
         "instruction": expert.instruction.strip(),
         "rules": SEPARATOR.join(_skill_rules(expert, is_coordinator)),
     }
+    if expert.standing:
+        parts["standing"] = "This always holds:\n" + "\n".join(f"- {text.strip()}" for text in expert.standing)
     knowledge = agent_skills(expert.skills)
     if knowledge:
         parts["agent skills"] = _list_agent_skills(knowledge)

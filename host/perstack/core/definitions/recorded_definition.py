@@ -15,6 +15,7 @@ from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.sandbox import Sandbox
 from perstack.core.definitions.secrets import with_secrets, without_secrets
 from perstack.core.definitions.settings import Budget, ContextKeys, Overrides, ProviderSetting, SharedKeys
+from perstack.core.definitions.skills import base_of, picked_changes
 
 _Definition = TypeVar("_Definition", bound="SeriesDefinition")
 
@@ -41,7 +42,10 @@ class SeriesDefinition(SharedKeys):
 
 def definition_of(project: Project, expert: Expert, chosen: Overrides) -> SeriesDefinition:
     """Return what is recorded of one of a project's Experts."""
-    experts = tuple(without_secrets(item) for item in with_delegates(project, (expert.key,)))
+    members = with_delegates(project, (expert.key,))
+    if any(picked_changes(base_of(item.skills)) for item in members):  # it may add any Expert, or a skill of any
+        members = with_delegates(project, (expert.key, *project.experts))
+    experts = tuple(without_secrets(item) for item in members)
     values = {"experts": experts, "provider": _name(project.provider), "chosen": chosen.without_excluded()}
     return SeriesDefinition(**fields_of(project, SeriesDefinition, **values))
 

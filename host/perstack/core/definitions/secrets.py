@@ -29,7 +29,7 @@ def without_secrets(expert: Expert) -> Expert:
     arguments, variables, addresses and settings are replaced by their digests.
     """
     provider = None if expert.provider is None else ProviderSetting(provider_name=expert.provider.provider_name)
-    update: dict[str, object] = {"provider": provider, "skills": tuple(map(_mask_skill, expert.skills))}
+    update: dict[str, object] = {"provider": provider, "skills": tuple(map(skill_without_secrets, expert.skills))}
     if expert.iterate is not None:
         update["iterate"] = measured_without_secrets(expert.iterate)
     return expert.model_copy(update=update)
@@ -58,7 +58,8 @@ def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
 MASKED = "(not recorded)"
 
 
-def _mask_skill(skill: AnySkill) -> AnySkill:
+def skill_without_secrets(skill: AnySkill) -> AnySkill:
+    """Return a skill as it is recorded."""
     match skill:
         case McpStdioSkill():
             return skill.model_copy(update={"args": masked_args(skill.args), "env": masked_variables(skill.env)})

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -147,12 +147,10 @@ A file's groups are read as the names of their tools, so that records, rules and
 the groups with the tools that the skill declares.
 """
 
-SELF_CHANGING_TOOLS = frozenset(
-    ("addSkill", "removeSkill", "addDelegate", "removeDelegate", "addDelegateFromConfig", "createExpert")
-)
-"""Tools of the original's base skill with which an Expert changes its own definition. None of them is offered here."""
+ChangingTool = Literal["addSkill", "removeSkill", "addDelegate", "removeDelegate", "addDelegateFromConfig"]
+"""Tool with which an Expert changes its own skills and delegates for the rest of its Run."""
 
-WITHOUT_SELF_CHANGE = "an Expert's skills and delegates are those of its definition, which only a person changes"
+CHANGING_TOOLS: tuple[ChangingTool, ...] = get_args(ChangingTool)
 
 _Filled = Annotated[str, NOT_EMPTY]
 
@@ -427,6 +425,16 @@ def with_base(skills: Iterable[AnySkill]) -> list[Skill]:
     if any(is_base_skill(skill) for skill in offering):
         return list(offering)
     return [McpStdioSkill(name=BASE_SKILL, package_name=BASE_SKILL), *offering]
+
+
+def base_of(skills: Iterable[AnySkill]) -> Skill:
+    """Return the base skill as it is declared, or as every Expert has it."""
+    return next(skill for skill in with_base(skills) if is_base_skill(skill))
+
+
+def picked_changes(base: Skill) -> tuple[ChangingTool, ...]:
+    """Return the tools for changes of the Expert that a base skill offers: those that its `pick` has by name."""
+    return tuple(name for name in CHANGING_TOOLS if name in base.pick and is_picked(name, (), base.omit))
 
 
 def agent_skills(skills: Iterable[AnySkill]) -> tuple[AgentSkill, ...]:

@@ -16,6 +16,7 @@ from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.events import DropText, StoredEvent, TellRun
 from perstack.core.runs.facts import Stamps
+from perstack.core.runs.standing import of_definition
 from perstack.core.runs.state import Run, RunStatus
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Continue, Inspect
@@ -42,6 +43,15 @@ class Delivery(Fact):
     status: RunStatus  # of the Run when the text was posted
     is_driven: bool  # True if a process drives the Job, so that the next generation has the text
 
+    @property
+    def words(self) -> str:
+        """The moment at which the text takes effect."""
+        if self.is_driven:
+            return f"it takes effect before the next generation of {self.run_id}"
+        if self.status == "queued":
+            return f"it takes effect when a worker continues {self.run_id}"
+        return "it takes effect when the Job continues"
+
 
 class StandingText(Fact):
     """A text that is never summarised away: of a person, or of the Expert's definition."""
@@ -50,12 +60,17 @@ class StandingText(Fact):
     text: Text
     run_id: str
     by: By | None = None  # None if unknown, as of a query, and for a text of the definition
+    is_of_definition: bool = Field(default=False, exclude_if=falsy)
     is_waiting: bool = Field(default=False, exclude_if=falsy)  # True if no generation of the Run has had it yet
 
 
-def texts_of_people(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingText, ...]:
-    """Return the texts of people that a Run keeps, and those that wait for it, oldest first."""
+def standing_texts(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingText, ...]:
+    """Return what is never summarised away for a Run, oldest first: of its definition, of people, and what waits."""
     dropped = {posted.drops for posted in waiting}
+    always = [
+        StandingText(text=saying.text, run_id=run.id, is_of_definition=True)
+        for saying in of_definition(run.start.expert.standing)
+    ]
     kept = [
         StandingText(id=saying.id, text=saying.text, run_id=run.id, by=saying.by)
         for saying in run.said
@@ -66,7 +81,7 @@ def texts_of_people(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingTe
         for text in waiting
         if text.text and text.id not in dropped and text.id not in run.posted
     ]
-    return (*kept, *posted)
+    return (*always, *kept, *posted)
 
 
 def check_posted(text: str) -> str:

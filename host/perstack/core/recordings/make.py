@@ -35,6 +35,7 @@ from perstack.core.recordings.model import (
     SaidApproval,
     SaidForm,
     SaidText,
+    ToldText,
 )
 from perstack.core.runs import events, messages
 from perstack.core.runs.compaction import summary_in
@@ -101,6 +102,7 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
                 status=source.statuses[run_id],
                 attached=tuple(_result_part(part, hiding) for part in start.attachments),
                 replies=tuple(recorded.with_calls() for recorded in reader.replies.values()),
+                told=tuple(_told(event, hiding) for event in log if isinstance(event, events.TellRun)),
             )
         )
         earlier = experts.get(start.expert_key)
@@ -280,6 +282,10 @@ class _LogReader:
         step = event.step_number
         reply = RecordedReply(step=step, kind="summary", reply=texts, model=model, usage=usage)
         self.replies[step, "summary"] = _Recorded(reply)
+
+
+def _told(event: events.TellRun, hiding: SecretMasker) -> ToldText:
+    return ToldText(step=event.step_number, text=hiding.text(event.text))
 
 
 def _tool(tool: JsonObject, skill: str, effect: Effect, hiding: SecretMasker) -> RecordedTool:

@@ -217,6 +217,13 @@ class CalledBy(Piece):
     call: str
 
 
+class ToldText(Piece):
+    """Text that a person posted to the Run before the generation of a step."""
+
+    step: int
+    text: Text
+
+
 class RecordedRun(Piece):
     """Run of the recorded Job."""
 
@@ -227,6 +234,7 @@ class RecordedRun(Piece):
     status: str = "completed"
     attached: tuple[RecordedFile | RecordedText, ...] = Field(default=(), exclude_if=falsy, max_length=_MAX_ITEMS)
     replies: tuple[RecordedReply, ...] = Field(default=(), max_length=_MAX_ITEMS)
+    told: tuple[ToldText, ...] = Field(default=(), exclude_if=falsy, max_length=_MAX_ITEMS)
 
     def calls(self) -> tuple[tuple[int, RecordedCall], ...]:
         """Return every call with its step."""

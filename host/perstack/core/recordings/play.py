@@ -258,6 +258,11 @@ class Player:
         answers = [] if call is None else [answer for answer in call.said if isinstance(answer, kind)]
         return answers[number] if number < len(answers) else None
 
+    def texts_before(self, place: RunPlace, step: int) -> tuple[str, ...]:
+        """Return the texts that people posted to a Run before the generation of a step."""
+        part = self._find_run(place)
+        return () if part is None else tuple(told.text for told in part.run.told if told.step == step)
+
     def _of(self, place: RunPlace, step: int) -> str:
         return f"step {step} of {place.expert_key}"
 

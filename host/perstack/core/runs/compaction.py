@@ -17,7 +17,7 @@ from perstack.core.runs.messages import (
     estimated_tokens,
     text_of,
 )
-from perstack.core.runs.standing import STANDING_MARK, standing_text
+from perstack.core.runs.standing import STANDING_MARK, Saying, count_left_out, of_definition, standing_text
 from perstack.core.runs.state import Run
 
 INSTRUCTION = """\
@@ -69,11 +69,20 @@ def summary_text(run: Run, plan: Compact, summary: str, model: str, window: int)
     """Return the text that the model sees instead of the messages left out. A summary that is too long is cut."""
     origin = f"summarised by {model}" if model else "without a summary: this is an outline"
     todos = f"{_TODOS}{todos_json(run.todos)}" if run.todos else ""
-    standing = standing_text(run.said, _shown(run, plan), window)
+    standing = standing_text(_kept_texts(run), _shown(run, plan), window)
     return (
         f"{COMPACTED_MARK}, {origin}. The tool recallHistory finds and reads what was left out.]{_SUMMARY}"
         f"{_cut(summary.strip(), 3 * summary_tokens(window))}{todos}{standing}"
     )
+
+
+def texts_left_out(run: Run, plan: Compact, window: int) -> int:
+    """Return how many texts of people and of the definition do not fit after the summary."""
+    return count_left_out(_kept_texts(run), _shown(run, plan), window)
+
+
+def _kept_texts(run: Run) -> tuple[Saying, ...]:
+    return (*of_definition(run.start.expert.standing), *run.said)
 
 
 def summary_in(text: str) -> str:

@@ -134,6 +134,7 @@ def compact_history_event(
     model: str,
     spent: SummaryCost,
     error: ErrorInfo | None,
+    left_out: int = 0,
 ) -> events.CompactHistory:
     """Return the event that replaces a part of the history by a text. `model` is empty if no model wrote the text."""
     text_tokens = estimated_tokens(len(text.encode(errors="replace")))
@@ -151,6 +152,7 @@ def compact_history_event(
         tokens_after=max(0, command.tokens_after - summary_tokens(window) + text_tokens),
         duration_ms=spent.duration_ms,
         error=error,
+        left_out=left_out,
     )
 
 

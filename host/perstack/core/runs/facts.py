@@ -13,6 +13,7 @@ from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.settings import ReasoningBudget
+from perstack.core.definitions.skills import AnySkill, ChangingTool
 from perstack.core.runs.log_rows import EventContext, LogRow
 from perstack.core.runs.messages import ResultContent
 
@@ -131,6 +132,20 @@ def _identity(expert: Expert) -> Expert:
 
 
 ExpertOfRun = Annotated[Expert, Written(_identity)]
+
+
+def _identity_if_any(expert: Expert | None) -> Expert | None:
+    return None if expert is None else _identity(expert)
+
+
+class ExpertChange(Fact):
+    """A change that a Run has made to its own skills or delegates; it holds from the next generation on."""
+
+    tool: ChangingTool
+    name: str  # of the skill, or key of the delegate
+    skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added, without secrets
+    # delegate that the project does not declare, without secrets
+    expert: Annotated[Expert | None, Written(_identity_if_any)] = Field(default=None, exclude_if=falsy)
 
 
 class Definition(Fact):

@@ -34,11 +34,36 @@ def with_place(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
     return tuple(saying if saying.place else replace(saying, place=place) for saying in sayings)
 
 
+def of_definition(texts: Iterable[str]) -> tuple[Saying, ...]:
+    """Return the texts of an Expert's definition, which precede those of people."""
+    return tuple(Saying("", text.strip(), _DEFINITION) for text in texts)
+
+
+_DEFINITION = "the definition"  # place of texts that no message shows
+
+
 def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int) -> str:
     """Return the sayings that no message in `shown` holds, as one text; empty without any.
 
     Past the share of the window the oldest are left out, and the text says how many.
     """
+    lines, left_out = _fitting_lines(sayings, shown, window)
+    if not lines and not left_out:
+        return ""
+    is_one = left_out == 1
+    note = (
+        f"\n[{left_out} older {'text does' if is_one else 'texts do'} not fit and {'is' if is_one else 'are'} left out;"
+        " recallHistory finds what was left out.]"
+    )
+    return "".join((STANDING_MARK, note if left_out else "", *lines))
+
+
+def count_left_out(sayings: Iterable[Saying], shown: Collection[str], window: int) -> int:
+    """Return how many of the oldest sayings `standing_text` leaves out."""
+    return _fitting_lines(sayings, shown, window)[1]
+
+
+def _fitting_lines(sayings: Iterable[Saying], shown: Collection[str], window: int) -> tuple[list[str], int]:
     hidden = [saying.text for saying in sayings if saying.place and saying.place not in shown]
     remaining = int(window * STANDING_SHARE)
     lines: list[str] = []
@@ -47,15 +72,7 @@ def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int
         if remaining < 0:
             break
         lines.append(_line(text))
-    if not hidden:
-        return ""
-    left_out = len(hidden) - len(lines)
-    is_one = left_out == 1
-    note = (
-        f"\n[{left_out} older {'text does' if is_one else 'texts do'} not fit and {'is' if is_one else 'are'} left out;"
-        " recallHistory finds what was left out.]"
-    )
-    return "".join((STANDING_MARK, note if left_out else "", *reversed(lines)))
+    return lines[::-1], len(hidden) - len(lines)
 
 
 def without_text(compacted: str, text: str) -> str:

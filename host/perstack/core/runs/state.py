@@ -33,7 +33,8 @@ from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.runs.adaptations import Adaptations
 from perstack.core.runs.commands import Call
-from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo, remaining_todos
+from perstack.core.runs.expert_changes import with_changes
+from perstack.core.runs.facts import Closed, ErrorInfo, ExpertChange, Queued, Todo, remaining_todos
 from perstack.core.runs.messages import (
     ExpertMessage,
     History,
@@ -222,6 +223,17 @@ class Run:
     """Ids of the posted texts that it has taken, each with the id of the event that took it."""
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
     """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
+    changes: tuple[ExpertChange, ...] = ()  # to its own skills and delegates, oldest first
+
+    @property
+    def expert(self) -> Expert:
+        """The Expert with the skills and delegates that the Run has now."""
+        return with_changes(self.start.expert, self.changes) if self.changes else self.start.expert
+
+    @property
+    def added_experts(self) -> Mapping[str, Expert]:
+        """Delegates that the Run has added and the project does not declare, by their keys."""
+        return {change.name: change.expert for change in self.changes if change.expert is not None}
 
     @property
     def on(self) -> str:
@@ -425,6 +437,7 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         snapshot_due="no" if start.snapshots is None else "before",
         is_tightened=start.permissions != base.permissions or (start.exec_grant == "asks" and not base.asks_exec),
         adaptations_by_model=base.adaptations_by_model,
+        changes=base.changes,
     )
 
 

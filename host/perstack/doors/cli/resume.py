@@ -81,12 +81,9 @@ def tell_command(
 
 
 def _delivery_line(delivery: Delivery, job: JobSummary, word: str) -> str:
-    if delivery.is_driven:
-        return f"Job {job.id}: {word}; it takes effect before the next generation of {delivery.run_id}"
-    if delivery.status == "queued":
-        return f"Job {job.id}: {word}; it takes effect when a worker continues {delivery.run_id}"
-    step = next_step_of_job(job) or Resume(job.id)
-    return f"Job {job.id}: {word}; it takes effect when the Job continues; {cli_phrase(step)}"
+    step = None if delivery.is_driven or delivery.status == "queued" else next_step_of_job(job) or Resume(job.id)
+    way_on = "" if step is None else f"; {cli_phrase(step)}"
+    return f"Job {job.id}: {word}; {delivery.words}{way_on}"
 
 
 async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, as_json: bool) -> int:
@@ -108,6 +105,8 @@ async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, a
 
 
 def _author_line(text: StandingText) -> str:
+    if text.is_of_definition:
+        return "`standing` of the definition"
     author = "" if text.by is None else f"  {text.by}"
     return f"{text.id}{author}{'  waits' if text.is_waiting else ''}"
 

@@ -23,7 +23,9 @@ from perstack.core.jobs.decisions import (
     continuing_raises,
     resuming_raises,
     settles_calls,
+    tells_job,
 )
+from perstack.core.jobs.posted_texts import Delivery, check_posted
 from perstack.core.jobs.resuming import new_limits, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
@@ -313,6 +315,36 @@ class _CancelJob(OperationArguments):
         return views.reply_job(call, await call.project.host.job(self.job))
 
 
+class _TellJob(OperationArguments):
+    """Tells a Job what the person says: its model sees it before its next generation. A person is asked first."""
+
+    job: JobId
+    text: FreeArgument[str | None] = Field(default=None, description="The words of the person, at most 20,000.")
+    run: FreeArgument[str | None] = Field(default=None, description="The Run to tell; by default the Coordinator.")
+    drop: FreeArgument[str | None] = Field(
+        default=None, description="In place of `text`: the id of an earlier text that is not to be sent again."
+    )
+
+    @override
+    async def subject(self, call: OperationCall[R]) -> JobSubject:
+        if (self.text is None) == (self.drop is None):
+            raise UsageError("give `text`, or `drop` to remove an earlier text")
+        if self.text is not None:
+            check_posted(self.text)
+        await call.project.job_to_drive(self.job)
+        return JobSubject(await call.project.host.jobs.load(self.job))
+
+    @override
+    async def perform(self, call: OperationCall[R]) -> R:
+        await self.subject(call)
+        texts = call.project.host.jobs.texts
+        if self.text is not None:
+            delivery = await texts.tell(self.job, self.text, run_id=self.run, by=call.by)
+        else:
+            delivery = await texts.drop(self.job, self.drop or "", by=call.by)
+        return call.reply(delivery, f"Kept; {delivery.words}.")
+
+
 class Decision(OperationArguments):
     """Say whether a call may run: its Job continues. Any answer but `no` needs a token with that right."""
 
@@ -368,6 +400,7 @@ APPROVALS = "/v1/approvals"
 _DECISION = Route(
     "POST", f"{APPROVALS}/{{id}}", {202: "the Job continues", 200: "with `wait`: the Job has ended or stopped"}
 )
+_TELLING = Route("POST", "/v1/jobs/{job}/tell", {200: "it is kept until the Run takes it"})
 DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
     OfferedOperation(
         "continue_job", _ContinueJob, views.JobView, "drive", Decides(continuing_raises), "Continue a Job"
@@ -376,6 +409,7 @@ DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
         "answer", _AnswerJob, views.JobView, "drive", Decides(answers_question), "Answer a Job's question"
     ),
     OfferedOperation("resume_job", _ResumeJob, views.JobView, "drive", Decides(resuming_raises), "Resume a Job"),
+    OfferedOperation("tell_job", _TellJob, Delivery, "write", Decides(tells_job), "Tell a Job something", _TELLING),
     OfferedOperation("cancel_job", _CancelJob, views.JobView, "stop", FREE, "Stop a Job"),
     OfferedOperation("decideApproval", Decision, views.DrivenJob, "drive", Decides(answers_question), route=_DECISION),
 )

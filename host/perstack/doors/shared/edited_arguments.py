@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -14,22 +15,34 @@ from perstack.errors import UsageError
 _MAX_BYTES = 4 << 20
 
 
-def edit_call(question: OpenQuestion) -> str | None:
-    """Return the answer with the arguments as the person left them; None if they are as before. Blocks.
+class EditedCall(NamedTuple):
+    """What a person left in the editor."""
 
-    The editor is `VISUAL`, `EDITOR`, or one that click finds. Raises UsageError if it fails, or leaves no JSON object.
+    answer: str = ""  # the answer with the changed arguments; empty without a change
+    problem: str = "the arguments are as before"  # why there is no answer
+    draft: str = ""  # the text, to be edited further after a mistake
+
+
+def edit_call(question: OpenQuestion, draft: str = "") -> EditedCall:
+    """Have a person edit the arguments of a call, or an earlier draft of them, and return what they left. Blocks.
+
+    The editor is `VISUAL`, `EDITOR`, or one that click finds.
     """
     import click  # doors without a terminal do without it
 
-    before = arguments_text(question.args)
+    before = draft or arguments_text(question.args)
     try:
         after = click.edit(before, extension=".json")
     except click.ClickException as error:
-        raise UsageError(f"the editor did not work: {error.format_message()}; set EDITOR to another") from error
-    if after is None or after.strip() == before.strip():
-        return None
-    args = read_arguments(after)
-    return None if args == question.args else changed_answer(args)
+        problem = f"the editor did not work: {error.format_message()}; set EDITOR to another"
+        return EditedCall(problem=problem, draft=draft)
+    if after is None or not after.strip():
+        return EditedCall(draft=draft)
+    try:
+        args = read_arguments(after)
+    except UsageError as error:
+        return EditedCall(problem=str(error), draft=after)
+    return EditedCall() if args == question.args else EditedCall(changed_answer(args))
 
 
 def arguments_text(args: JsonObject) -> str:

@@ -207,6 +207,24 @@ class Session:
                 lambda on_event: jobs.continue_job(key, text, job_id=job_id, resume_from=start, on_event=on_event)
             )
 
+    @property
+    def may_be_told(self) -> bool:
+        """True if a text is told to the running Job: it asks nothing, and a process drives it."""
+        return self.job_id is not None and self.asking is None and self.state in ("running", "watching")
+
+    def tell(self, text: str) -> None:
+        """Tell the running Job something, which its model sees before its next generation."""
+        self._beside(self._tell(self.job_id or "", text.strip()))
+
+    async def _tell(self, job_id: str, text: str) -> None:
+        try:
+            delivery = await self.host.tell(job_id, text, by=_this_user())
+        except PerstackError as error:
+            self._remark("error", error.text_for(self._said), "bad")
+        else:
+            self._remark("told", delivery.words, "good")
+        self._on_change(self)
+
     def resume(self, limit: float | None = None) -> None:
         """Resume the Job with the settled calls and, if given, a higher value of the limit it reached."""
         resume, settle, job_id = self.resumption, dict(self.settled), self.job_id

@@ -24,7 +24,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import derive, event_of, run_logs
-from perstack.engine.log.storage import OWNER_KINDS, space_of
+from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS, space_of
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
@@ -65,6 +65,11 @@ async def traces_of(storage: Storage, event: StoredEvent, fields: Sequence[str] 
                 space = space_of(storage, kind)
                 for owner_id in await job_ids(space):
                     copies += [f"{kind} {owner_id}, event {seq}" for seq in await _places(space, owner_id, forms)]
+        for name in MAILBOX_SPACES:
+            space = storage.space(name)
+            copies += [
+                f"a text that waits for {box}" for box in await job_ids(space) if await _places(space, box, forms)
+            ]
     blobs, shared = await _blobs(storage, event, raw, forms)
     return Traces(tuple(dict.fromkeys((*copies, *shared)))[:_MAX_COPIES], tuple(blobs))
 

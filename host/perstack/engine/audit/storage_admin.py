@@ -15,6 +15,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.log.event_log import job_ids, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.mailboxes import Mailboxes
 from perstack.engine.log.run_log import checkpoint_ids
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
@@ -190,6 +191,8 @@ class _OwnerCopy:
         runs = sorted(await run_ids(self._source, owner_id), key=number_of_run, reverse=True)
         for run_id in runs:
             await self._copy_log(RunRef(owner_id, run_id))
+        if self._owner.kind == "job":
+            await Mailboxes(self._source).copy_job(owner_id, Mailboxes(self._target))
         await self._copy_caches(runs)
 
     async def _copy_blobs(self) -> None:

@@ -11,6 +11,7 @@ from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
 from perstack.core.definitions.skills import ToolSpec, with_tools
 from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
+from perstack.core.runs.expert_changes import changing_tools_of
 from perstack.core.runs.messages import ExpertMessage
 from perstack.core.runs.state import result_schema
 from perstack.core.runs.tool_search import tokens_of
@@ -20,7 +21,7 @@ from perstack.engine.log.run_session import Emitter
 from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
 from perstack.engine.plugins.providers import Prices, RunSettings
 from perstack.engine.plugins.skills import JobSkills
-from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
+from perstack.engine.plugins.tool_catalogue import OfferedTool, delegate_infos, delegate_tools
 from perstack.errors import PerstackError
 from perstack.next_steps import Note
 from perstack.ports.provider import Generation
@@ -68,6 +69,7 @@ async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinat
             run_id=context.job_id,
             is_coordinator=is_coordinator,
             sandbox=setup.policy(expert),
+            own_tools=[OfferedTool(spec) for spec in changing_tools_of(expert, setup.project)],
         )
         await opened.connect_locked([skill.name for skill in with_tools(expert.skills)])
         catalogue = await opened.refresh()

@@ -12,7 +12,7 @@ from perstack.core.jobs.posted_texts import (
     StandingText,
     check_posted,
     receiver,
-    texts_of_people,
+    standing_texts,
 )
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
@@ -51,7 +51,7 @@ class PostedTexts:
         job = await self._reader.load(check_job_id(job_id))
         receiver(job, None)
         for run in _receivers(job):
-            if any(text.id == text_id for text in texts_of_people(run, await self._mailboxes.waiting(run))):
+            if any(text.id == text_id for text in standing_texts(run, await self._mailboxes.waiting(run))):
                 return await self._post(run, by, drops=text_id)
         raise NotFound(f"no person has said {text_id} to Job {job_id}", next_steps=(Inspect("log", job_id),))
 
@@ -61,7 +61,7 @@ class PostedTexts:
         run = job.coordinator if run_id is None else job.runs.get(run_id)
         if run is None:
             raise NotFound(f"Job {job_id} has no Run {run_id}", next_steps=(Inspect("log", job_id),))
-        return texts_of_people(run, await self._mailboxes.waiting(run))
+        return standing_texts(run, await self._mailboxes.waiting(run))
 
     async def _post(self, run: Run, by: By | None, *, text: str = "", drops: str = "") -> Delivery:
         await self._reader.storage.require_own(run.start.job_id)

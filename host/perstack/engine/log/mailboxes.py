@@ -51,12 +51,24 @@ class Mailboxes:
         box, owner_id = self._box(run)
         await box.remove(owner_id, count)
 
+    async def copy_job(self, job_id: str, target: Mailboxes) -> None:
+        """Add the texts that wait for a Job and its delegates to another storage, unless they wait there already."""
+        boxes = [(self._of_jobs, target._of_jobs, job_id)]
+        boxes += [(self._of_delegates, target._of_delegates, run_id) for run_id in await self._delegates_of(job_id)]
+        for source, other, owner_id in boxes:
+            there = set(await other.records(owner_id))
+            for record in await source.records(owner_id):
+                if record not in there:
+                    await other.add(owner_id, record)
+
     async def forget_job(self, job_id: str) -> None:
         """Remove all texts for a deleted Job and its delegates. Raises StorageError."""
         await self._of_jobs.forget(job_id)
-        for run_id in await self._of_delegates.owners():
-            if job_of_run(run_id) == job_id:
-                await self._of_delegates.forget(run_id)
+        for run_id in await self._delegates_of(job_id):
+            await self._of_delegates.forget(run_id)
+
+    async def _delegates_of(self, job_id: str) -> list[str]:
+        return [run_id for run_id in await self._of_delegates.owners() if job_of_run(run_id) == job_id]
 
     def _box(self, run: Run) -> tuple[PendingRecords, str]:
         return (self._of_jobs, run.start.job_id) if run.is_coordinator else (self._of_delegates, run.id)

@@ -23,9 +23,8 @@ from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import (
     ASK_USER,
     BASE_GROUPS,
+    CHANGING_TOOLS,
     OWN_FUNCTIONS,
-    SELF_CHANGING_TOOLS,
-    WITHOUT_SELF_CHANGE,
     AgentSkill,
     AnySkill,
     InteractiveSkill,
@@ -36,6 +35,7 @@ from perstack.core.definitions.skills import (
     is_picked,
 )
 from perstack.core.definitions.trust_items import items_of_provider, items_of_skill
+from perstack.core.runs.expert_changes import CREATE_EXPERT
 from perstack.engine.permissions.rule_checks import warn_of_rules
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
@@ -316,9 +316,9 @@ def _report_unusable(skill: AgentSkill, at: KeyPath, problem: str, report: Repor
 def _check_choice(skill: Skill, at: KeyPath, report: Reporter, names: Sequence[str]) -> None:
     for key, patterns in (("pick", skill.pick), ("omit", skill.omit)):
         for index, pattern in enumerate(patterns):
-            is_question = pattern == ASK_USER and is_base_skill(skill)
-            if pattern in SELF_CHANGING_TOOLS and is_base_skill(skill):
-                report.warn((*at, key, index), f"`{pattern}` of the original is not offered: {WITHOUT_SELF_CHANGE}")
-            elif not is_question and not any(is_picked(name, [pattern], ()) for name in names):
+            is_offered = pattern in (ASK_USER, *CHANGING_TOOLS) and is_base_skill(skill)
+            if pattern == CREATE_EXPERT and is_base_skill(skill):
+                report.warn((*at, key, index), f"`{pattern}` is not offered: only a person makes an Expert")
+            elif not is_offered and not any(is_picked(name, [pattern], ()) for name in names):
                 hint = suggestion(pattern, [*names, *(BASE_GROUPS if is_base_skill(skill) else ())])
                 report.warn((*at, key, index), f"`{pattern}` matches no tool of this skill{hint}")

@@ -45,6 +45,7 @@ from perstack.core.runs.events import (
     StoredEvent,
     parse_event,
 )
+from perstack.core.runs.expert_changes import changing_specs
 from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.recall import recall_spec
 from perstack.core.runs.state import Run, latest_reply
@@ -130,11 +131,12 @@ def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[Too
     specs = None if factory is None else factory.known_tools(skill)
     if specs is None:
         return None
-    return tuple(
+    picked = tuple(
         spec.model_copy(update={"skill_name": skill.name})
         for spec in specs
         if is_picked(spec.name, skill.pick, skill.omit)
     )
+    return picked + changing_specs(skill) if is_base_skill(skill) else picked
 
 
 _OTHER_VERSION = "ruled on by another version of perstack, and otherwise by this one"
@@ -247,7 +249,7 @@ class RulingReplay:
             subject=subject,
             shown=decided.tool_name,
             root=self._root,
-            is_host=decided.skill_name in host_skills(run.start.expert),
+            is_host=decided.skill_name in host_skills(run.expert),
             changed=decided.changed,
         )
         delegate = _as_delegation(call, decided.target)
@@ -266,8 +268,8 @@ class RulingReplay:
         ]
 
     def _tools(self, run: Run) -> tuple[Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]]:
-        expert = run.start.expert
-        if self._cached is None or self._cached[0] is not expert:
+        expert = run.expert
+        if self._cached is None or self._cached[0] != expert:
             specs = known_tools(self._factories, expert)
             plugins = (skill.name for skill in expert.skills if isinstance(skill, PluginSkill))
             unknown = frozenset(name for name in plugins if specs.get(name) is None)

@@ -37,7 +37,7 @@ from perstack.core.definitions.tool_definitions import Definitions, by_name
 from perstack.core.definitions.trust_items import items_of_skill
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
-from perstack.core.runs.facts import Question
+from perstack.core.runs.facts import ExpertChange, Question
 from perstack.core.runs.state import Run
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
@@ -123,6 +123,8 @@ async def tool_in_force(session: SkillSession, name: str) -> ToolSpec | None:
 
 CLOSE_TIMEOUT_S = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
 
+_WHOLE_JOB = ""  # user of a skill that stays open to the end of the Job
+
 _T = TypeVar("_T")
 
 _NO_TOOLS = Toolset()
@@ -150,6 +152,7 @@ class _SkillConnection:
     may_start: asyncio.Event  # set once a Run has all its sessions, so that none of them lacks a variable
     work: asyncio.Task[_ConnectedSkill] = field(init=False)
     is_shown: bool = False  # True if a start was shown without an end
+    users: set[str] = field(default_factory=set[str])  # ids of the Runs that have opened it, or `_WHOLE_JOB`
 
 
 class JobSkills:
@@ -192,8 +195,9 @@ class JobSkills:
         played: Mapping[str, Toolset] | None = None,
         vault: SecretVault | None = None,
         recorded: Definitions | None = None,
+        own_tools: Sequence[OfferedTool] = (),
     ) -> RunSkills:
-        """Open the skills of a Run of this Expert.
+        """Open the skills of a Run of this Expert. `own_tools` are tools of the host that it has in addition.
 
         Skills with `lazyInit` are not waited for, unless they are required. Runs with different sandbox policies share
         no skill. Skills in `played` are not opened: a recording answers. From the first `vault` on, stderr of servers
@@ -222,7 +226,7 @@ class JobSkills:
             {definition.name: openings[definition.name].work for definition in definitions if _is_required(definition)}
         )
         work = {name: opening.work for name, opening in openings.items()}
-        builtin_tools = (*self._loading(expert, project), *_played_search(played))
+        builtin_tools = (*self._loading(expert, project), *own_tools, *_played_search(played))
         notify = partial(self._notify, run_id)
         skills = RunSkills(
             expert, project, definitions, work, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
@@ -230,10 +234,42 @@ class JobSkills:
         await skills.refresh()
         return skills
 
+    async def reach(
+        self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
+    ) -> str | None:
+        """Open one skill for a Run, also a lazy one. Return why it cannot be reached, after closing it, or None."""
+        opening = self._opening(definition, run_id, sandbox, played)
+        try:
+            await _wait_for_all([opening.session])
+            opening.may_start.set()
+            problem = await _problem(opening.work)
+        except SkillError as error:
+            problem = str(error)
+        if problem is not None:
+            await self._leave(_key_of(definition, sandbox, played), run_id)
+        return problem
+
+    async def keep_only(
+        self, expert: Expert, run_id: str, sandbox: SandboxPolicy | None, played: Mapping[str, Toolset]
+    ) -> None:
+        """Close what a Run has opened besides this Expert's skills, unless another Run of the Job has opened it too."""
+        kept = {_key_of(skill, sandbox, played.get(skill.name)) for skill in with_base(expert.skills)}
+        for key, opening in tuple(self._open.items()):
+            if key not in kept and run_id in opening.users:
+                await self._leave(key, run_id)
+
+    async def _leave(self, key: bytes, run_id: str) -> None:
+        opening = self._open[key]
+        opening.users.discard(run_id)
+        if not opening.users:
+            del self._open[key]
+            await self._end(opening)
+
     async def sandboxed(self, expert: Expert, run_id: str, sandbox: SandboxPolicy) -> SkillSession:
         """Return the Expert's base skill with its programs in a sandbox. Raises SkillError and UsageError."""
         definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
         opening = self._opening(definition, run_id, sandbox, None)
+        opening.users.add(_WHOLE_JOB)
         opening.may_start.set()
         return await asyncio.shield(opening.session)
 
@@ -269,11 +305,10 @@ class JobSkills:
     def _opening(
         self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
     ) -> _SkillConnection:
-        key = shared_definition(definition).to_json() + (b"" if sandbox is None else sandbox.to_json())
-        if played is not None:  # recorded toolsets differ between Experts
-            key += b"".join(spec.to_json() for spec in played.specs) + b"played"
+        key = _key_of(definition, sandbox, played)
         if key not in self._open:
             self._open[key] = self._begin(definition, run_id, sandbox, played)
+        self._open[key].users.add(run_id)
         return self._open[key]
 
     def _begin(
@@ -397,6 +432,14 @@ class JobSkills:
         )
 
 
+def _key_of(definition: Skill, sandbox: SandboxPolicy | None, played: Toolset | None) -> bytes:
+    """Return the key under which Runs share a skill."""
+    key = shared_definition(definition).to_json() + (b"" if sandbox is None else sandbox.to_json())
+    if played is not None:  # recorded toolsets differ between Experts
+        key += b"".join(spec.to_json() for spec in played.specs) + b"played"
+    return key
+
+
 class RunSkills:
     """The tools of one Run, which may change while it runs."""
 
@@ -414,7 +457,7 @@ class RunSkills:
     ) -> None:
         """Create with an empty catalogue; `notify` shows notices about renamed and changed tools, by skill."""
         self._recorded = recorded or {}
-        self._expert = expert
+        self.expert = expert
         self._notify = notify
         self._loading = loading
         self._project = project
@@ -426,6 +469,8 @@ class RunSkills:
         """The state of the Run's context for which the context tools were made."""
         self._context_tools: tuple[OfferedTool, ...] = ()
         self._revealed: tuple[str, ...] = ()
+        self.changes: tuple[ExpertChange, ...] = ()
+        """The changes of the Run's Expert that are in `expert`."""
         self.catalogue = Catalogue([])
 
     def fit_to(self, run: Run, storage: Storage) -> None:
@@ -489,10 +534,10 @@ class RunSkills:
             if tools and judged.instructions.strip():
                 guidance.append(f"What skill {name} says of its tools:\n{_cut_guidance(judged.instructions.strip())}")
         return Catalogue(
-            [*offered, *self._loading, *delegate_tools(self._expert, self._project.experts), *self._context_tools],
+            [*offered, *self._loading, *delegate_tools(self.expert, self._project.experts), *self._context_tools],
             missing,
             "\n\n".join(guidance),
-            self._expert.tool_search or self._project.tool_search or "auto",
+            self.expert.tool_search or self._project.tool_search or "auto",
             unreachable,
             self._revealed,
             definitions,

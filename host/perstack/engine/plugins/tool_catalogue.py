@@ -18,8 +18,7 @@ from perstack.core.definitions.instruction import DelegateInfo
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import ToolSearch
 from perstack.core.definitions.skills import (
-    SELF_CHANGING_TOOLS,
-    WITHOUT_SELF_CHANGE,
+    CHANGING_TOOLS,
     DecidedCall,
     InteractiveSkill,
     McpSseSkill,
@@ -34,6 +33,7 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
+from perstack.core.runs.expert_changes import CREATE_EXPERT
 from perstack.core.runs.messages import History, ToolCallPart
 from perstack.core.runs.request_digest import KeptTools, kept_tools
 from perstack.core.runs.tool_search import (
@@ -207,8 +207,10 @@ class Catalogue:
             names = ", ".join(spec.name for spec in self._division.shown)
             problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
             reasons = [f"Not there now: {reason}." for reason in self._missing.values()]
-            if call.tool_name in SELF_CHANGING_TOOLS:
-                reasons.append(f"It cannot be had: {WITHOUT_SELF_CHANGE}.")
+            if call.tool_name in CHANGING_TOOLS:
+                reasons.append("An Expert has it if the `pick` of its base skill in perstack.toml names it.")
+            elif call.tool_name == CREATE_EXPERT:
+                reasons.append("Only a person makes an Expert, in perstack.toml.")
             return _refuse(call, " ".join((problem, *reasons)))
         if call.raw_args is not None:
             return _refuse(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)

@@ -138,7 +138,8 @@ class RunStarter:
 
     def begin_delegate(self, parent: RunSession, delegation: Delegation, shared: Limits) -> RunSession:
         """Record the start of a delegate's Run; `shared` are the Job's limits. Raises PerstackError."""
-        expert = self._job.host.project.expert(delegation.expert_key)
+        added = parent.run.added_experts.get(delegation.expert_key)
+        expert = added or self._job.host.project.expert(delegation.expert_key)
         if expert is None:
             raise PerstackError(f"there is no Expert {delegation.expert_key!r} in perstack.toml any more")
         by = DelegatedBy(

@@ -14,7 +14,7 @@ from perstack.core.base.usage import Charge, Usage, unreported_charge
 from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.runs.commands import Compact, Shrink
-from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, transcript
+from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, texts_left_out, transcript
 from perstack.core.runs.context import blob_of, is_supposed, summary_tokens, window_of
 from perstack.core.runs.decide import (
     SummaryCost,
@@ -128,7 +128,16 @@ async def _compact(context: RunContext, command: Compact) -> None:
     model = name if summary.text else ""
     text = summary_text(run, command, summary.text or outline(run, command, window), model, window)
     session.record(
-        compact_history_event(run, command, text, session.stamp, model=model, spent=summary.spent, error=summary.error)
+        compact_history_event(
+            run,
+            command,
+            text,
+            session.stamp,
+            model=model,
+            spent=summary.spent,
+            error=summary.error,
+            left_out=texts_left_out(run, command, window),
+        )
     )
     await session.flush()
 

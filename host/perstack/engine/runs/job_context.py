@@ -156,10 +156,10 @@ class JobContext:
         A delegate that begins after a resume is offered what the Job was offered before. Experts may have different
         skills of one name.
         """
-        skills = {skill.name: shared_definition(skill) for skill in with_tools(run.start.expert.skills)}
+        skills = {skill.name: shared_definition(skill) for skill in with_tools(run.expert.skills)}
         found: Definitions = run.definitions
         for other in self.runs.values():
-            equal = {skill.name for skill in with_tools(other.start.expert.skills) if _is_among(skill, skills)}
+            equal = {skill.name for skill in with_tools(other.expert.skills) if _is_among(skill, skills)}
             earlier = {name: other.definitions[name] for name in equal & other.definitions.keys()}
             found = merged_definitions(earlier, found)
         return found

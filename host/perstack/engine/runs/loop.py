@@ -23,11 +23,11 @@ A new command needs its class in core/runs/commands.py, the rule in `pending` th
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import assert_never
 
 from perstack.core.base.json_schema import QUICK_STEPS, shorten
 from perstack.core.definitions.result_schemas import ResultCheck, check_result
-from perstack.core.definitions.secrets import with_secrets
 from perstack.core.definitions.skills import COUNTED_CALLS
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.commands import (
@@ -68,15 +68,14 @@ from perstack.engine.log.mailboxes import Mailboxes, take_posted
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
-from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
+from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
     decide_calls,
     decide_change,
     differs_from_recording,
-    played_skills,
     refuse_calls,
     run_tools,
 )
@@ -133,14 +132,13 @@ class RunLoop:
             while run is not None and (command := self._next_command(session)) is not None:
                 if self._job.stop.after_step and begins_step(session.run, command):
                     self._record_interrupt(session)
-                elif takes_posted(session.run, command) and await take_posted(self._mailboxes, self._job.job, session):
+                elif takes_posted(session.run, command) and await self._take_posted(run):
                     continue
                 elif isinstance(command, Switch):
                     await switch_model(session, command.error, self._job.prices)
                 elif not (isinstance(command, Generate) and await return_to_first_model(session, self._job.prices)):
                     await self._perform(run, command)
-                if run.stand_in != session.run.stand_in:  # another model has taken over
-                    run = await self._with_model(session, run.skills)
+                run = await self._renewed(run)
             await session.flush()
         except asyncio.CancelledError:
             await shield_until_done(self._stop_cancelled(session))
@@ -150,6 +148,15 @@ class RunLoop:
     def _next_command(self, session: RunSession) -> Command | None:
         allowance = self._allowance
         return pending(session.run, allowance.limits.max_steps if allowance.steps_left == 0 else None)
+
+    async def _take_posted(self, run: RunContext) -> bool:
+        """Record texts that people posted to the Run, and return whether there were new ones."""
+        if run.plays_recording:
+            from perstack.engine.runs.playback import take_recorded
+
+            if take_recorded(run):
+                return True
+        return await take_posted(self._mailboxes, self._job.job, run.session)
 
     async def _perform(self, run: RunContext, command: Work) -> None:  # noqa: C901 - one case for each command
         if await differs_from_recording(run, command):
@@ -221,27 +228,26 @@ class RunLoop:
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
-    async def _open_skills(self, session: RunSession) -> RunSkills | None:
-        """Open the skills of a Run; return None if that failed, and so the Run has."""
-        job, start, project = self._job, session.run.start, self._job.host.project
+    async def _renewed(self, run: RunContext) -> RunContext | None:
+        """Return the context with the model and skills in force; None if they cannot be opened, and the Run failed."""
+        session, skills = run.session, run.skills
+        if run.stand_in != session.run.stand_in:  # another model has taken over
+            return await self._with_model(session, skills)
+        if skills.changes == session.run.changes or session.run.phase is not Phase.READY:
+            return run  # what the Run has changed holds once the calls of its reply have their results
+        renewed = await self._open_skills(session, again=True)
+        return None if renewed is None else replace(run, skills=renewed)
+
+    async def _open_skills(self, session: RunSession, *, again: bool = False) -> RunSkills | None:
+        """Open the skills of a Run, `again` if it has changed them. Return None if that failed, and so the Run has."""
+        job, run = self._job, session.run
         try:
-            skills = await job.skills.open(
-                with_secrets(strict(job, start.expert), project.experts.get(start.expert_key)),
-                project,
-                run_id=start.run_id,
-                is_coordinator=session.run.is_coordinator,
-                sandbox=start.sandbox,
-                played=played_skills(job, session.run),
-                vault=job.vault(session.run),
-                recorded=job.offered_definitions(session.run),
-            )
+            skills = await (reopen_skills(job, run) if again else open_skills(job, run))
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its message
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
-        skills.fit_to(session.run, job.host.storage)
-        await skills.refresh()
-        if session.run.is_tightened and session.run.phase is Phase.CALLING:
-            refuse_calls(session, await job.rulings.judge_again(session.run, skills.catalogue))
+        if run.is_tightened and run.phase is Phase.CALLING:
+            refuse_calls(session, await job.rulings.judge_again(run, skills.catalogue))
         return skills
 
     async def _with_model(self, session: RunSession, skills: RunSkills) -> RunContext | None:

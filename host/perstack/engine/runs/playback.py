@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.skills import DecidedCall, Subject, is_base_skill, with_base
+from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
+from perstack.core.jobs.posted_texts import PostedText, posted_events
 from perstack.core.recordings.model import RecordedFile, SaidApproval
 from perstack.core.recordings.play import AskedCall, Player
 from perstack.core.runs.commands import Call
+from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.facts import Question
 from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.state import Run
@@ -36,7 +39,7 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     player = provider.player
     if player is None:
         return {}
-    names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.start.expert.skills) if not is_base_skill(skill)))
+    names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.expert.skills) if not is_base_skill(skill)))
     toolsets = {name: player.toolset(run.start.expert_key, name) for name in names}
     return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
 
@@ -87,12 +90,27 @@ def has_recorded_decision(context: RunContext, call: Call) -> bool:
     )
 
 
+def take_recorded(context: RunContext) -> bool:
+    """Record the texts that people posted before the next generation of the recorded Run; return False without any."""
+    session, player, run = context.session, context.endpoint.provider.player, context.session.run
+    if player is None:
+        return False
+    by, step = By(door="recording"), stamp_for_next_step(run, session.stamp)["step_number"]
+    texts = (
+        PostedText(id=f"recording-{step}-{number}", timestamp=0, by=by, text=text)
+        for number, text in enumerate(player.texts_before(session.place, step), 1)
+    )
+    told = posted_events(run, tuple(texts), run.posted, session.stamp)
+    session.record_all(told)
+    return bool(told)
+
+
 def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:
     """Return the open calls of a Run that a recording answers."""
     player = provider.player
     if player is None:
         return []
-    base, subjects = _base_names(run), names_and_subjects(factories, run.start.expert)
+    base, subjects = _base_names(run), names_and_subjects(factories, run.expert)
 
     def is_live(call: DecidedCall) -> bool:
         _, subject = subjects.get((call.skill_name, call.tool_name), ("", None))
@@ -107,6 +125,8 @@ def _base_names(run: Run) -> set[str]:
 
 def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base: set[str]) -> bool:
     starts_program = subject is not None and bool(subject.program or subject.script)
+    if decided.skill_name in base and decided.tool_name in CHANGING_TOOLS:
+        return True  # it changes the Run alone, and a skill that it adds is played
     changes_files = decided.skill_name in base and decided.effect != "readOnly" and not starts_program
     return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
 

@@ -238,6 +238,8 @@ class RemoteDelegates:
         """True if other workers may drive these delegates: all or none, so that nothing here exceeds their shares."""
         if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
             return False
+        if any(child.expert_key in self._parent.run.added_experts for child in self._delegations):
+            return False  # no project has it
         return all(may_be_remote(child.run_id) and self._has_one_budget(child) for child in self._delegations)
 
     def _has_one_budget(self, delegation: Delegation) -> bool:

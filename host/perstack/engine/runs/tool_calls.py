@@ -19,7 +19,7 @@ from perstack.core.runs.decide import changed_call_event, text_result_event
 from perstack.core.runs.events import AdaptRequest, CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
-from perstack.core.runs.state import Run, call_key
+from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.pacing import run_in_turn
@@ -33,11 +33,12 @@ from perstack.engine.runs.approvals import (
     show_progress,
 )
 from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
-from perstack.engine.runs.job_context import JobContext, RunContext
+from perstack.engine.runs.job_context import RunContext
 from perstack.engine.runs.media import substitutes_for, with_readable_media
+from perstack.engine.runs.run_skills import ChangeResult
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
-from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult, Toolset
+from perstack.ports.skill import Sample, SampleRequest, SkillSession, ToolCall, ToolResult
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ async def run_tools(context: RunContext, command: RunTools) -> None:
             timeout_s = _FIRST_RESULT_TIMEOUT_S if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             has_effects = False
-            for task in done:
+            for task in [task for task in running if task in done]:  # in this order they have changed the Expert
                 call = running.pop(task)
                 has_effects = has_effects or call.decided.effect == "sideEffect"
                 _record(session, call, task.result())
@@ -318,20 +319,6 @@ async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str
     if results is None:
         return None
     return {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
-
-
-def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
-    """Return the skills that are not opened for a Run, because a recording answers for their tools."""
-    host = job.host
-    try:
-        provider = host.providers.for_run(run, host.project, host.overrides).provider
-    except PerstackError:
-        return {}  # the Run fails with it when it opens its endpoint
-    if provider.player is None:
-        return {}
-    from perstack.engine.runs.playback import played_skills
-
-    return played_skills(provider, run)
 
 
 async def differs_from_recording(context: RunContext, command: Work) -> bool:
@@ -370,6 +357,7 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
         usage=outcome.usage,
         assumed=assumed,
         secrets=outcome.secrets,
+        change=result.change if isinstance(result, ChangeResult) else None,
     )
     session.record(finished.warned(session.run))
 

@@ -141,6 +141,7 @@ class CompactHistory(LaterEvent):
     tokens_after: int = 0
     duration_ms: int = Field(default=0, exclude_if=falsy)
     error: ErrorInfo | None = None  # reason why no model wrote the summary although one was asked
+    left_out: int = Field(default=0, exclude_if=falsy)  # texts of people that do not fit into their share of the window
 
     def fold(self, run: Run) -> Run:
         """Replace a range of messages by the text, after the kept ones. Raises IllegalFact if there is no range."""
@@ -185,6 +186,9 @@ class CompactHistory(LaterEvent):
         usage = "" if self.usage is None else f", {tokens(self.usage)}"
         error_rows = [] if self.error is None else [LogRow("error", f"no summary: {self.error.words}", "red")]
         text = [LogRow("summary", self.text)] if context.full else []
+        if self.left_out:
+            words = f"{count(self.left_out, 'text')} of people, the oldest, no longer sent: they take too much room"
+            error_rows.append(LogRow("warning", words, "yellow"))
         span = f"{self.first} to {self.through}"
         return [LogRow("compacts", f"{span}: {sizes}{author}{usage}", "yellow"), *error_rows, *text]
 

@@ -52,6 +52,7 @@ from perstack.core.runs.facts import (
     DelegateHead,
     DelegateReport,
     Delegation,
+    ExpertChange,
     Todo,
     apply_todo,
     ids_of,
@@ -187,6 +188,7 @@ class FinishToolCall(LaterEvent):
     by: By | None = None  # actor who answered, if a person gave this result; None in logs of earlier versions
     warning: Annotated[str | None, Written(_keep_own_warning)] = None
     secrets: int = Field(default=0, exclude_if=falsy)  # highest N of an assigned `[secret:N]`
+    change: ExpertChange | None = None  # what the call changed of the Run's own skills and delegates
 
     @property
     def named_runs(self) -> tuple[str, ...]:
@@ -223,6 +225,8 @@ class FinishToolCall(LaterEvent):
     def repeated(self, run: Run) -> Iterator[Repetition]:
         call = open_call(run, self.tool_call_id)
         yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
+        if self.change is not None:
+            yield Repetition("the tool that changes the Expert", self.change.tool, call.decided.tool_name, True)
         if self.delegate is not None:
             delegation = call.delegation
             yield Repetition("the delegate", self.delegate.run_id, delegation and delegation.run_id, True)
@@ -247,11 +251,13 @@ class FinishToolCall(LaterEvent):
             effects=run.effects + self._effects(call),
             asked=None if run.asked == self.tool_call_id else run.asked,
             questions=without_question(run.questions, self.tool_call_id),
+            changes=run.changes if self.change is None else (*run.changes, self.change),
         )
 
     def _effects(self, call: Call) -> int:
         """Count the calls with an effect that this result stands for: one, or those of a delegate."""
-        is_own = call.decided.kind == "tool" and call.decided.effect != "readOnly" and not self.is_error
+        has_acted = call.decided.kind == "tool" and call.decided.effect != "readOnly" and not self.is_error
+        is_own = has_acted and self.change is None  # a tool that was added has done nothing yet
         return int(is_own) + (0 if self.report is None else self.report.effects)
 
     def difference(self, run: Run, command: Command | None) -> str | None:

@@ -62,18 +62,16 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
     for line in lines if shown.is_whole else shown.text.split("\n"):
         print_err(line)
     _print_answers(answers.values(), "edit the arguments, and run it so" if shown.is_whole else "")
+    draft = ""
     while True:
         answer = await _typed_answer(question, numbers, is_whole=shown.is_whole)
         if answer != _EDIT:
             return answer
-        try:
-            changed = await asyncio.to_thread(edit_call, question)
-        except UsageError as error:
-            print_err(str(error))
-            continue
-        if changed is not None:
-            return changed
-        print_err("the arguments are as before")
+        edited = await asyncio.to_thread(edit_call, question, draft)
+        if edited.answer:
+            return edited.answer
+        print_err(edited.problem)
+        draft = edited.draft
 
 
 async def _typed_answer(question: OpenQuestion, numbers: Mapping[int, str], *, is_whole: bool) -> str:

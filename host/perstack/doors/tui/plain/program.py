@@ -241,9 +241,10 @@ class PlainProgram:
         elif session.expert_key is None and session.job_id is None:
             self._choose(text.strip())
         elif session.is_busy and session.asking is None:
-            if text.strip() and session.is_driven:
-                self.put(f"not sent, for the Job is at work: {_STOPS} interrupts it")
-            elif text.strip():
+            if text.strip() and session.may_be_told:
+                session.tell(text)
+                return
+            if text.strip():
                 self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
             self._do_status()
         elif (session.is_elsewhere or session.is_unread) and text.strip() and session.resume_from is None:

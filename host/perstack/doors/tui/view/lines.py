@@ -76,7 +76,7 @@ def hint_of(session: Session, *, stops: str = "Esc") -> str:
     action = f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
-        "running": "",
+        "running": "tell it something" if session.may_be_told else "",
         "reading": f"{stops} stops looking",
         "watching": f"another process drives it; {action}",
         "queued": f"waits for a worker; {action}",

@@ -32,7 +32,7 @@ from perstack.doors.tui.widgets.composer import Composer
 from perstack.doors.tui.widgets.lines import Bar, LinesView
 from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
 from perstack.doors.tui.widgets.tree import TranscriptView
-from perstack.errors import PerstackError, UsageError
+from perstack.errors import PerstackError
 
 if TYPE_CHECKING:
     from perstack.doors.tui.widgets.find import FindBar  # imported for types only: most people search nothing
@@ -79,6 +79,7 @@ class JobPane(Vertical):
         self._chosen: str | None = None
         self._found_by = ""  # the filter text at the time of the choice
         self._refuses = False  # True if a reason for a no is being typed
+        self._drafts: dict[str, str] = {}  # unfinished arguments of the call that was edited last, by its question
         self._draft = ""  # the text that was begun before a question, which is no answer to it
         self._is_mixed = False  # True while the input still has that text
         self._typed_at = 0.0
@@ -333,6 +334,9 @@ class JobPane(Vertical):
         if name == _MODEL and asking is None:
             self.composer.sent()
             self.post_message(self.ModelWanted(argument.strip()))
+        elif is_waiting and session.may_be_told and text.strip():
+            self.composer.sent()
+            session.tell(text)
         elif is_waiting or is_elsewhere:
             return
         elif session.is_unread:
@@ -402,19 +406,21 @@ class JobPane(Vertical):
 
     async def _edit(self, question: OpenQuestion) -> None:
         """Give the terminal to the person's editor. Jobs go on meanwhile, and are drawn afterwards."""
-        app = self._application
+        app, draft = self._application, self._drafts.get(question.id, "")
         try:
             with app.suspend(), app.batch_update():
-                changed = await asyncio.to_thread(edit_call, question)
-        except (UsageError, SuspendNotSupported) as error:
+                edited = await asyncio.to_thread(edit_call, question, draft)
+        except SuspendNotSupported as error:
             app.notify(str(error), severity="error", markup=False)
             return
+        self._drafts = {question.id: edited.draft}
         asked = self.session.open_question
-        if changed is None or asked is None or asked.id != question.id:
-            note = "The arguments are as before." if changed is None else "The question has been answered meanwhile."
-            app.notify(note, markup=False)
+        is_asked = asked is not None and asked.id == question.id
+        if not edited.answer or not is_asked:
+            note = edited.problem if is_asked else "the question has been answered meanwhile"
+            app.notify(note, severity="warning", markup=False)
             return
-        self.session.send(changed)
+        self.session.send(edited.answer)
         self.to_end()
         self._panel.hand_over()
 

@@ -1,0 +1,214 @@
+"""Tools with which an Expert changes its own skills and delegates while it runs, and the rules for what it may add.
+
+An Expert is offered those of them that the `pick` of its base skill names. A change is recorded in the result of its
+call (`ExpertChange`), holds from the Run's next generation on, and is folded into `Run.expert`. A new Run begins with
+the definition.
+
+A model names what is added and never describes it, so that nothing acts which the user of the folder has not agreed to:
+
+- a skill is one that the project declares, for any of its Experts. The Expert that declares it has the same
+  `permissions`, `runtime` and `maskSecrets`: what restricts a skill there would not hold here otherwise;
+- a delegate is an Expert of the project that `delegates` could name;
+- an Expert of another file in the workspace has no effect of its own (`core.definitions.trust_items`) but those that
+  the project declares in the same words. The engine reads the file and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, assert_never
+
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import wrong_delegation
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import (
+    ChangingTool,
+    InteractiveSkill,
+    PluginSkill,
+    Skill,
+    Subject,
+    ToolSpec,
+    base_of,
+    is_base_skill,
+    legal_tool_name,
+    picked_changes,
+    with_tools,
+)
+from perstack.core.runs.facts import ExpertChange
+from perstack.errors import SkillError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+CREATE_EXPERT = "createExpert"
+"""A tool of the original's base skill that is not offered: a model would write the definition."""
+
+_DESCRIPTIONS: dict[ChangingTool, str] = {
+    "addSkill": "Add a skill that the project declares to your own. You have its tools from your next turn on.",
+    "removeSkill": "Remove one of your skills with its tools. Its server stops after this turn.",
+    "addDelegate": "Add an Expert of the project to those that you can delegate to. It is a tool from your next turn"
+    " on, and sees only the query that you send.",
+    "removeDelegate": "Remove an Expert from those that you can delegate to.",
+    "addDelegateFromConfig": "Add an Expert of another definition file in the workspace to those that you can delegate"
+    " to, as addDelegate does.",
+}
+
+
+def changing_specs(base: Skill, project: Project | None = None, expert: Expert | None = None) -> tuple[ToolSpec, ...]:
+    """Return the specs of the picked tools; with a project and an Expert, also the names that may be added."""
+    return tuple(_spec(tool, base, project, expert) for tool in picked_changes(base))
+
+
+def changing_tools_of(expert: Expert, project: Project) -> tuple[ToolSpec, ...]:
+    """Return the specs of the tools with which an Expert may change itself."""
+    return changing_specs(base_of(expert.skills), project, expert)
+
+
+def _spec(tool: ChangingTool, base: Skill, project: Project | None, expert: Expert | None) -> ToolSpec:
+    properties: dict[str, JsonValue] = {"name": {"type": "string", "description": "The skill"}}
+    required: list[JsonValue] = ["name"]
+    names: list[str] = []
+    if tool == "addSkill":
+        names = [] if project is None or expert is None else [*dict.fromkeys(s.name for _, s in _lent(project, expert))]
+        properties["expert"] = {"type": "string", "description": "Who declares it, if several do so differently"}
+    elif tool != "removeSkill":
+        properties["name"] = {"type": "string", "description": "The Expert"}
+        if tool == "addDelegate" and project is not None and expert is not None:
+            names = [key for key in project.experts if _wrong_delegate(project, expert, key) is None]
+    if names:
+        properties["name"] = {"type": "string", "enum": [*names]}
+    if tool == "addDelegateFromConfig":
+        path: JsonObject = {"type": "string", "description": "Definition file, relative to the workspace"}
+        properties, required = {"path": path, **properties}, ["path", *required]
+    schema: JsonObject = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    return ToolSpec(
+        name=tool,
+        description=_DESCRIPTIONS[tool],
+        input_schema=schema,
+        skill_name=base.name,
+        effect="idempotent",
+        subject=Subject(paths=("path",), reads=("path",)) if tool == "addDelegateFromConfig" else None,
+    )
+
+
+def with_changes(expert: Expert, changes: Iterable[ExpertChange]) -> Expert:
+    """Return the Expert with these changes to its skills and delegates."""
+    skills, delegates = expert.skills, expert.delegates
+    for change in changes:
+        match change.tool:
+            case "addSkill":
+                skills = skills if change.skill is None else (*skills, change.skill)  # None: redacted
+            case "removeSkill":
+                skills = tuple(skill for skill in skills if skill.name != change.name)
+            case "addDelegate" | "addDelegateFromConfig":
+                delegates = (*delegates, change.name)
+            case "removeDelegate":
+                delegates = tuple(key for key in delegates if key != change.name)
+            case _:
+                assert_never(change.tool)
+    return expert.model_copy(update={"skills": skills, "delegates": delegates})
+
+
+# What may be added and removed. Each function raises SkillError that tells the model what to do instead.
+
+
+def skill_to_add(project: Project, expert: Expert, name: str, owner: str = "") -> Skill:
+    """Return the skill of that name, as the project declares it; `owner` is the key of the Expert that declares it."""
+    if any(skill.name == name for skill in expert.skills):
+        raise SkillError(f"you have skill {name!r} already")
+    declared = [(key, skill) for key, skill in _lent(project, expert) if skill.name == name]
+    found = [(key, skill) for key, skill in declared if key == owner] if owner else declared
+    if not found:
+        reason = f"{owner or 'the project'} declares no skill {name!r} that can be added"
+        others = dict.fromkeys(skill.name for _, skill in _lent(project, expert))
+        raise SkillError(f"{reason}{_listing(others)}; only a person declares another, in perstack.toml")
+    if any(skill != found[0][1] for _, skill in found):
+        owners = ", ".join(key for key, _ in found)
+        raise SkillError(f"skill {name!r} is declared in different ways by {owners}: say whose with `expert`")
+    return found[0][1]
+
+
+def skill_to_remove(expert: Expert, name: str) -> str:
+    """Return the name of a skill that the Expert has and can do without."""
+    if name == base_of(expert.skills).name:
+        raise SkillError(f"{name} cannot be removed: it has the tools that finish a task")
+    names = [skill.name for skill in with_tools(expert.skills) if not is_base_skill(skill)]
+    if name not in names:
+        raise SkillError(f"you have no skill {name!r}{_listing(names)}")
+    return name
+
+
+def delegate_to_add(project: Project, expert: Expert, name: str) -> Expert:
+    """Return the Expert of that key, which is no delegate of `expert` yet."""
+    delegate = project.expert(name)
+    if delegate is None:
+        keys = [key for key in project.experts if _wrong_delegate(project, expert, key) is None]
+        raise SkillError(f"there is no Expert {name!r} in this project{_listing(keys)}")
+    problem = _wrong_delegate(project, expert, delegate.key)
+    if problem is None and _entry_of(project, expert.delegates, delegate.key) is not None:
+        problem = "you can delegate to it already"
+    if problem is not None:
+        raise SkillError(f"{delegate.key} is not added: {problem}")
+    return delegate
+
+
+def delegate_to_remove(project: Project, expert: Expert, name: str) -> str:
+    """Return how the Expert's `delegates` name this one, which is given by its key or by its tool's name."""
+    entry = _entry_of(project, expert.delegates, name)
+    if entry is None:
+        raise SkillError(f"you do not delegate to {name!r}{_listing(expert.delegates)}")
+    return entry
+
+
+def check_foreign(project: Project, expert: Expert, delegate: Expert) -> None:
+    """Check that an Expert of another file can be a delegate here, apart from what it does on this machine."""
+    if project.expert(delegate.key) is not None:
+        raise SkillError(f"this project has an Expert {delegate.key!r} of its own: rename the other one")
+    if delegate.key in expert.delegates:
+        raise SkillError(f"you can delegate to {delegate.key!r} already")
+    if delegate.delegates:
+        raise SkillError(f"{delegate.key} has delegates of its own: only perstack.toml can take them in, by `include`")
+
+
+def _lent(project: Project, expert: Expert) -> list[tuple[str, Skill]]:
+    """Return the skills that an Expert may add, each with the key of an Expert that declares it."""
+    return [
+        (owner.key, skill)
+        for owner in project.experts.values()
+        if owner.key == expert.key or _restrictions(owner) == _restrictions(expert)
+        for skill in with_tools(owner.skills)
+        if not (is_base_skill(skill) or isinstance(skill, InteractiveSkill))
+        if not (isinstance(skill, PluginSkill) and skill.functions)
+    ]
+
+
+def _restrictions(expert: Expert) -> tuple[object, ...]:
+    return expert.permissions, expert.runtime, expert.mask_secrets
+
+
+def _wrong_delegate(project: Project, expert: Expert, key: str) -> str | None:
+    if key == expert.key:
+        return "an Expert is no delegate of its own"
+    if key in project.unguarded:
+        return "one of its rules or limits may be misspelt"
+    return wrong_delegation(expert.key, key, project.experts)
+
+
+def _entry_of(project: Project, delegates: Sequence[str], name: str) -> str | None:
+    for entry in delegates:
+        declared = project.expert(entry)
+        key = entry if declared is None else declared.key
+        if name in (entry, key, legal_tool_name(key)):
+            return entry
+    return None
+
+
+def _listing(names: Iterable[str]) -> str:
+    text = ", ".join(names)
+    return f"; there are: {text}" if text else ""

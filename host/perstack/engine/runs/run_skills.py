@@ -1,0 +1,197 @@
+"""Open the skills of a Run, and carry out its own changes to its skills and delegates.
+
+`core.runs.expert_changes` has the rules. A call that adds a skill connects to it first, so that a server which does not
+start is an error result and changes nothing. The result has the change, and `RunLoop` opens the skills of the changed
+Expert before the next step: skills that stay are kept as they are, removed ones are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from perstack.config.trust import folder_contains, ownership_of
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.secrets import skill_without_secrets, with_secrets, without_secrets
+from perstack.core.definitions.skills import with_tools
+from perstack.core.definitions.trust_items import digests_of, items_to_trust
+from perstack.core.runs import expert_changes
+from perstack.core.runs.facts import ExpertChange
+from perstack.core.runs.messages import TextPart
+from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import HostContext
+from perstack.engine.plugins.skills import RunSkills
+from perstack.engine.plugins.tool_catalogue import BuiltinSession, OfferedTool
+from perstack.engine.runs.beginning import strict
+from perstack.engine.runs.job_context import JobContext
+from perstack.errors import PerstackError, SkillError
+from perstack.ports.skill import ToolCall, ToolResult, Toolset
+
+
+async def open_skills(job: JobContext, run: Run) -> RunSkills:
+    """Open the skills that a Run has now. Raises SkillError, or what the code of a skill raises."""
+    skills = await _open(job, run)
+    skills.changes = run.changes
+    skills.fit_to(run, job.host.storage)
+    await skills.refresh()
+    return skills
+
+
+async def reopen_skills(job: JobContext, run: Run) -> RunSkills:
+    """Open the skills of a Run that has changed, and close those that it no longer has. Raises as `open_skills`."""
+    skills = await open_skills(job, run)
+    await job.skills.keep_only(skills.expert, run.id, run.start.sandbox, played_skills(job, run))
+    return skills
+
+
+def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
+    """Return the skills that are not opened for a Run, because a recording answers for their tools."""
+    host = job.host
+    try:
+        provider = host.providers.for_run(run, host.project, host.overrides).provider
+    except PerstackError:
+        return {}  # the Run fails with it when it opens its endpoint
+    if provider.player is None:
+        return {}
+    from perstack.engine.runs.playback import played_skills
+
+    return played_skills(provider, run)
+
+
+async def _open(job: JobContext, run: Run) -> RunSkills:
+    start, project = run.start, _known_project(job.host.project, run)
+    tools = expert_changes.changing_tools_of(run.expert, project)
+    changes = BuiltinSession(Toolset(tools), _ExpertChanges(job, run).perform) if tools else None
+    return await job.skills.open(
+        _openable_expert(job, run),
+        project,
+        run_id=run.id,
+        is_coordinator=run.is_coordinator,
+        sandbox=start.sandbox,
+        played=played_skills(job, run),
+        vault=job.vault(run),
+        recorded=job.offered_definitions(run),
+        own_tools=[OfferedTool(spec, changes, spec.name) for spec in tools],
+    )
+
+
+def _known_project(project: Project, run: Run) -> Project:
+    """Return the project with the delegates that the Run has added from other files."""
+    added = run.added_experts
+    return project.model_copy(update={"experts": {**added, **project.experts}}) if added else project
+
+
+def _openable_expert(job: JobContext, run: Run) -> Expert:
+    """Return the Expert as it is opened: with secrets, and with all skills required if that was asked for."""
+    expert, project = run.expert, job.host.project
+    today = project.experts.get(run.start.expert_key)
+    if run.changes or today is None:
+        declared = [skill for other in project.experts.values() for skill in with_tools(other.skills)]
+        equal = {skill.name: skill for skill in reversed(declared) if skill_without_secrets(skill) in expert.skills}
+        own = {} if today is None else {skill.name: skill for skill in today.skills}
+        today = expert.model_copy(update={"skills": tuple({**own, **equal}.values())})
+    return with_secrets(strict(job, expert), today)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult(ToolResult):
+    """Result of a call that has changed the Run's Expert."""
+
+    change: ExpertChange | None = None
+
+
+class _ExpertChanges:
+    """The changes that the calls of one reply make, one after the other."""
+
+    def __init__(self, job: JobContext, run: Run) -> None:
+        """Start with what the Run has."""
+        self._job = job
+        self._run = run
+        self._lock = asyncio.Lock()
+
+    async def perform(self, call: ToolCall) -> ToolResult:
+        """Carry out one call. Raises PerstackError if it changes nothing."""
+        async with self._lock:
+            change = await self._change_of(call)
+            changed = replace(self._run, changes=(*self._run.changes, change))
+            if change.skill is not None:
+                await self._reach(changed, change.name)
+            catalogue = (await _open(self._job, changed)).catalogue
+            self._run = changed
+        specs = (*catalogue.shown, *catalogue.deferred)
+        result: dict[str, object] = {"removed": change.name}
+        if change.tool == "addSkill":
+            result = {"added": change.name, "tools": [spec.name for spec in specs if spec.skill_name == change.name]}
+        elif change.tool in ("addDelegate", "addDelegateFromConfig"):
+            names = (spec.name for spec in specs if spec.kind == "delegate" and spec.target == change.name)
+            result = {"added": change.name, "tools": [*names]}
+        return ChangeResult((TextPart(text=json.dumps(result, ensure_ascii=False)),), change=change)
+
+    async def _change_of(self, call: ToolCall) -> ExpertChange:
+        host, expert = self._job.host, self._run.expert
+        project = _known_project(host.project, self._run)
+        name = str(call.args["name"])
+        match call.tool_name:
+            case "addSkill":
+                skill = expert_changes.skill_to_add(project, expert, name, str(call.args.get("expert", "")))
+                return ExpertChange(tool="addSkill", name=name, skill=skill_without_secrets(skill))
+            case "removeSkill":
+                return ExpertChange(tool="removeSkill", name=expert_changes.skill_to_remove(expert, name))
+            case "addDelegate":
+                delegate = expert_changes.delegate_to_add(project, expert, name)
+                await host.check_policies(host.policies(delegate))
+                return ExpertChange(tool="addDelegate", name=delegate.key)
+            case "removeDelegate":
+                entry = expert_changes.delegate_to_remove(project, expert, name)
+                return ExpertChange(tool="removeDelegate", name=entry)
+            case _:
+                delegate = await asyncio.to_thread(_expert_of_file, host, str(call.args["path"]), name)
+                expert_changes.check_foreign(project, expert, delegate)
+                await host.check_policies((host.policy(delegate),))
+                return ExpertChange(tool="addDelegateFromConfig", name=name, expert=without_secrets(delegate))
+
+    async def _reach(self, changed: Run, name: str) -> None:
+        job = self._job
+        definition = next(skill for skill in with_tools(_openable_expert(job, changed).skills) if skill.name == name)
+        played = played_skills(job, changed).get(name)
+        problem = await job.skills.reach(definition, changed.id, changed.start.sandbox, played)
+        if problem is not None:
+            raise SkillError(f"skill {name!r} is not added: {problem}")
+
+
+# An Expert of another definition file.
+
+_UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
+"""Keys at the top of a file that restrict its Experts, and are not taken over with one of them."""
+
+
+def _expert_of_file(host: HostContext, path: str, name: str) -> Expert:
+    """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
+    from perstack.config.load import load_project
+
+    if not path.endswith(".toml") or not folder_contains(host.workspace, path):
+        raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")
+    loaded = load_project(host.workspace / path).project
+    expert = loaded.experts.get(name)
+    if expert is None:
+        raise SkillError(f"{path} has no Expert {name!r}; it has: {', '.join(loaded.experts) or 'none'}")
+    unkept = [key for key in _UNKEPT_KEYS if getattr(loaded, key)]
+    if unkept:
+        raise SkillError(f"{name} is not added: the top of {path} has {', '.join(unkept)}: write it for the Expert")
+    project = host.project
+    own = replace(host.agreement.own, contains=ownership_of(loaded).contains)
+    declared = digests_of(items_to_trust(host.declared or project, host.agreement.own))
+    missing = [item for item in items_to_trust(Project(experts={name: expert}), own) if item.digest not in declared]
+    if missing:
+        # without the values: file tools do not read this file, and it may have secrets written out
+        places = ", ".join(f"{item.place} ({', '.join(item.kinds)})" for item in missing)
+        raise SkillError(f"{name} is not added: {path} has what this project does not declare in these words: {places}")
+    if expert.provider is not None and expert.provider == project.provider:
+        expert = expert.model_copy(update={"provider": None})
+    if expert.provider != without_secrets(expert).provider:
+        raise SkillError(f"{name} is not added: its provider has settings, which only perstack.toml can have")
+    return expert
