@@ -598,7 +598,7 @@ class Host:
         being read returns when it is recorded, and the stream continues.
         """
         if changed is not None and text:
-            raise UsageError("changed: it approves the call, so leave out the text")
+            raise UsageError("changed: it is the answer, so there is no text beside it")
         if question is not None:
             question_id = question if isinstance(question, str) else question.id
         streams = await self._settled_streams()

@@ -133,7 +133,9 @@ class Trust:
     storage: str | None = None  # address of that state, if it was named; None for the project's
 
 
-Act = Literal["answer", "answer_task", "close", "continue", "delete_task", "resume", "resume_task", "rewind"]
+Act = Literal[
+    "answer", "answer_task", "close", "continue", "delete_task", "drop_text", "resume", "resume_task", "rewind", "tell"
+]
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,8 @@ IN_WORDS: Mapping[str, str] = {
     "Decide close": "a person may close Job {id}",
     "Decide continue": "a person may continue Job {id}",
     "Decide delete_task": "a person may delete task {id}",
+    "Decide drop_text": "a person may remove what was said to Job {id}",
+    "Decide tell": "a person may tell it to Job {id}",
     "Decide resume": "a person may resume Job {id}",
     "Decide resume_task": "a person may resume task {id}",
     "Decide rewind": "a person may rewind the files of Job {id}",

@@ -158,19 +158,19 @@ class _ToldText(Protocol):
 
 def tells_job(subject: JobSubject, arguments: _ToldText) -> NeededDecision:
     """Return the decision to speak for a person: what is told counts as theirs, and is never summarised away."""
-    run = () if arguments.run is None else ("--run", arguments.run)
+    run = () if arguments.run is None else (("run", arguments.run),)
     if arguments.drop is not None:
         kept = [saying.text for saying in subject.job.coordinator.said if saying.id == arguments.drop]
         shown = f": {json.dumps(kept[0], ensure_ascii=False)}" if kept else ""
         return NeededDecision(
             f"Remove what a person said to {subject.words}, {arguments.drop}{shown}",
-            command_line("perstack", "tell", subject.job.id, "--drop", arguments.drop),
+            Decide("drop_text", subject.job.id, arguments.drop),
         )
     text = arguments.text or ""
     return NeededDecision(
         f"Tell {subject.words if arguments.run is None else f'Run {arguments.run} of {subject.words}'}, as your words:"
         f" {json.dumps(text, ensure_ascii=False)}",
-        command_line("perstack", "tell", subject.job.id, text, *run),
+        Decide("tell", subject.job.id, text, run),
     )
 
 

@@ -64,9 +64,11 @@ _DECISIONS: Mapping[Act, str] = {
     "close": "perstack cancel {id} --final",
     "continue": "perstack run {value} QUERY --continue-job {id}",
     "delete_task": "perstack task delete {id}",
+    "drop_text": "perstack tell {id} --drop {value}",
     "resume": "perstack resume {id}",
     "resume_task": "perstack task resume {id}",
     "rewind": "perstack rewind {id} {value}",
+    "tell": "perstack tell {id} {value}",
 }
 
 
