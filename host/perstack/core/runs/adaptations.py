@@ -134,7 +134,7 @@ def shared_adaptations(
     request may fit another one.
     """
     kinds = {item.part for item in learned}
-    tools_here = {(spec.name, definition_digest(spec)) for spec in tools} if "tool" in kinds else frozenset()
+    tools_here = {(spec.name, definition_digest(spec)) for spec in tools} if "tool" in kinds else set[tuple[str, str]]()
     media_here = {part.sha256 for message in messages for part in blobs_of(message)} if "media" in kinds else ()
 
     def holds(item: Adaptation) -> bool:
