@@ -343,6 +343,8 @@ class Database:
                 f"{self.path}: written before the first release of perstack (schema {version}); name another file in"
                 " `storage`"
             )
+        if not _has_our_tables(connection):
+            raise StorageError(f"{self.path}: its tables are not those of perstack; name another file in `storage`")
 
     @contextmanager
     def _explain_errors(self) -> Generator[None]:
@@ -387,6 +389,25 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
     return _pragma(connection, "schema_version") == 0
+
+
+def _has_our_tables(connection: sqlite3.Connection) -> bool:
+    """Return whether the file has these tables and indices, and nothing else that SQLite would execute.
+
+    A view with the name of a table can be a query that never ends, and a trigger runs with each change.
+    """
+    found = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    statements = [_in_one_line(sql) for kind, name, sql in found if not _is_of_sqlite(kind, name)]
+    return sorted(statements) == sorted(map(_in_one_line, _TABLES.split(";")))
+
+
+def _is_of_sqlite(kind: str, name: str) -> bool:
+    """Return whether an object is one of SQLite's own, as the statistics of ANALYZE are."""
+    return kind == "table" and name.startswith("sqlite_")
+
+
+def _in_one_line(statement: str) -> str:
+    return " ".join(statement.split())
 
 
 def _reason(error: sqlite3.Error) -> str:

@@ -55,7 +55,7 @@ PLACES = {
     "host/perstack/doors/cli/first_run/keys.py executable": (1, "pip and the embedded model, with -I, after a yes"),
     "host/perstack/doors/cli/first_run/keys.py run": (1, "the same"),
     "host/perstack/doors/cli/skills.py open": (1, "the browser of the person who logs in, with an https address"),
-    "host/perstack/doors/cli/entry.py executable": (1, "only its folder is looked at"),
+    "host/perstack/system/module_path.py executable": (1, "only its folder is looked at"),
     "host/perstack/doors/mcp/client_config.py executable": (2, "the command that an editor starts, with -P"),
     "host/perstack/doors/tui/terminal.py Popen": (1, GUARD),
     "host/perstack/doors/tui/terminal.py run": (1, "stty, in /, from the system's folders first"),
@@ -205,6 +205,31 @@ def test_python_m_and_pythonpath_put_no_module_of_the_workspace_before_ours(
     done = terminal.run(*measuring(terminal), new=True)
     assert done.code == 0, done.err
     assert not mark.exists(), mark.read_text()
+
+
+OPTIONAL = ("brotli.py", "brotlicffi.py", "zstandard.py", "h2.py", "socksio.py", "uvloop.py", "orjson.py")
+"""Names of modules that libraries import if they are there."""
+
+
+@pytest.mark.parametrize("path", ["{workspace}", ".", ":/nowhere", "{workspace}/deeper"])
+@pytest.mark.parametrize("plugins", ["", "perstack.testing.plugin"])
+def test_a_folder_names_no_plugin_and_no_optional_module_by_being_the_current_one(
+    terminal: Terminal, mark: Path, path: str, plugins: str
+) -> None:
+    """`PYTHONPATH=$PYTHONPATH:/mine` has an empty entry where the variable was not set, which is the current folder."""
+    for folder in (terminal.workspace, terminal.workspace / "deeper"):
+        plant(folder, mark, "evil_plugin.py", *(() if plugins else OPTIONAL))
+        metadata = folder / "evil-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+        groups = ("perstack", "perstack.extras", "pydantic", "pytest11", "keyring.backends")
+        (metadata / "entry_points.txt").write_text("".join(f"[{group}]\nevil = evil_plugin\n" for group in groups))
+    terminal.project("[experts.solo]\ninstruction = 'You work alone.'\n", solo=[reply("done")])
+    terminal.env |= {"PYTHONPATH": path.format(workspace=terminal.workspace), "PERSTACK_PLUGINS": plugins}
+    for words in (["plugins"], ["jobs"], ["validate"], ["models"], ["run", "solo", "go", "--provider", "scripted"]):
+        seen = terminal.run(*words, new=True)
+        assert "evil" not in seen.out + seen.err, words
+        assert not mark.exists(), (words, mark.read_text())
 
 
 def test_the_process_of_a_function_starts_with_none_of_the_modules_of_pythonpath(

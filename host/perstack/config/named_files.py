@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -38,6 +37,7 @@ from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import McpStdioSkill, PluginSkill, is_base_skill
 from perstack.dataclass import dataclass
 from perstack.system.files import NotRegular, open_for_reading, read_rest
+from perstack.system.module_path import module_path
 
 if TYPE_CHECKING:
     from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
@@ -184,7 +184,7 @@ def modules_at(entry: str, roots: Collection[str], further: Collection[str] = ()
     """
     from perstack.core.permissions.run_files import files_of_entry
 
-    for place in dict.fromkeys((*map(os.path.abspath, sys.path), *further)):
+    for place in dict.fromkeys((*map(os.path.abspath, module_path()), *further)):
         if is_below(place, roots):
             yield from (Path(place, name) for name in files_of_entry(entry))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from perstack.system.concurrency import wait_despite_cancellation
+from perstack.system.module_path import module_path
 from perstack.system.process_groups import MARK, end_group, kill_group
 from perstack.system.process_guard import GUARD
 
@@ -31,10 +32,10 @@ _RUN = (
 def python_argv(module: str, *arguments: str) -> tuple[str, ...]:
     """Return the command that runs a module in this interpreter, as `python -m` does, but isolated.
 
-    It finds all modules that this process finds. The standard library and installed packages take precedence, in
-    whatever order this process has them.
+    It finds all modules that this process finds, and those of folders that were taken out of its path. The standard
+    library and installed packages take precedence, in whatever order this process has them.
     """
-    path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, sys.path)))
+    path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, module_path())))
     return (sys.executable, *ISOLATED, "-c", _RUN, path, module, *arguments)
 
 

@@ -7,6 +7,7 @@ connections that were made.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -63,6 +64,7 @@ TABLES = {
     'allowLocalNetwork = true\noauth = {{ flow = "clientCredentials", clientId = "c", privateKey = "${{KEY}}" }}',
     "a plugin": '[experts.solo.skills.e]\ntype = "pluginSkill"\nplugin = "@perstack/execution-memory"\n'
     'settings.a = "${{KEY}}"',
+    "functions of a file": '[experts.solo.skills.f]\ntype = "pluginSkill"\nfile = "evil.py"',
     "an Agent Skill": '[experts.solo.skills.skill]\ntype = "agentSkill"\npath = "{out}/home/skill"',
     "Agent Skills": '[experts.other]\ninstruction = "x"\nagentSkills = ["{out}/home/skill"]',
     "tools of the provider": '[experts.third]\ninstruction = "x"\nproviderTools = ["fileSearch"]\n'
@@ -197,7 +199,7 @@ def test_every_key_with_an_effect_is_set_somewhere() -> None:
         for key in field.metadata
         if isinstance(key, Key)
         and key.effect not in ("text", "narrows", "table")
-        and (key.name or field.alias or name) not in text
+        and not re.search(rf"(?<!\w){key.name or field.alias or name}(?: *=|\.)", text)
     ]
     assert missing == []
     assert callable(items_to_trust)

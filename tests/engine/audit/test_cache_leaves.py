@@ -191,7 +191,7 @@ def test_each_change_of_a_leaf_of_a_cache_is_found(store: Bench) -> None:
         await storage.close()
         return tried, missed
 
-    tried, missed = wait_for(work())
+    tried, missed = wait_for(work(), 3_000 if THOROUGH else 60)
     print(f"{tried} changes of caches, {len(missed)} unseen")
     assert missed == []
 

@@ -370,8 +370,9 @@ def test_a_step_on_a_quick_disk_changes_no_threads(storage: SqliteStorage, monke
 def test_a_database_that_keeps_no_row_for_a_run_is_an_error_and_mixes_no_logs(
     path: Path, storage: SqliteStorage
 ) -> None:
-    """Somebody else's trigger drops it: every such Run once was number 0, and their records were one log."""
+    """Somebody else's trigger, added later, drops it: every such Run once was number 0, and their logs were one."""
     wait_for(storage.create_job(JOB))
+    assert wait_for(storage.jobs()).ids == (JOB,)  # both connections are open now
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TRIGGER t BEFORE INSERT ON runs BEGIN SELECT RAISE(IGNORE); END")
     (line,), _ = seal(EMPTY_LOG, [payload(1)])
@@ -463,3 +464,43 @@ def test_what_opens_the_file_again_while_it_is_closed_is_closed_by_the_next_clos
 
     wait_for(work())
     assert open_files(tmp_path) == []
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS job_id, x AS written FROM n"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        f"ALTER TABLE jobs RENAME TO j; CREATE VIEW jobs AS {ENDLESS}",
+        "CREATE TRIGGER more AFTER INSERT ON records BEGIN UPDATE records SET line = 'x'; END",
+        "CREATE TABLE more (x)",
+        "CREATE INDEX more ON records (length(line))",
+        "DROP INDEX jobs_by_space",
+    ],
+    ids=["view", "trigger", "table", "index", "dropped"],
+)
+@pytest.mark.parametrize("is_evidence", [False, True])
+def test_a_file_with_other_tables_views_or_triggers_is_refused(
+    path: Path, storage: SqliteStorage, planted: str, is_evidence: bool
+) -> None:
+    wait_for(storage.create_job(JOB))
+    wait_for(storage.close())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(planted)
+    again = SqliteStorage(path)
+    try:
+        with pytest.raises(StorageError, match="its tables are not those of perstack"):
+            wait_for((again.as_evidence() if is_evidence else again).jobs())
+    finally:
+        wait_for(again.close())
+
+
+def test_statistics_of_sqlite_are_no_other_table(path: Path, storage: SqliteStorage) -> None:
+    wait_for(storage.create_job(JOB))
+    wait_for(storage.close())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("ANALYZE; VACUUM")
+    again = SqliteStorage(path)
+    assert wait_for(again.jobs()).ids == (JOB,)
+    wait_for(again.close())

@@ -25,6 +25,7 @@ from perstack.ports.environment import inherit_variables
 from perstack.ports.evaluator import Artifact
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 from perstack.support.variables import variables_in
+from perstack.system.module_path import module_path
 from perstack.system.processes import python_argv
 
 
@@ -90,7 +91,9 @@ async def measure_by_function(
     readable: tuple[Path, ...] = ()
     if ground.confines:
         start = directory = artifact.workspace
-        readable = tuple(path for path in map(Path, (*sys.path, sys.prefix, sys.base_prefix)) if path.is_absolute())
+        readable = tuple(
+            path for path in map(Path, (*module_path(), sys.prefix, sys.base_prefix)) if path.is_absolute()
+        )
     argv, stdin = (
         python_argv("perstack.engine.context.evaluator_process"),
         request(evaluator.entry, artifact, directory),

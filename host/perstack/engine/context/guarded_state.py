@@ -66,7 +66,7 @@ async def unmarked_owners(storage: Storage) -> list[Owner]:
     from perstack.engine.log.storage import MAILBOX_SPACES, OWNER_KINDS, space_of
 
     spaces: list[tuple[OwnerKind, Storage]] = [(kind, space_of(storage, kind)) for kind in OWNER_KINDS]
-    spaces += [("job", storage.space(name)) for name in MAILBOX_SPACES]
+    spaces.extend(("job", storage.space(name)) for name in MAILBOX_SPACES)
     owners = [
         space.owner(kind, owner_id)
         for kind, space in spaces

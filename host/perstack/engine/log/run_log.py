@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
+from functools import cache
 
 from perstack.core.base.chain import Head, Sealed, open_line, read_remains
 from perstack.core.base.ids import event_id_of
@@ -152,8 +153,14 @@ def redactions_in(ref: RunRef, lines: Iterable[bytes]) -> list[RedactEvent]:
 
 def checkpoint_at(event: StoredEvent) -> str | None:
     """Return the id of the checkpoint that an event makes, or None; `resumeRun` only refers to one."""
-    checkpoint_id = None if isinstance(event, ResumeRun) else getattr(event, "checkpoint_id", None)
+    # `getattr` with a default takes long where a model has no such field, which most events have not
+    checkpoint_id = getattr(event, "checkpoint_id", None) if _makes_checkpoint(type(event)) else None
     return checkpoint_id if isinstance(checkpoint_id, str) else None
+
+
+@cache
+def _makes_checkpoint(event_type: type[StoredEvent]) -> bool:
+    return event_type is not ResumeRun and "checkpoint_id" in event_type.model_fields
 
 
 def is_checkpoint(event: StoredEvent, checkpoint_id: str) -> bool:

@@ -36,6 +36,7 @@ from perstack.ports.provider import ProviderFactory
 from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Storage, StorageFactory
+from perstack.system.module_path import is_taken_out, restore_current_folder
 from perstack.system.user import notice
 
 GROUP = "perstack"
@@ -227,6 +228,8 @@ def _entry_points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], .
     packages: dict[int, tuple[str, str]] = {}  # dist.name and dist.version parse the metadata at each access
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         dist = point.dist
+        if dist is not None and is_taken_out(str(dist.locate_file(""))):
+            continue  # a folder of strangers, named by no installation
         if dist is None:
             result.append((point, point.value, ""))
             continue
@@ -238,6 +241,8 @@ def _entry_points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], .
 
 def _from_environment(env: Mapping[str, str]) -> list[_FoundPlugin]:
     modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
+    if modules:
+        restore_current_folder()
     return [_FoundPlugin(name, name, "", _of_this_api(_import(name), name, name)) for name in modules]
 
 

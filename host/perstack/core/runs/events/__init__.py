@@ -55,7 +55,8 @@ def is_at_home(event: StoredEvent, job_id: str, run_id: str, seq: int) -> bool:
     """
     if event.id != event_id_of(run_id, seq) or event.run_id != run_id or event.job_id != job_id:
         return False
-    return all(_is_run_of(other, job_id) for other in event.named_runs)
+    named = event.named_runs
+    return not named or all(_is_run_of(other, job_id) for other in named)
 
 
 def _is_run_of(run_id: str, job_id: str) -> bool:
