@@ -102,7 +102,7 @@ def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) ->
                 status=source.statuses[run_id],
                 attached=tuple(_result_part(part, hiding) for part in start.attachments),
                 replies=tuple(recorded.with_calls() for recorded in reader.replies.values()),
-                told=tuple(_told(event, hiding) for event in log if isinstance(event, events.TellRun)),
+                told=tuple(_told_text(event, hiding) for event in log if isinstance(event, events.TellRun)),
             )
         )
         earlier = experts.get(start.expert_key)
@@ -284,7 +284,7 @@ class _LogReader:
         self.replies[step, "summary"] = _Recorded(reply)
 
 
-def _told(event: events.TellRun, hiding: SecretMasker) -> ToldText:
+def _told_text(event: events.TellRun, hiding: SecretMasker) -> ToldText:
     return ToldText(step=event.step_number, text=hiding.text(event.text))
 
 

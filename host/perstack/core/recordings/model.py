@@ -162,7 +162,7 @@ class RecordedCall(Piece):
     usage: Usage | None = None  # usage of generations that the tool itself asked for
 
     @property
-    def changed(self) -> JsonObject | None:
+    def changed_args(self) -> JsonObject | None:
         """The arguments that a person gave the call in place of the model's; None if nobody did."""
         changes = [said.changed for said in self.said if isinstance(said, SaidApproval) and said.changed is not None]
         return changes[-1] if changes else None

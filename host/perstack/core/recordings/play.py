@@ -223,7 +223,7 @@ class Player:
         call = self._part(request.place).calls.get((request.step, request.call_id))
         shown = model.shown_call(request.tool, request.args)
         is_recorded = call is not None and (call.tool, call.args) == (request.tool, request.args)
-        if call is None or not is_recorded or call.changed != request.changed:
+        if call is None or not is_recorded or call.changed_args != request.changed:
             raise not_recorded(f"{self._of(request.place, request.step)}: {shown} is not in {self.name}")
         if call.result is None:
             reason = "it was refused then" if call.kind == "refused" else "it had none when the Job was recorded"

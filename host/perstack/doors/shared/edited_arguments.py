@@ -16,7 +16,7 @@ _MAX_BYTES = 4 << 20
 
 
 class EditedCall(NamedTuple):
-    """What a person left in the editor."""
+    """Outcome of an edit."""
 
     answer: str = ""  # the answer with the changed arguments; empty without a change
     problem: str = "the arguments are as before"  # why there is no answer
