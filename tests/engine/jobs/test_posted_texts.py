@@ -15,6 +15,7 @@ from perstack.host import Host
 from perstack.ports.provider import GenerationRequest
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashPoint, crash_points
+from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 from perstack.toolkit import Toolkit
@@ -309,3 +310,19 @@ def test_a_redaction_takes_a_text_from_the_messages_and_from_what_is_kept(bench:
     wait_for(host.answer("no", job_id="job"))
     assert WISH not in texts_in(provider.requests[-1])
     assert wait_for(host.audit.verify("job")).findings == ()
+
+
+def test_a_queued_job_has_the_text_on_the_worker_that_takes_it(bench: Bench) -> None:
+    async def work() -> None:
+        dispatcher, provider = InMemoryDispatcher(), ScriptedProvider([text("done")])
+        async with (
+            bench.host([], expert("a"), dispatcher=dispatcher) as host,
+            bench.host(provider, expert("a"), dispatcher=dispatcher) as worker,
+        ):
+            await host.submit("a", "go", job_id="job")
+            delivery = await host.tell("job", WISH)
+            assert (delivery.status, delivery.is_driven) == ("queued", False)
+            assert (await worker.jobs.server.serve("job", worker="w")).status == "completed"
+            assert [WISH in texts_in(request) for request in provider.requests] == [True]
+
+    wait_for(work())
