@@ -106,7 +106,7 @@ def receiver(job: Job, run_id: str | None) -> Run:
     if coordinator.status == "completed":
         raise UsageError(f"Job {job.id} is completed", next_steps=(Continue(job.id, coordinator.start.expert_key),))
     if run.status == "completed" or (run.is_coordinator and run is not coordinator):
-        raise UsageError(f"Run {run.id} has ended; the Coordinator {coordinator.id} goes on")
+        raise UsageError(f"Run {run.id} has ended; tell it to the Coordinator {coordinator.id}")
     return run
 
 
