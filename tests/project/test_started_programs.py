@@ -211,7 +211,7 @@ OPTIONAL = ("brotli.py", "brotlicffi.py", "zstandard.py", "h2.py", "socksio.py",
 """Names of modules that libraries import if they are there."""
 
 
-@pytest.mark.parametrize("path", ["{workspace}", ".", ":/nowhere", "{workspace}/deeper"])
+@pytest.mark.parametrize("path", [".", ":/nowhere", "deeper", "/nowhere:./deeper/"])
 @pytest.mark.parametrize("plugins", ["", "perstack.testing.plugin"])
 def test_a_folder_names_no_plugin_and_no_optional_module_by_being_the_current_one(
     terminal: Terminal, mark: Path, path: str, plugins: str
@@ -230,6 +230,16 @@ def test_a_folder_names_no_plugin_and_no_optional_module_by_being_the_current_on
         seen = terminal.run(*words, new=True)
         assert "evil" not in seen.out + seen.err, words
         assert not mark.exists(), (words, mark.read_text())
+
+
+def test_an_editable_installation_is_found_in_its_own_folder() -> None:
+    """Its entries of the module path are in the current folder, and were named by whoever installed it."""
+    for words in ([sys.executable, "-m", "perstack"], [str(Path(sys.executable).with_name("perstack"))]):
+        done = subprocess.run(
+            [*words, "plugins", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        )
+        found = {one["name"]: one for one in json.loads(done.stdout)["plugins"]}
+        assert found["anthropic"]["providers"] == ["anthropic"]
 
 
 def test_the_process_of_a_function_starts_with_none_of_the_modules_of_pythonpath(

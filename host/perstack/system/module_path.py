@@ -1,9 +1,11 @@
 """The path of this process's modules without the current folder, which a stranger may have written.
 
-`python -m` and an empty entry of PYTHONPATH put the current folder on the path. A module there could be imported in
-place of an optional one that is not installed, and a folder `x.dist-info` there names plugins, of perstack and of
-libraries. So the command line takes the current folder, and folders in it, out when it starts. Functions of evaluators
-and plugins that the user names may be there: `module_path` and `restore_current_folder` are for these.
+`python -m`, and an empty or relative entry of PYTHONPATH, put the current folder on the path, whichever it is. A module
+there could be imported in place of an optional one that is not installed, and a folder `x.dist-info` there names
+plugins, of perstack and of libraries. So the command line takes such entries out when it starts. A folder in the
+current one that the user has named, by an absolute entry of PYTHONPATH or an editable installation, stays, and is
+searched last. Functions of evaluators and plugins that the user names may be in what was taken out: `module_path` and
+`restore_current_folder` are for these.
 """
 
 from __future__ import annotations
@@ -15,21 +17,35 @@ _taken_out: list[str] = []
 
 
 def take_out_current_folder() -> None:
-    """Take the current folder and folders in it out of the module path, except folders of this interpreter."""
+    """Take entries that stand for the current folder out of the module path, and put named folders in it last."""
     try:
         current_folder = os.path.realpath(os.curdir, strict=True)
     except OSError:  # a deleted folder has no modules
         return
     commands, _, _ = sys.executable.rpartition(os.sep)
     installed = (sys.prefix, sys.base_prefix)
+    entries = list(sys.path)
+    _taken_out[:] = []
+    # the interpreter's own first entry, unless it is the folder of the console script
+    is_first_unnamed = not sys.flags.safe_path and entries[:1] != [commands]
+    if is_first_unnamed and entries and os.path.realpath(entries[0]) == current_folder:
+        _taken_out.append(entries.pop(0))
+    unnamed = _relative_entries()
+    _taken_out.extend(entry for entry in entries if entry in unnamed)
 
-    def is_strangers(entry: str) -> bool:
-        if not _is_below(os.path.realpath(entry), current_folder):
-            return False
-        return entry == commands or not any(_is_below(entry, root) for root in installed)
+    def is_in_current_folder(entry: str) -> bool:
+        is_installed = any(_is_below(entry, root) for root in installed)
+        return _is_below(os.path.realpath(entry), current_folder) and not is_installed
 
-    _taken_out[:] = filter(is_strangers, sys.path)
-    sys.path[:] = [entry for entry in sys.path if entry not in _taken_out]
+    sys.path[:] = sorted((entry for entry in entries if entry not in unnamed), key=is_in_current_folder)
+
+
+def _relative_entries() -> set[str]:
+    """Return the entries of PYTHONPATH that depend on the current folder, as the interpreter writes them."""
+    value = os.environ.get("PYTHONPATH", "")
+    entries = value.split(os.pathsep) if value else []
+    named = {entry for entry in entries if os.path.isabs(entry)}  # noqa: PTH117 - no file is meant
+    return {"", *(os.path.abspath(entry) for entry in entries)} - named  # noqa: PTH100 - as site does
 
 
 def module_path() -> list[str]:
