@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from perstack.core.base.ids import By, check_id, is_place, job_of_run, place_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.files.tree_diff import RewindScope
 from perstack.core.runs.events import RecordSnapshot, StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -26,7 +25,7 @@ from perstack.system.user import notice, this_user
 
 if TYPE_CHECKING:  # driving a Job needs none of these
     from perstack.core.files.text_diff import FileDiff
-    from perstack.core.files.tree_diff import Change
+    from perstack.core.files.tree_diff import Change, RewindScope
     from perstack.engine.jobs.rewind import Rewind, Rewinder
 
 _PAGE = 1000
@@ -83,7 +82,7 @@ class JobFiles:
         """
         run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
         await self.settle_rewind()
-        return await self._rewinder().preview(job_id, run, checkpoint_id, RewindScope(tuple(only), keep_added))
+        return await self._rewinder().preview(job_id, run, checkpoint_id, _scope(only, keep_added=keep_added))
 
     async def rewind(
         self,
@@ -104,7 +103,7 @@ class JobFiles:
         run = await self._state_at(job_id, checkpoint_id, elsewhere=elsewhere)
         author = by or this_user()
         await self.settle_rewind()
-        scope = RewindScope(tuple(only), keep_added)
+        scope = _scope(only, keep_added=keep_added)
         return await self._rewinder().rewind(job_id, run, checkpoint_id, scope, author, expected)
 
     async def write_files(self, checkpoint_id: str, folder: str | Path, *, job_id: str | None = None) -> int:
@@ -302,3 +301,9 @@ def _no_snapshot(owner_id: str) -> UsageError:
         f"there is no snapshot of the files of {owner_id}; to have them of later Runs, set"
         ' `workspace = { path = ".", snapshots = true }` in perstack.toml'
     )
+
+
+def _scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
+    from perstack.core.files.tree_diff import RewindScope  # what driving a Job does not need
+
+    return RewindScope(tuple(only), keep_added)
