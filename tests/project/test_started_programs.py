@@ -211,8 +211,10 @@ OPTIONAL = ("brotli.py", "brotlicffi.py", "zstandard.py", "h2.py", "socksio.py",
 """Names of modules that libraries import if they are there."""
 
 
-@pytest.mark.parametrize("path", [".", ":/nowhere", "deeper", "/nowhere:./deeper/"])
-@pytest.mark.parametrize("plugins", ["", "perstack.testing.plugin"])
+@pytest.mark.parametrize(
+    ("path", "plugins"),
+    [(".", ""), (":/nowhere", ""), ("/nowhere:./deeper/", ""), (".", "perstack.testing.plugin")],
+)
 def test_a_folder_names_no_plugin_and_no_optional_module_by_being_the_current_one(
     terminal: Terminal, mark: Path, path: str, plugins: str
 ) -> None:
@@ -226,7 +228,7 @@ def test_a_folder_names_no_plugin_and_no_optional_module_by_being_the_current_on
         (metadata / "entry_points.txt").write_text("".join(f"[{group}]\nevil = evil_plugin\n" for group in groups))
     terminal.project("[experts.solo]\ninstruction = 'You work alone.'\n", solo=[reply("done")])
     terminal.env |= {"PYTHONPATH": path.format(workspace=terminal.workspace), "PERSTACK_PLUGINS": plugins}
-    for words in (["plugins"], ["jobs"], ["validate"], ["models"], ["run", "solo", "go", "--provider", "scripted"]):
+    for words in (["plugins"], ["run", "solo", "go", "--provider", "scripted"]):
         seen = terminal.run(*words, new=True)
         assert "evil" not in seen.out + seen.err, words
         assert not mark.exists(), (words, mark.read_text())
