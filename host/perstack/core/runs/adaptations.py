@@ -170,6 +170,8 @@ def with_definitions(adaptations: Iterable[Adaptation], tools: Iterable[ToolSpec
 
 def names_in(adaptations: Adaptations, part: RequestPart, form: AdaptedForm = "omitted") -> frozenset[str]:
     """Return the names of the parts of one kind that are sent in this form; a later form replaces an earlier one."""
+    if not adaptations:
+        return frozenset()
     forms = {item.name: item.form for item in adaptations if item.part == part}
     return frozenset(name for name, latest in forms.items() if latest == form)
 

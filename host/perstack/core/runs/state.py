@@ -258,7 +258,8 @@ class Run:
     @property
     def adaptations(self) -> Adaptations:
         """Changes of requests that the endpoint of the active model needs."""
-        return self.adaptations_by_model.get(self.on, ())
+        # most Runs have none, and this is read several times in each step
+        return self.adaptations_by_model.get(self.on, ()) if self.adaptations_by_model else ()
 
     @property
     def asks_exec(self) -> bool:
