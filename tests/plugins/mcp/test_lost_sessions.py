@@ -294,7 +294,10 @@ def test_where_no_new_session_begins_the_call_is_an_error_and_later_ones_connect
         server.greets = greets
         said = await asyncio.gather(*(_outcome(bed, session) for _ in range(3)))
         assert all(one.startswith("error: ") for one in said), said
-        assert all("the call was not made" in one or "could not be connected to" in one for one in said), said
+        # a call that was on its way when another one closed the connection cannot know whether it arrived
+        known = ("the call was not made", "could not be connected to", "may have had its effect and is not repeated")
+        assert all(any(words in one for words in known) for one in said), said
+        assert any("the call was not made" in one for one in said), said
         server.greets = lambda: None
         assert await _outcome(bed, session) == "marker42 hello"
 

@@ -428,7 +428,10 @@ class ClosedMeanwhile:
         self._lock.release()
 
     def __enter__(self) -> None:
-        if self.is_closing:
+        if self.is_closing and self.reached.is_set():  # a read in a thread, which follows one that took long
+            self._wanted.set()
+            assert self._closed.wait(10)
+        elif self.is_closing:
             self.reached.set()
             assert self._wanted.wait(10)
         self._lock.acquire()
