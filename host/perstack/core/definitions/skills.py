@@ -433,7 +433,7 @@ def base_of(skills: Iterable[AnySkill]) -> Skill:
 
 
 def picked_changes(base: Skill) -> tuple[ChangingTool, ...]:
-    """Return the tools for changes of the Expert that a base skill offers: those that its `pick` has by name."""
+    """Return the tools for changes of the Expert that the `pick` of a base skill names."""
     return tuple(name for name in CHANGING_TOOLS if name in base.pick and is_picked(name, (), base.omit))
 
 

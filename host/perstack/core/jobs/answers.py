@@ -403,7 +403,7 @@ class GivenAnswer:
         return self.meaning(question)
 
     def meaning(self, question: OpenQuestion) -> str | Said | Approval:
-        """Return its meaning for this question, whoever gives it. Raises UsageError if it does not fit."""
+        """Return the answer as this question reads it, without a check of its author. Raises UsageError."""
         if self.changed is None:
             return read_job_answer(question, self.text)
         if not question.call_digest:

@@ -227,7 +227,7 @@ class DropText(LaterEvent):
     by: By
 
     def fold(self, run: Run) -> Run:
-        """Take the text from those that are kept, and from the text of a compaction that holds it."""
+        """Remove the text from the kept ones, and from the compaction that repeats it."""
         dropped = next((saying for saying in run.said if saying.id == self.dropped), None)
         if dropped is None:
             raise IllegalFact(f"no text of a person has the id {self.dropped}")
