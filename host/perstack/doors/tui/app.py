@@ -590,6 +590,7 @@ def run_start(
             with handle_stop_signals(lambda: leaving.append(asyncio.ensure_future(app.leave(INTERRUPTED)))):
                 code = await app.run_async(mouse=mouse)
                 if app.leaves_at_once:
+                    restore()
                     exit_now()
             for session in app.sessions:
                 session.interrupt()
@@ -597,5 +598,5 @@ def run_start(
             jobs = tuple(session.job for session in app.sessions if session.job is not None)
             return app.return_code or code or 0, jobs
 
-    with terminal_restored():
+    with terminal_restored() as restore:
         return asyncio.run(main())

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 from codecs import getincrementaldecoder
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import cast
@@ -55,8 +55,12 @@ _END_TIMEOUT_S = 5  # seconds for that process to end
 
 
 @contextmanager
-def terminal_restored() -> Generator[None]:
-    """Restore the terminal after the block, even if this process is killed. Does nothing without a terminal."""
+def terminal_restored() -> Generator[Callable[[], None]]:
+    """Restore the terminal after the block, even if this process is killed. Does nothing without a terminal.
+
+    Yields a function that does it at once, for a process that ends within the block: what restores the terminal after
+    a kill does so when a shell has already written to it.
+    """
     try:
         fd = sys.stdin.fileno()
         line_modes = termios.tcgetattr(fd)
@@ -71,15 +75,19 @@ def terminal_restored() -> Generator[None]:
             command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/", env=env
         )
     except (OSError, ValueError, termios.error, subprocess.SubprocessError):
-        yield
+        yield lambda: None
         return
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         with suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(fd, termios.TCSANOW, line_modes)
         with suppress(OSError, subprocess.TimeoutExpired):
             waiting.communicate(b"done\n", timeout=_END_TIMEOUT_S)
+
+    try:
+        yield restore
+    finally:
+        restore()
 
 
 _BEGIN = "\x1b[200~"
