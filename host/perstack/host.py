@@ -22,17 +22,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
+from perstack.audit.trail import AuditTrail
 from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.validation_errors import checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
-from perstack.engine.anchors.trail import AuditTrail
+from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.connections import dispatching_of, open_state
 from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
-from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel, JsonValue
 
+    from perstack.audit.auditor import Auditor
+    from perstack.audit.storage_admin import StorageAdmin
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
     from perstack.core.jobs.posted_texts import Delivery
@@ -55,20 +57,18 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.facts import Settlement
-    from perstack.engine.audit.audit import Auditor
-    from perstack.engine.audit.storage_admin import StorageAdmin
-    from perstack.engine.iterations.iterations import Iterations
     from perstack.engine.jobs.attachments import Attachable
-    from perstack.engine.jobs.export import JobExports
     from perstack.engine.jobs.inbox import InboxItem
     from perstack.engine.jobs.stream import JobStream, Streams
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
-    from perstack.engine.schedules.scheduler import Scheduler
-    from perstack.engine.schedules.schedules import JobLauncher, Schedules
-    from perstack.engine.tasks.memory import ExecutionMemory
+    from perstack.iterations.iterations import Iterations
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.skill import SkillFactory
+    from perstack.recordings.export import JobExports
+    from perstack.schedules.scheduler import Scheduler
+    from perstack.schedules.schedules import JobLauncher, Schedules
+    from perstack.tasks.execution_memory import ExecutionMemory
 
     class NewJobOptions(TypedDict, total=False):
         """Keyword arguments of `Host.run` other than `output`."""
@@ -374,35 +374,35 @@ class Host:
     @cached_property
     def audit(self) -> Auditor:
         """Verification, receipts, replay and redaction."""
-        from perstack.engine.audit.audit import Auditor
+        from perstack.audit.auditor import Auditor
 
         return Auditor(self._source, self.jobs)
 
     @cached_property
     def exports(self) -> JobExports:
         """Exports and recordings of Jobs."""
-        from perstack.engine.jobs.export import JobExports
+        from perstack.recordings.export import JobExports
 
         return JobExports(self._source, self.jobs)
 
     @cached_property
     def storage_admin(self) -> StorageAdmin:
         """Copies, checks and measures the storage."""
-        from perstack.engine.audit.storage_admin import StorageAdmin
+        from perstack.audit.storage_admin import StorageAdmin
 
         return StorageAdmin(self.storage)
 
     @cached_property
     def tasks(self) -> ExecutionMemory:
         """The tasks that agents pause and resume, in the same storage."""
-        from perstack.engine.tasks.memory import ExecutionMemory
+        from perstack.tasks.execution_memory import ExecutionMemory
 
         return ExecutionMemory(self.storage, self._source.current.audit, self.clock)
 
     @cached_property
     def iterations(self) -> Iterations:
         """Series of iterations: Runs of an Expert, repeated until the result is good enough."""
-        from perstack.engine.iterations.iterations import Iterations
+        from perstack.iterations.iterations import Iterations
 
         return Iterations(self.jobs, self._source)
 
@@ -417,21 +417,21 @@ class Host:
         return self._scheduling(self._launcher(queue=True))
 
     def _scheduling(self, launcher: JobLauncher) -> Scheduler:
-        from perstack.engine.schedules.scheduler import Scheduler
-        from perstack.engine.schedules.schedules import Schedules
+        from perstack.schedules.scheduler import Scheduler
+        from perstack.schedules.schedules import Schedules
 
         schedules = cache(lambda: Schedules(self._source, self.jobs, launcher))
         return Scheduler(self.tasks, self.jobs, self.iterations, schedules, self._source, launcher)
 
     def _launcher(self, *, queue: bool) -> JobLauncher:
-        from perstack.engine.schedules.schedules import JobLauncher
+        from perstack.schedules.schedules import JobLauncher
 
         return JobLauncher(self.jobs, lambda: self.iterations, self._source, queue=queue)
 
     @cached_property
     def schedules(self) -> Schedules:
         """The schedules of the project. Their Jobs are driven here, or by workers if a dispatcher was named."""
-        from perstack.engine.schedules.schedules import Schedules
+        from perstack.schedules.schedules import Schedules
 
         return Schedules(self._source, self.jobs, self._launcher(queue=self.leaves_to_workers))
 

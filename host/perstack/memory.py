@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-from perstack.core.tasks.events import StoredTaskEvent, TaskConfig, WaitingFor
-from perstack.core.tasks.state import Dependency, TaskCheckpoint, TaskState
-from perstack.core.tasks.summaries import TaskPage, TaskSummary
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound
+from perstack.tasks.events import StoredTaskEvent, TaskConfig, WaitingFor
+from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.state import Dependency, TaskCheckpoint, TaskState
+from perstack.tasks.summaries import TaskPage, TaskSummary
 
 __all__ = [
     "Conflict",

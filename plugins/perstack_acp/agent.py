@@ -23,8 +23,6 @@ from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.acp.sessions import EditorSession, MakeHost, Sessions, open_sessions
-from perstack.doors.acp.updates import Sender, Updates, replay_updates
 from perstack.doors.shared.consent import FORM, fitted_change
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.questions import CHOICES, Form, agrees, choices_of, declines, form_of
@@ -35,6 +33,8 @@ from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.toolkit.context import Blob
 from perstack.version import VERSION
+from perstack_acp.sessions import EditorSession, MakeHost, Sessions, open_sessions
+from perstack_acp.updates import Sender, Updates, replay_updates
 
 if TYPE_CHECKING:
     from acp.interfaces import Agent

@@ -21,20 +21,20 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
-from perstack.doors.tui.actions import ACTIONS, Action
-from perstack.doors.tui.screens import screen_of
-from perstack.doors.tui.screens.base import OverlayScreen
-from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
-from perstack.doors.tui.terminal import TerminalDriver, terminal_restored
-from perstack.doors.tui.theme import DARK, DEFAULTS, LIGHT
-from perstack.doors.tui.view.input import InputHistory
-from perstack.doors.tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, change_lines, problem_lines, tabs_line
-from perstack.doors.tui.view.styled_text import Line, Span
-from perstack.doors.tui.widgets.lines import Bar, LinesView
-from perstack.doors.tui.widgets.pane import JobPane
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import PerstackError
 from perstack.host import Host
+from perstack_tui.actions import ACTIONS, Action
+from perstack_tui.screens import screen_of
+from perstack_tui.screens.base import OverlayScreen
+from perstack_tui.session import NO_EXPERT, Session, nothing_held
+from perstack_tui.terminal import TerminalDriver, terminal_restored
+from perstack_tui.theme import DARK, DEFAULTS, LIGHT
+from perstack_tui.view.input import InputHistory
+from perstack_tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, change_lines, problem_lines, tabs_line
+from perstack_tui.view.styled_text import Line, Span
+from perstack_tui.widgets.lines import Bar, LinesView
+from perstack_tui.widgets.pane import JobPane
 
 # The palette (Ctrl+P): every action by its name.
 
@@ -460,7 +460,7 @@ class StartApp(App[int]):
         if self.pane.session.expert_key is None:
             self.notify(NO_EXPERT, markup=False)
             return
-        from perstack.doors.tui.screens.model import ModelScreen
+        from perstack_tui.screens.model import ModelScreen
 
         self._leave_screens()
         self.show(ModelScreen(self, self.pane.session))
@@ -524,7 +524,7 @@ class StartApp(App[int]):
 
     async def action_quit(self) -> None:
         """Exit if no Job is driven here, otherwise ask first."""
-        from perstack.doors.tui.screens.help import QuitScreen
+        from perstack_tui.screens.help import QuitScreen
 
         jobs = sum(session.is_driven for session in self.sessions)
         if not jobs:

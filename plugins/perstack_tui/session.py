@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import By, place_of
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.base.usage import cost
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
@@ -20,15 +20,14 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.job_status import next_step_of_job, spending_line
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.shared.text import count
-from perstack.doors.tui.view.styled_text import Style
-from perstack.doors.tui.view.transcript import Transcript
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume
 from perstack.system.user import this_user
+from perstack_tui.view.styled_text import Style
+from perstack_tui.view.transcript import Transcript
 
 NO_EXPERT = "Choose an Expert first: its definition names the model."
 
@@ -268,7 +267,7 @@ class Session:
 
         Raises PerstackError if it cannot be used; then the configured one is.
         """
-        from perstack.doors.tui.view.models import doubt_about
+        from perstack_tui.view.models import doubt_about
 
         try:
             in_force, known = self.model_in_force(), await self.host.experts.models(self.expert_key or "")

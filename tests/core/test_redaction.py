@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from perstack.core.audit.redaction import fields_to_blank, parse_remains, remains_of
+from perstack.audit.redaction import fields_to_blank, parse_remains, remains_of
 from perstack.core.base.chain import open_line
 from perstack.core.base.records import Fact, Written, blank
 from perstack.core.base.text import REDACTED

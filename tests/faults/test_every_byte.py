@@ -13,12 +13,12 @@ import workload
 from terminal import Terminal
 from workload import spread
 
-from perstack.engine.audit.audit import verify_any
+from perstack.audit.auditor import verify_any
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import Plugins, load_plugins
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import PerstackError
 from perstack.ports.storage import Storage
+from perstack.tasks.execution_memory import ExecutionMemory
 
 SAMPLE, MOST = 120, 25_000
 """Places of each storage, in an ordinary run and in a thorough one; a store that has fewer bytes is tried whole."""

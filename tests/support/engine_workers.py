@@ -13,14 +13,14 @@ from terminal import Terminal
 
 from perstack.config.load import load_usable
 from perstack.core.jobs.summary import JobSummary
-from perstack.engine.workers.orders import Drive
-from perstack.engine.workers.reports import WorkerReport
-from perstack.engine.workers.worker import Worker, WorkerSettings
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher, Order
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.scripted import text
+from perstack.workers.driving_orders import Drive
+from perstack.workers.reports import WorkerReport
+from perstack.workers.worker import Worker, WorkerSettings
 
 
 async def record_job(bench: Bench, job_id: str, *experts: object) -> None:

@@ -23,38 +23,31 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.core.audit.cache_comparison import cache_differences
-from perstack.core.audit.verification import (
-    Checked,
-    Finding,
-    Report,
-    Unchecked,
-    compare_with_head,
-    with_head,
-)
+from perstack.audit.cache_comparison import cache_differences
+from perstack.audit.trail import AuditTrail
+from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head, with_head
+from perstack.audit.verify import verify_job
 from perstack.core.base.chain import Head, Sealed
 from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.job import Job
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.audit.verify import verify_job
 from perstack.engine.context.host_context import ContextSource
-from perstack.engine.iterations.series_driver import SERIES
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
 from perstack.engine.log.indexed_log import IndexedLogFormat, M
 from perstack.engine.log.storage import StoredSummary, log_of, space_of
-from perstack.engine.schedules.schedules import SCHEDULES
-from perstack.engine.tasks.task_log import TASKS
 from perstack.errors import NotFound, StorageError
+from perstack.iterations.series_driver import SERIES
 from perstack.ports.storage import Storage
+from perstack.schedules.schedules import SCHEDULES
 from perstack.system.user import this_user
+from perstack.tasks.task_log import TASKS
 
 if TYPE_CHECKING:
-    from perstack.core.audit.redaction import Redaction
+    from perstack.audit.redaction import Redaction
+    from perstack.audit.rule_testing import BacktestResult
     from perstack.core.permissions.calls import PolicyCall
-    from perstack.engine.permissions.rule_testing import BacktestResult
 
 
 async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner_id: str) -> Report:
@@ -195,7 +188,7 @@ class Auditor:
 
         It is compared with the project's anchor, or `anchor`. `key` is the file of a public key for its records.
         """
-        from perstack.engine.anchors.receipts import read_public_key
+        from perstack.audit.receipts import read_public_key
 
         public = None if key is None else read_public_key(Path(key))
         comparing = (self._trail if anchor is None else self._trail.with_anchor(anchor)).comparing(public)
@@ -211,7 +204,7 @@ class Auditor:
 
     async def verify_all(self, *, key: str | Path | None = None, anchor: str | None = None) -> AsyncGenerator[Report]:
         """Verify everything in the storage; last, report what tasks' entries or the anchor name and is not there."""
-        from perstack.engine.anchors.receipts import read_public_key
+        from perstack.audit.receipts import read_public_key
 
         public = None if key is None else read_public_key(Path(key))
         comparing = (self._trail if anchor is None else self._trail.with_anchor(anchor)).comparing(public, whole=True)
@@ -228,7 +221,7 @@ class Auditor:
 
         The most recently written Job comes first. `rules`, with the name of their file, replace the project's own.
         """
-        from perstack.engine.permissions.rule_testing import Backtest
+        from perstack.audit.rule_testing import Backtest
 
         async for result in Backtest(project, self._source.current.plugins.skills, workspace, rules).of(
             self._reader.storage, since
@@ -239,7 +232,7 @@ class Auditor:
         self, receipt: bytes, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None
     ) -> Report:
         """Verify the Job of a receipt, and compare its logs with it. Raises UsageError for a receipt of another Job."""
-        from perstack.engine.anchors.receipts import read_public_key
+        from perstack.audit.receipts import read_public_key
 
         async def check(job: str) -> Report:
             return await self.verify(job, key=key, anchor=anchor)
@@ -253,7 +246,7 @@ class Auditor:
 
     async def replay(self, job_id: str | None = None) -> Report:
         """Drive a Job again from its logs, without a model or a tool, and compare every decision."""
-        from perstack.engine.audit.replay import replay_job
+        from perstack.audit.replay import replay_job
 
         return await replay_job(
             self._reader.storage,
@@ -267,7 +260,7 @@ class Auditor:
 
         Raises NotFound, Damaged, and StorageError for a line that cannot be parsed.
         """
-        from perstack.engine.permissions.recorded_calls import calls_of_logs
+        from perstack.recordings.recorded_calls import calls_of_logs
 
         return calls_of_logs(
             await self._reader.logs(job_id), self._source.current.plugins.skills, self._source.current.workspace
@@ -281,7 +274,7 @@ class Auditor:
         See `redact_event`. `by` None means this process's user. Returns the event that records it, with the copies
         found.
         """
-        from perstack.engine.audit.redact import redact_event
+        from perstack.audit.redact import redact_event
 
         job = Job(place_of(event_id)[0])
         async with self._trail.anchored(job):

@@ -8,8 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perstack.config.lock import MAX_LOCK_BYTES
-from perstack.core.audit.receipts import (
+from perstack.audit.receipt_statements import (
     PAYLOAD_TYPE,
     AnchorRecord,
     Envelope,
@@ -23,7 +22,8 @@ from perstack.core.audit.receipts import (
     records_in_force,
     statement_of,
 )
-from perstack.core.audit.verification import Finding, Report, Unchecked
+from perstack.audit.verification import Finding, Report, Unchecked
+from perstack.config.lock import MAX_LOCK_BYTES
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.chain import check as check_line
 from perstack.core.base.ids import Owner

@@ -6,14 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 
-from perstack.core.audit.redaction import (
-    Redaction,
-    check_fields,
-    fields_to_blank,
-    redaction_of,
-    remains_of,
-    texts_to_blank,
-)
+from perstack.audit.redaction import Redaction, check_fields, fields_to_blank, redaction_of, remains_of, texts_to_blank
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove_payload
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
@@ -147,7 +140,7 @@ async def _blobs_in_snapshots(storage: Storage, job_id: str) -> dict[str, str]:
         events += filter(None, parsed)
     if not events:
         return {}
-    from perstack.engine.files.trees import blobs_of_snapshots  # few Jobs have snapshots
+    from perstack.snapshots.stored_trees import blobs_of_snapshots  # few Jobs have snapshots
 
     return await blobs_of_snapshots(storage, job_id, events)
 

@@ -22,15 +22,15 @@ from perstack.core.definitions.skills import ToolSpec, apply_definition, with_to
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall, policy_call
 from perstack.core.permissions.decisions import Ruling, decide_call, decide_offer
-from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import run_ids
-from perstack.engine.permissions.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
 from perstack.engine.permissions.rulings import path_resolver
 from perstack.engine.plugins.tool_catalogue import delegate_tools
 from perstack.errors import StorageError, UsageError
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
+from perstack.recordings.past_calls import PastCall, PastRun, past_run
+from perstack.recordings.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
 
 _JOBS_PER_PAGE = 200
 _JOBS_PER_BATCH = 20  # Jobs that are held in memory and judged in one call of a thread

@@ -8,11 +8,11 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.audit.receipts import LogEnd
+from perstack.audit.receipt_statements import LogEnd
+from perstack.audit.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
+from perstack.audit.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, OwnerKind
-from perstack.engine.anchors.receipts import Signer, ends_at, ends_now, lock_digest, signed_record
-from perstack.engine.anchors.targets import TIMEOUT_S, Anchor, reason_of
 from perstack.engine.log.storage import OWNER_KINDS, PendingRecords, space_of
 from perstack.errors import NotAgreed
 from perstack.ports.storage import Storage

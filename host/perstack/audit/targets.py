@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from perstack.core.audit.receipts import MAX_RECEIPT_BYTES, AnchorRecord, read_record
+from perstack.audit.receipt_statements import MAX_RECEIPT_BYTES, AnchorRecord, read_record
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass

@@ -38,12 +38,12 @@ from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import shield_until_done
 
 if TYPE_CHECKING:
+    from perstack.audit.comparing import AnchorComparison
+    from perstack.audit.receipts import PublicKey, Signer
+    from perstack.audit.sending import AnchorSender
+    from perstack.audit.targets import Anchor
+    from perstack.audit.verification import Report
     from perstack.config.trust import Agreement
-    from perstack.core.audit.verification import Report
-    from perstack.engine.anchors.comparing import AnchorComparison
-    from perstack.engine.anchors.receipts import PublicKey, Signer
-    from perstack.engine.anchors.sending import AnchorSender
-    from perstack.engine.anchors.targets import Anchor
 
 Check: TypeAlias = "Callable[[str], Awaitable[Report]]"  # a function that makes the report of a Job. Raises NotFound
 
@@ -79,7 +79,7 @@ class AuditTrail:
         """The environment variable that holds the key, if one does; it is not passed to programs."""
         if self._signing_key is None:
             return None
-        from perstack.engine.anchors.receipts import key_variable
+        from perstack.audit.receipts import key_variable
 
         return key_variable(self._signing_key)
 
@@ -112,7 +112,7 @@ class AuditTrail:
         key = self._signing_key
         if key is None:
             return None
-        from perstack.engine.anchors.receipts import read_signer
+        from perstack.audit.receipts import read_signer
 
         self._check_agreed()
         return read_signer(key, self._env)
@@ -181,7 +181,7 @@ class AuditTrail:
 
     async def receipt(self, job_id: str) -> bytes:
         """Return a receipt for a Job's present logs. Raises NotFound, Damaged, UsageError for an unreadable key."""
-        from perstack.engine.anchors.receipts import checked_ends, lock_digest, signed_record
+        from perstack.audit.receipts import checked_ends, lock_digest, signed_record
 
         signer, ends = self.signer, await checked_ends(self._storage, job_id)
         lock = lock_digest(self._lock)
@@ -194,7 +194,7 @@ class AuditTrail:
         """
         if self._anchor is None:
             return None
-        from perstack.engine.anchors.comparing import AnchorComparison
+        from perstack.audit.comparing import AnchorComparison
 
         return AnchorComparison(self._storage, self._anchor, key, whole=whole)
 
@@ -205,10 +205,10 @@ class AuditTrail:
 
         Raises UsageError if `data` is not a receipt, or is the receipt of another Job than `job_id`.
         """
-        from perstack.core.audit.receipts import read_record
-        from perstack.core.audit.verification import Finding, Report
+        from perstack.audit.receipt_statements import read_record
+        from perstack.audit.receipts import lock_digest, log_hashes, with_receipt
+        from perstack.audit.verification import Finding, Report
         from perstack.core.base.ids import check_job_id
-        from perstack.engine.anchors.receipts import lock_digest, log_hashes, with_receipt
 
         try:
             record = read_record(data)
@@ -233,7 +233,7 @@ class AuditTrail:
     def _anchor(self) -> Anchor | None:
         if self._named_anchor is None:
             return None
-        from perstack.engine.anchors.targets import anchor_of
+        from perstack.audit.targets import anchor_of
 
         self._check_agreed()
         return anchor_of(self._named_anchor, self._directory, self._env)
@@ -249,7 +249,7 @@ class AuditTrail:
         """A new sender each time, because perstack.lock may have changed; None without an anchor."""
         if self._anchor is None:
             return None
-        from perstack.engine.anchors.sending import AnchorSender
+        from perstack.audit.sending import AnchorSender
 
         return AnchorSender(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
 
@@ -266,7 +266,7 @@ def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mappi
 def _files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:
     if setting is None:
         return ()
-    from perstack.engine.anchors.receipts import FROM_FILE
+    from perstack.audit.receipts import FROM_FILE
 
     if not isinstance(setting, str) or not setting.startswith(FROM_FILE):
         return ()

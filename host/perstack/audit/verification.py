@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from perstack.core.audit.redaction import Redaction
+from perstack.audit.redaction import Redaction
 from perstack.core.base.chain import Head
 from perstack.dataclass import dataclass
 

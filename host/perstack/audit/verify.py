@@ -10,17 +10,10 @@ from hashlib import sha256
 
 from pydantic import ValidationError
 
-from perstack.core.audit.cache_comparison import cache_differences
-from perstack.core.audit.contradictions import of_result, of_start
-from perstack.core.audit.redaction import Redaction, parse_remains, redaction_of
-from perstack.core.audit.verification import (
-    Checked,
-    Finding,
-    Report,
-    Unchecked,
-    UncheckedKind,
-    compare_with_head,
-)
+from perstack.audit.cache_comparison import cache_differences
+from perstack.audit.contradictions import of_result, of_start
+from perstack.audit.redaction import Redaction, parse_remains, redaction_of
+from perstack.audit.verification import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
 from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
 from perstack.core.base.records import Fact
@@ -573,10 +566,7 @@ async def _check_mentions(check: JobCheck, storage: Storage) -> None:
 async def _check_trees(check: JobCheck, storage: Storage) -> None:
     if not check.trees:
         return
-    from perstack.engine.files.trees import (
-        Trees,
-        blobs_of_trees,  # few Jobs have snapshots
-    )
+    from perstack.snapshots.stored_trees import Trees, blobs_of_trees  # few Jobs have snapshots
 
     async for part in blobs_of_trees(Trees(storage, check.job_id), check.trees):
         run_id, seq = check.trees[part.tree]
@@ -589,7 +579,7 @@ async def _check_trees(check: JobCheck, storage: Storage) -> None:
 async def _collect_skills(check: JobCheck, storage: Storage) -> None:
     if not check.definitions:
         return
-    from perstack.engine.jobs.queued_definition import load_definition  # few Jobs are queued
+    from perstack.workers.queued_definition import load_definition  # few Jobs are queued
 
     for digest, (run_id, seq) in check.definitions.items():
         with suppress(StorageError, UsageError, NotFound):  # the definition blob itself is checked below

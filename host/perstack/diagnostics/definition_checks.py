@@ -36,7 +36,7 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.definitions.trust_items import items_of_provider, items_of_skill
 from perstack.core.runs.expert_changes import CREATE_EXPERT
-from perstack.engine.permissions.rule_checks import warn_of_rules
+from perstack.diagnostics.rule_checks import warn_of_rules
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.skills import with_file_in

@@ -23,11 +23,11 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
+from perstack.http_providers.provider import HttpProvider
 from perstack.ports.environment import inherit_variables
 from perstack.ports.provider import OfferedModel, ProviderConfig, ProviderFactory
 from perstack.ports.runtime import Ending, Program, RuntimeFactory
 from perstack.ports.storage import Storage
-from perstack.support.http.provider import HttpProvider
 from perstack.system.processes import await_start, end_with_block
 from perstack.version import VERSION
 

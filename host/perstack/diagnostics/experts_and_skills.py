@@ -18,9 +18,9 @@ from perstack.next_steps import Install
 from perstack.ports.skill import SkillContext, SkillFactory
 
 if TYPE_CHECKING:
-    from perstack.engine.diagnostics.doctor import DoctorFinding, ProgramExit, ProviderState, RuntimeState
-    from perstack.engine.diagnostics.install import Installed, InstallStep, OnInstall
-    from perstack.engine.diagnostics.prompt_preview import OfferedTools, PromptPreview
+    from perstack.diagnostics.doctor import DoctorFinding, ProgramExit, ProviderState, RuntimeState
+    from perstack.diagnostics.install import Installed, InstallStep, OnInstall
+    from perstack.diagnostics.prompt_preview import OfferedTools, PromptPreview
 
 
 class Experts:
@@ -44,7 +44,7 @@ class Experts:
 
     async def run_program(self, expert_key: str, argv: Sequence[str]) -> ProgramExit:
         """Run a program as a tool of this Expert would, with this process's standard streams. Raises UsageError."""
-        from perstack.engine.diagnostics.doctor import run_program
+        from perstack.diagnostics.doctor import run_program
 
         setup = self._source.current
         return await run_program(setup, setup.expert(expert_key), argv)
@@ -62,7 +62,7 @@ class Experts:
 
         It runs in the Expert's sandbox, with `given` on stdin. `timeout` is in milliseconds. Raises UsageError.
         """
-        from perstack.engine.context.commands import failure_reason
+        from perstack.iterations.commands import failure_reason
 
         setup = self._source.current
         setup.expert(expert_key)
@@ -70,13 +70,13 @@ class Experts:
 
     async def runtimes(self) -> tuple[RuntimeState, ...]:
         """Return the installed runtimes, and whether each can be used on this machine."""
-        from perstack.engine.diagnostics.doctor import runtimes
+        from perstack.diagnostics.doctor import runtimes
 
         return await runtimes(self._source.current)
 
     async def providers(self) -> tuple[ProviderState, ...]:
         """Return the installed providers with their models, in the order in which they are tried."""
-        from perstack.engine.diagnostics.doctor import provider_states
+        from perstack.diagnostics.doctor import provider_states
 
         return await provider_states(self._source.current)
 
@@ -94,7 +94,7 @@ class Experts:
 
         Raises UsageError and MissingCredential.
         """
-        from perstack.engine.diagnostics.doctor import provider_state
+        from perstack.diagnostics.doctor import provider_state
 
         setup = self._source.current
         provider, current_model = parts_of(self.model(expert_key))
@@ -103,13 +103,13 @@ class Experts:
 
     async def diagnosis(self) -> tuple[DoctorFinding, ...]:
         """Check whether this machine has what perstack needs; findings include remedies."""
-        from perstack.engine.diagnostics.doctor import diagnosis
+        from perstack.diagnostics.doctor import diagnosis
 
         return await diagnosis(self._source.current)
 
     async def sent(self, expert_key: str, *, as_delegate: bool = False) -> PromptPreview:
         """Return what the Expert's model would be sent before the query. Its skills are opened and closed."""
-        from perstack.engine.diagnostics.prompt_preview import preview_prompt
+        from perstack.diagnostics.prompt_preview import preview_prompt
 
         setup = self._source.current
         expert = setup.expert(expert_key)
@@ -118,7 +118,7 @@ class Experts:
 
     async def tools(self, expert_key: str) -> OfferedTools:
         """Return the tools that a Coordinator's Run of this Expert would offer. Its skills are opened and closed."""
-        from perstack.engine.diagnostics.prompt_preview import list_offered_tools
+        from perstack.diagnostics.prompt_preview import list_offered_tools
 
         setup = self._source.current
         expert = setup.expert(expert_key)
@@ -178,7 +178,7 @@ class Skills:
         of the lock; without it they are refused. A skill that fails keeps its earlier entry. Raises NotAgreed,
         StorageError, and UsageError if the changes are not agreed to.
         """
-        from perstack.engine.diagnostics.install import Installed, ask_skills
+        from perstack.diagnostics.install import Installed, ask_skills
         from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock
 
         setup = self._source.current
@@ -215,7 +215,7 @@ class Skills:
 
 
 def _step(folder: LockedFolder | UsageError) -> InstallStep:
-    from perstack.engine.diagnostics.install import InstallStep
+    from perstack.diagnostics.install import InstallStep
 
     if isinstance(folder, UsageError):
         return InstallStep("agent skills", "failed", problem=folder.note)
@@ -223,6 +223,6 @@ def _step(folder: LockedFolder | UsageError) -> InstallStep:
 
 
 def _login_of(setup: HostContext, skill_name: str, expert_key: str | None) -> tuple[SkillFactory, Skill]:
-    from perstack.engine.diagnostics.install import login_of
+    from perstack.diagnostics.install import login_of
 
     return login_of(setup.plugins.skills, setup.project.experts, skill_name, expert_key)

@@ -20,9 +20,9 @@ from perstack.core.definitions.skills import PathUse, ToolSpec, legal_tool_name,
 from perstack.core.permissions.calls import is_exempt
 from perstack.core.permissions.command_patterns import has_options, read_command
 from perstack.dataclass import dataclass
-from perstack.engine.permissions.recorded_calls import host_skills, known_tools
 from perstack.ports.provider import ProviderFactory
 from perstack.ports.skill import SkillFactory
+from perstack.recordings.recorded_calls import host_skills, known_tools
 
 _SAME_RULE_IN_ASK = "never decides anything: the same rule is in ask, and of two that are equal the one that asks wins"
 _LISTS = ("deny", "ask", "allow")

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.dataclass import dataclass
-from perstack.support.http.schema_document import (
+from perstack.http_providers.schema_document import (
     SchemaDocument,
     declared_properties,
     item_schemas,

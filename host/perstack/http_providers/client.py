@@ -13,10 +13,10 @@ from typing import cast
 import httpx
 
 from perstack.errors import ProviderError
-from perstack.support.http.endpoint import Endpoint
-from perstack.support.http.errors import bad_response, status_error, stream_interrupted, with_message
-from perstack.support.http.event_streams import server_sent_events
-from perstack.support.http.replies import OnData, ReplyProgress
+from perstack.http_providers.endpoint import Endpoint
+from perstack.http_providers.errors import bad_response, status_error, stream_interrupted, with_message
+from perstack.http_providers.event_streams import server_sent_events
+from perstack.http_providers.replies import OnData, ReplyProgress
 
 _CONNECT_TIMEOUT_S = 15.0
 _DRAIN_TIMEOUT_S = 1.0

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.text import one_line
 from perstack.errors import ProviderError
-from perstack.support.http.overflow import Refusal, Verdict, verdict, window_in
+from perstack.http_providers.overflow import Refusal, Verdict, verdict, window_in
 
 _NAME_BY_STATUS = {
     400: "BadRequest",

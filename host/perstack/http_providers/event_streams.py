@@ -21,8 +21,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.text import one_line
 from perstack.errors import ProviderError
-from perstack.support.http.errors import bad_response, error_from_status, error_message_in
-from perstack.support.http.replies import END_MARK
+from perstack.http_providers.errors import bad_response, error_from_status, error_message_in
+from perstack.http_providers.replies import END_MARK
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _FIELD = re.compile(r"(data|event|id|retry)(?::|\Z)|:")

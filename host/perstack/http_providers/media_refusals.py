@@ -24,8 +24,8 @@ from perstack.core.runs.media import PDF, medium_noun
 from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, blobs_of
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
+from perstack.http_providers.refused_places import named_places, values_along, words_of
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.refused_places import named_places, values_along, words_of
 
 _IMAGE = re.compile(r"image|\b(png|jpe?g|gif|webp)\b|inline_?data|media[_ ]type|mime[_ ]?type|图片|图像", re.IGNORECASE)
 _DOCUMENT = re.compile(r"\bpdf|\bdocument|\bfile_data\b|\binput_file\b", re.IGNORECASE)

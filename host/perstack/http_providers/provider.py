@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from perstack.core.base.records import JsonObject
     from perstack.core.runs.media_limits import MediaLimits
-    from perstack.support.http.client import ReadEvents, StreamClient
-    from perstack.support.http.endpoint import Endpoint
-    from perstack.support.http.replies import OnData
+    from perstack.http_providers.client import ReadEvents, StreamClient
+    from perstack.http_providers.endpoint import Endpoint
+    from perstack.http_providers.replies import OnData
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,14 @@ class HttpProvider(Provider):
     async def post(self, path: str, body: bytes, on_data: OnData, headers: Mapping[str, str] | None = None) -> None:
         """Send a request as `StreamClient.post` does. An error about the credential says where that is set."""
         if self._client is None:
-            from perstack.support.http.client import StreamClient
-            from perstack.support.http.event_streams import server_sent_events
+            from perstack.http_providers.client import StreamClient
+            from perstack.http_providers.event_streams import server_sent_events
 
             self._client = StreamClient(self.endpoint, self._read_events or server_sent_events)
         try:
             await self._client.post(path, body, on_data, headers)
         except ProviderError as error:
-            from perstack.support.http.errors import refused_credential
+            from perstack.http_providers.errors import refused_credential
 
             failure = refused_credential(self.classified(error), self.name, self.credential)
             if failure.status_code in REFUSAL_STATUSES:
@@ -122,19 +122,19 @@ class HttpProvider(Provider):
 
     @override
     def adapt(self, request: GenerationRequest, error: ProviderError) -> Sequence[Adaptation]:
-        from perstack.support.http.refusals import refused_parts
+        from perstack.http_providers.refusals import refused_parts
 
         return refused_parts(request, error, self.refused_fields)
 
     def refused_fields(self, error: ProviderError, body: JsonObject) -> Sequence[Adaptation]:
         """Return the optional fields of `body` that a refusal names."""
-        from perstack.support.http.refusals import refused_fields
+        from perstack.http_providers.refusals import refused_fields
 
         return refused_fields(error, body, self.required_fields)
 
     @override
     def media_limits(self, model: str) -> MediaLimits | None:
-        from perstack.support.http.media_limits import limits_of
+        from perstack.http_providers.media_limits import limits_of
 
         return limits_of(self.name, model)
 

@@ -19,11 +19,10 @@ from perstack.core.base.records import JsonObject
 from perstack.core.runs.adaptations import ANY_THINKING, Adaptation, names_in, thoughts_of
 from perstack.core.runs.context import OVERFLOW
 from perstack.errors import ProviderError
-from perstack.ports.provider import GenerationRequest
-from perstack.support.http.errors import with_message
-from perstack.support.http.media_refusals import named_media
-from perstack.support.http.messages import FIELD_GROUPS, MARKS, REQUIRED_FIELDS
-from perstack.support.http.refused_places import (
+from perstack.http_providers.errors import with_message
+from perstack.http_providers.media_refusals import named_media
+from perstack.http_providers.messages import FIELD_GROUPS, MARKS, REQUIRED_FIELDS
+from perstack.http_providers.refused_places import (
     Place,
     is_named,
     name_parts,
@@ -35,6 +34,7 @@ from perstack.support.http.refused_places import (
     without_echoes,
     words_of,
 )
+from perstack.ports.provider import GenerationRequest
 
 FindFields = Callable[[ProviderError, JsonObject], Sequence[Adaptation]]
 

@@ -30,9 +30,9 @@ from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, ToolCallPart
 from perstack.errors import ProviderError
+from perstack.http_providers.errors import bad_response, stream_interrupted
+from perstack.http_providers.stream_errors import error_in
 from perstack.ports.provider import Delta
-from perstack.support.http.errors import bad_response, stream_interrupted
-from perstack.support.http.stream_errors import error_in
 
 END_MARK = "[DONE]"
 TOO_DEEP = f"(they have more than {MAX_VALUE_DEPTH} levels)"  # replacement for arguments that are nested too deep

@@ -7,7 +7,7 @@ from typing import Literal
 
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
-from perstack.support.http.argument_names import NameRule
+from perstack.http_providers.argument_names import NameRule
 
 Shape = Literal[
     "schema", "schemas", "table", "names", "dependencies", "count", "number", "text", "flag", "value", "values", "type"

@@ -15,8 +15,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.json_schema import shorten
 from perstack.core.base.records import JsonObject, layers
-from perstack.support.http.argument_names import ArgumentNames
-from perstack.support.http.schema_document import (
+from perstack.http_providers.argument_names import ArgumentNames
+from perstack.http_providers.schema_document import (
     EVALUATING,
     SchemaDocument,
     branches,
@@ -24,7 +24,7 @@ from perstack.support.http.schema_document import (
     declared_properties,
     required_names,
 )
-from perstack.support.http.schema_rules import SHAPES, SchemaRules, Shape
+from perstack.http_providers.schema_rules import SHAPES, SchemaRules, Shape
 
 TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 _BOOLEANS = frozenset(("additionalProperties", "unevaluatedProperties", "unevaluatedItems"))  # may be true or false

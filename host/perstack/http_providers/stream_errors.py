@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import one_line
 from perstack.errors import ProviderError
-from perstack.support.http.errors import delay_in, error_from_status
+from perstack.http_providers.errors import delay_in, error_from_status
 
 _RULES: tuple[tuple[str, int], ...] = (
     (r"tool_use_failed|malformed", 424),

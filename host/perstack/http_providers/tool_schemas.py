@@ -20,16 +20,16 @@ from pydantic import JsonValue
 
 from perstack.core.base.json_schema import shorten
 from perstack.core.base.records import JsonObject
-from perstack.support.http.argument_names import ArgumentNames
-from perstack.support.http.schema_document import (
+from perstack.http_providers.argument_names import ArgumentNames
+from perstack.http_providers.schema_document import (
     SchemaDocument,
     branches,
     conjoined,
     declared_properties,
     required_names,
 )
-from perstack.support.http.schema_rules import PLAIN, SchemaRules
-from perstack.support.http.schema_writer import MAX_TEXT_CHARS, TYPES, SchemaWriter, as_json, as_text
+from perstack.http_providers.schema_rules import PLAIN, SchemaRules
+from perstack.http_providers.schema_writer import MAX_TEXT_CHARS, TYPES, SchemaWriter, as_json, as_text
 
 _MAX_ALTERNATIVES = 12  # sets of arguments that a sentence names
 _MAX_BRANCHES = 100  # branches whose requirements are compared

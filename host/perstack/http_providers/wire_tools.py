@@ -18,12 +18,12 @@ from perstack.core.definitions.skills import ToolSpec, legal_tool_name
 from perstack.core.runs.adaptations import Adaptations, names_in
 from perstack.core.runs.messages import ReplyPart, ToolCallPart
 from perstack.dataclass import dataclass
+from perstack.http_providers.argument_names import ArgumentNames
+from perstack.http_providers.messages import arguments_of
+from perstack.http_providers.schema_document import SchemaDocument
+from perstack.http_providers.schema_rules import SchemaRules
+from perstack.http_providers.tool_schemas import plain_schema, wire_schema
 from perstack.ports.provider import Generation, GenerationRequest
-from perstack.support.http.argument_names import ArgumentNames
-from perstack.support.http.messages import arguments_of
-from perstack.support.http.schema_document import SchemaDocument
-from perstack.support.http.schema_rules import SchemaRules
-from perstack.support.http.tool_schemas import plain_schema, wire_schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,20 @@ from pydantic_core import from_json
 from perstack.core.base.secrets import has_masked, masked_args, masked_command, masked_line
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
-from perstack.core.iterations.state import Measurement, measurement_in, measurement_of
-from perstack.core.tasks.arguments import MAX_STATE_BYTES
-from perstack.core.tasks.due import PollResult
-from perstack.engine.context.evaluator_process import request
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.plugins.programs import run_program
 from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
+from perstack.iterations.evaluator_process import request
+from perstack.iterations.state import Measurement, measurement_in, measurement_of
 from perstack.ports.environment import inherit_variables
 from perstack.ports.evaluator import Artifact
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 from perstack.support.variables import variables_in
 from perstack.system.module_path import module_path
 from perstack.system.processes import python_argv
+from perstack.tasks.arguments import MAX_STATE_BYTES
+from perstack.tasks.due import PollResult
 
 
 def name_of(evaluator: Evaluator) -> str:
@@ -95,7 +95,7 @@ async def measure_by_function(
             path for path in map(Path, (*module_path(), sys.prefix, sys.base_prefix)) if path.is_absolute()
         )
     argv, stdin = (
-        python_argv("perstack.engine.context.evaluator_process"),
+        python_argv("perstack.iterations.evaluator_process"),
         request(evaluator.entry, artifact, directory),
     )
     result = await run_program(name, argv, start, child_env, timeout, stdin, programs, ground.runtime, readable)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from perstack.core.base.records import JsonObject
-from perstack.core.iterations.state import measurement_of
+from perstack.iterations.state import measurement_of
 from perstack.ports.evaluator import Artifact, EvaluatorFunction
 
 

@@ -12,7 +12,8 @@ from perstack.core.base.records import Fact, falsy, fields_of
 from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, sum_charges
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition
-from perstack.core.iterations.state import (
+from perstack.errors import UsageError
+from perstack.iterations.state import (
     TRANSITIONS,
     Case,
     FailSeries,
@@ -31,7 +32,6 @@ from perstack.core.iterations.state import (
     is_better,
     score_of,
 )
-from perstack.errors import UsageError
 from perstack.next_steps import SetOption
 
 

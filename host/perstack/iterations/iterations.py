@@ -18,14 +18,14 @@ from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.definitions.settings import check_budget
-from perstack.core.iterations.evolve import check_resumable, with_limits
-from perstack.core.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
 from perstack.core.jobs.queries import check_query
 from perstack.engine.context.host_context import ContextSource
-from perstack.engine.iterations.series_driver import OnFact, SeriesDriver, SeriesLog, SeriesPage, check_ready
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
+from perstack.iterations.evolve import check_resumable, with_limits
+from perstack.iterations.series_driver import OnFact, SeriesDriver, SeriesLog, SeriesPage, check_ready
+from perstack.iterations.state import FailSeries, ResumeSeries, SeriesState, StartSeries
 from perstack.system.clock import new_ids
 
 

@@ -17,17 +17,10 @@ from typing import TypedDict
 
 from perstack.core.base.usage import NANO_PER_DOLLAR, NO_AMOUNT, Amount, BudgetName, nano
 from perstack.core.definitions.settings import Budget
-from perstack.core.iterations.state import (
-    FailSeries,
-    FinishReason,
-    Iteration,
-    PauseSeries,
-    SeriesState,
-    compared_metrics,
-)
 from perstack.core.jobs.due import DUE, job_state, stop_words
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
+from perstack.iterations.state import FailSeries, FinishReason, Iteration, PauseSeries, SeriesState, compared_metrics
 
 # Budget of a series over all its Jobs. It is computed from the log before each Job begins. A Job gets the rest as its
 # own budget and never exceeds it, so neither does the series.

@@ -7,14 +7,28 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import assert_never
 
+from perstack.audit.trail import AuditTrail
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition, without_job_limits
 from perstack.core.definitions.settings import Budget
 from perstack.core.definitions.trust_items import items_of_iterate
-from perstack.core.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
-from perstack.core.iterations.next_step import (
+from perstack.core.jobs.due import is_resumable
+from perstack.core.jobs.summary import JobSummary
+from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.run_session import OnEvent
+from perstack.engine.log.storage import SummaryFiles, log_of, read_summary
+from perstack.engine.plugins.runtimes import CommandSandbox
+from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
+from perstack.iterations.commands import measure_by_command, measure_by_function, name_of
+from perstack.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
+from perstack.iterations.next_step import (
     BeginIteration,
     Evaluate,
     Finish,
@@ -32,7 +46,7 @@ from perstack.core.iterations.next_step import (
     share,
     stop_event,
 )
-from perstack.core.iterations.state import (
+from perstack.iterations.state import (
     FailSeries,
     FinishArtefact,
     FinishIteration,
@@ -45,20 +59,6 @@ from perstack.core.iterations.state import (
     parse_series_event,
     score_of,
 )
-from perstack.core.jobs.due import is_resumable
-from perstack.core.jobs.summary import JobSummary
-from perstack.dataclass import dataclass
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.context.commands import measure_by_command, measure_by_function, name_of
-from perstack.engine.context.host_context import ContextSource, HostContext
-from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
-from perstack.engine.log.run_session import OnEvent
-from perstack.engine.log.storage import SummaryFiles, log_of, read_summary
-from perstack.engine.plugins.runtimes import CommandSandbox
-from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
 from perstack.next_steps import Inspect, Resume
 from perstack.ports.evaluator import Artifact
 from perstack.ports.storage import Storage

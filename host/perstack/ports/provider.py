@@ -25,7 +25,7 @@ from perstack.errors import ProviderError
 
 if TYPE_CHECKING:
     from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
-    from perstack.core.recordings.play import Player
+    from perstack.recordings.play import Player
 
 Purpose = Literal["reply", "summary", "sample"]
 

@@ -21,7 +21,7 @@ from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
 
 if TYPE_CHECKING:
-    from perstack.ports.tasks import TaskMemory
+    from perstack.tasks.memory import TaskMemory
 
 
 class BlobStore(Protocol):

@@ -13,8 +13,6 @@ from perstack.core.base.records import Fact, JsonObject, read_json
 from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
-from perstack.core.recordings.make import RecordingSource, blobs_in, recording_of
-from perstack.core.recordings.model import MAX_BLOB_BYTES, Recording
 from perstack.core.runs.events import StartGeneration, StoredEvent
 from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob
@@ -25,6 +23,8 @@ from perstack.engine.log.run_log import is_checkpoint, load_job
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.ports.formats import JobFormat
 from perstack.ports.storage import Storage
+from perstack.recordings.make import RecordingSource, blobs_in, recording_of
+from perstack.recordings.model import MAX_BLOB_BYTES, Recording
 from perstack.version import VERSION
 
 # One JSON document of a Job, for programs that do not fold logs.

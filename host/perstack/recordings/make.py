@@ -16,7 +16,13 @@ from perstack.core.base.secrets import SecretMasker
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
-from perstack.core.recordings.model import (
+from perstack.core.runs import events, messages
+from perstack.core.runs.compaction import summary_in
+from perstack.core.runs.events import RedactEvent, StoredEvent
+from perstack.core.runs.start import StartRun
+from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+from perstack.recordings.model import (
     MAX_BLOB_BYTES,
     MAX_RECORDING_BYTES,
     CalledBy,
@@ -37,12 +43,6 @@ from perstack.core.recordings.model import (
     SaidText,
     ToldText,
 )
-from perstack.core.runs import events, messages
-from perstack.core.runs.compaction import summary_in
-from perstack.core.runs.events import RedactEvent, StoredEvent
-from perstack.core.runs.start import StartRun
-from perstack.dataclass import dataclass
-from perstack.errors import UsageError
 
 
 @dataclass(slots=True)

@@ -20,8 +20,6 @@ from perstack.core.base.text import REDACTED
 from perstack.core.definitions.settings import NOT_RECORDED
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
-from perstack.core.recordings import model
-from perstack.core.recordings.make import digest_of_instruction
 from perstack.core.runs.messages import (
     ExpertMessage,
     Message,
@@ -35,6 +33,8 @@ from perstack.core.runs.messages import (
 )
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError, UsageError
+from perstack.recordings import model
+from perstack.recordings.make import digest_of_instruction
 
 # Which tools run during playback, and which return their recorded results.
 

@@ -8,8 +8,6 @@ from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
 from perstack.core.jobs.posted_texts import PostedText, posted_events
-from perstack.core.recordings.model import RecordedFile, SaidApproval
-from perstack.core.recordings.play import AskedCall, Player
 from perstack.core.runs.commands import Call
 from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.facts import Question
@@ -18,12 +16,14 @@ from perstack.core.runs.state import Run
 from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.permissions.recorded_calls import names_and_subjects
 from perstack.engine.runs.generation import error_info, fail
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import ProviderError
 from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
+from perstack.recordings.model import RecordedFile, SaidApproval
+from perstack.recordings.play import AskedCall, Player
+from perstack.recordings.recorded_calls import names_and_subjects
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perstack.core.recordings.model import MAX_RECORDING_BYTES, Recording, parse_recording
 from perstack.errors import UsageError
+from perstack.recordings.model import MAX_RECORDING_BYTES, Recording, parse_recording
 from perstack.system.files import open_for_reading
 
 

@@ -36,7 +36,6 @@ from perstack.core.definitions.skills import (
     with_base,
 )
 from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
-from perstack.core.permissions.past_calls import PastCall, PastRun, past_run
 from perstack.core.runs.events import (
     CallTools,
     DecideApproval,
@@ -60,6 +59,7 @@ from perstack.errors import StorageError
 from perstack.ports.provider import ProviderTool
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import RunRef, Storage
+from perstack.recordings.past_calls import PastCall, PastRun, past_run
 from perstack.version import VERSION
 
 # Tools of an Expert, as far as they are known without opening a skill.

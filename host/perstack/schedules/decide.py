@@ -19,7 +19,8 @@ from typing import Literal, Protocol
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.due import DUE, NeedJob, Todo, job_state
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.schedules.schedule import (
+from perstack.dataclass import dataclass
+from perstack.schedules.schedule import (
     BeginOccurrence,
     FinishOccurrence,
     Occurrence,
@@ -32,7 +33,6 @@ from perstack.core.schedules.schedule import (
     StoredScheduleEvent,
     occurrence_job_id,
 )
-from perstack.dataclass import dataclass
 
 MINUTE_MS = 60_000
 

@@ -19,10 +19,22 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
-from perstack.core.iterations.evolve import SeriesSummary
 from perstack.core.jobs.due import DUE, NeedJob, job_state
-from perstack.core.queue.orders import PausedTarget, are_old, is_over
-from perstack.core.tasks.due import (
+from perstack.dataclass import dataclass
+from perstack.engine.context.guarded_state import require_own_state
+from perstack.engine.context.host_context import ContextSource
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.storage import space_of
+from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
+from perstack.iterations.commands import ask_command
+from perstack.iterations.evolve import SeriesSummary
+from perstack.ports.environment import inherit_variables
+from perstack.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
+from perstack.support.storage import pages
+from perstack.support.variables import variables_in
+from perstack.system.clock import new_ulid
+from perstack.tasks.due import (
     EXPERT_LABEL,
     LABEL,
     AppendTaskEvents,
@@ -34,27 +46,15 @@ from perstack.core.tasks.due import (
     query_for,
     settle_task,
 )
-from perstack.core.tasks.events import WakeTask
-from perstack.core.tasks.state import TaskState
-from perstack.core.tasks.summaries import Row, to_look_after
-from perstack.dataclass import dataclass
-from perstack.engine.context.commands import ask_command
-from perstack.engine.context.guarded_state import require_own_state
-from perstack.engine.context.host_context import ContextSource
-from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
-from perstack.engine.log.storage import space_of
-from perstack.engine.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
-from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
-from perstack.ports.environment import inherit_variables
-from perstack.support.storage import pages
-from perstack.support.variables import variables_in
-from perstack.system.clock import new_ulid
+from perstack.tasks.events import WakeTask
+from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.state import TaskState
+from perstack.tasks.summaries import Row, to_look_after
+from perstack.workers.orders import PausedTarget, are_old, is_over
 
 if TYPE_CHECKING:
-    from perstack.engine.iterations.iterations import Iterations
-    from perstack.engine.schedules.schedules import Schedules
+    from perstack.iterations.iterations import Iterations
+    from perstack.schedules.schedules import Schedules
 
 _CONCURRENT_ITEMS = 8
 

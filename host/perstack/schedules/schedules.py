@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, assert_never
 
 from pydantic import ValidationError
 
-from perstack.config.calendar import Calendar, calendar_of
+from perstack.audit.trail import AuditTrail
 from perstack.core.base.ids import Owner
 from perstack.core.definitions.project import Schedule
-from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.schedules.decide import (
+from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import ContextSource
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
+from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
+from perstack.iterations.state import SeriesState
+from perstack.next_steps import Inspect
+from perstack.ports.storage import Storage
+from perstack.schedules.calendar import Calendar, calendar_of
+from perstack.schedules.decide import (
     AppendEvents,
     BeginJob,
     ContinueJob,
@@ -25,7 +35,7 @@ from perstack.core.schedules.decide import (
     next_step,
     settle_occurrence,
 )
-from perstack.core.schedules.schedule import (
+from perstack.schedules.schedule import (
     LABEL,
     Occurrence,
     ScheduleState,
@@ -35,22 +45,12 @@ from perstack.core.schedules.schedule import (
     evolve_schedule,
     parse_schedule_event,
 )
-from perstack.core.tasks.due import EXPERT_LABEL, Action
-from perstack.core.tasks.state import TaskState
-from perstack.dataclass import dataclass
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.context.host_context import ContextSource
-from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
-from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
-from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
-from perstack.next_steps import Inspect
-from perstack.ports.storage import Storage
 from perstack.system.concurrency import leaves, shield_until_done
+from perstack.tasks.due import EXPERT_LABEL, Action
+from perstack.tasks.state import TaskState
 
 if TYPE_CHECKING:
-    from perstack.engine.iterations.iterations import Iterations
+    from perstack.iterations.iterations import Iterations
 
 
 # Launch what is due: drive it in this process, or queue it for workers.

@@ -15,18 +15,18 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.host_context import ContextSource
-from perstack.engine.files.rewind_lock import lease_without_rewind
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
+from perstack.snapshots.rewind_lock import lease_without_rewind
 from perstack.support.storage import every_id
 from perstack.system.user import notice, this_user
 
 if TYPE_CHECKING:  # driving a Job needs none of these
-    from perstack.core.files.text_diff import FileDiff
-    from perstack.core.files.tree_diff import Change, RewindScope
-    from perstack.engine.jobs.rewind import Rewind, Rewinder
+    from perstack.snapshots.rewind import Rewind, Rewinder
+    from perstack.snapshots.text_diff import FileDiff
+    from perstack.snapshots.tree_diff import Change, RewindScope
 
 _PAGE = 1000
 
@@ -55,8 +55,8 @@ class JobFiles:
         ends, or two checkpoints with `..` between. An omitted first one is the beginning of the Run, an omitted second
         one the current files. Raises UsageError if there is no snapshot, NotFound and StorageError.
         """
-        from perstack.engine.files.changes import file_diffs
-        from perstack.engine.files.trees import Trees
+        from perstack.snapshots.changes import file_diffs
+        from perstack.snapshots.stored_trees import Trees
 
         job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.resolve(job_id)
         if what is not None and ".." in what:
@@ -120,7 +120,7 @@ class JobFiles:
 
         Raises NotFound and StorageError.
         """
-        from perstack.engine.files.changes import snapshots_of
+        from perstack.snapshots.changes import snapshots_of
 
         shots = snapshots_of(job_id, await self._reader.logs(job_id))
         if not shots:
@@ -137,8 +137,8 @@ class JobFiles:
         StorageError.
         """
         from perstack.core.files.trees import File, Link
-        from perstack.engine.files.changes import snapshots_of
-        from perstack.engine.files.trees import Trees
+        from perstack.snapshots.changes import snapshots_of
+        from perstack.snapshots.stored_trees import Trees
 
         shots = snapshots_of(job_id, await self._reader.logs(job_id))
         if not shots:
@@ -183,7 +183,7 @@ class JobFiles:
             yield
 
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
-        from perstack.engine.jobs.rewind import Rewinder
+        from perstack.snapshots.rewind import Rewinder
 
         context = self._source.current
         return Rewinder(
@@ -225,8 +225,8 @@ class JobFiles:
             return True  # it is about to begin, or cannot be read
 
     async def _done(self, job_id: str, what: str | None, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
-        from perstack.engine.files.changes import changes_in, deltas_of, snapshots_of
-        from perstack.engine.files.trees import Trees
+        from perstack.snapshots.changes import changes_in, deltas_of, snapshots_of
+        from perstack.snapshots.stored_trees import Trees
 
         logs = await self._reader.logs(job_id)
         shots = snapshots_of(job_id, logs)
@@ -252,8 +252,8 @@ class JobFiles:
         return subject, await changes_in(Trees(self._reader.storage, job_id), selected)
 
     async def _between(self, job_id: str, first: str, last: str, run_id: str | None) -> tuple[str, tuple[Change, ...]]:
-        from perstack.engine.files.changes import snapshots_of
-        from perstack.engine.files.trees import Trees
+        from perstack.snapshots.changes import snapshots_of
+        from perstack.snapshots.stored_trees import Trees
 
         if first and last:
             old, new = await self._tree_at(job_id, first), await self._tree_at(job_id, last)
@@ -304,6 +304,6 @@ def _no_snapshot(owner_id: str) -> UsageError:
 
 
 def _scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
-    from perstack.core.files.tree_diff import RewindScope  # what driving a Job does not need
+    from perstack.snapshots.tree_diff import RewindScope  # what driving a Job does not need
 
     return RewindScope(tuple(only), keep_added)

@@ -25,7 +25,6 @@ from perstack.core.base.file_names import (
     spell,
 )
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.files.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
 from perstack.core.files.trees import (
     MAX_ENTRIES,
     Entry,
@@ -41,6 +40,7 @@ from perstack.core.files.trees import (
 from perstack.core.runs.events import MAX_LISTED_FILES, NotRecorded
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
+from perstack.snapshots.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
 from perstack.system.clock import SYSTEM
 from perstack.system.files import REAL_FOLDER
 from perstack.system.project_states import has_definition

@@ -12,8 +12,8 @@ from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
 from perstack.core.base.secrets import is_secret_in
 from perstack.core.base.text import MAX_TIME_MS, nearest
-from perstack.core.tasks.events import TaskConfig, WaitingFor
 from perstack.errors import UsageError
+from perstack.tasks.events import TaskConfig, WaitingFor
 
 MAX_STATE_BYTES = 1 << 20  # maximum bytes of JSON for each of a task's state, checkpoint data, input and result
 

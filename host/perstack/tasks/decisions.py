@@ -14,10 +14,10 @@ from pydantic import JsonValue
 
 from perstack.core.base.decisions import NeededDecision
 from perstack.core.base.lifecycle import PauseReason
-from perstack.core.tasks import events as task_events
-from perstack.core.tasks.state import TaskState, allowed, due_at, in_words
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide
+from perstack.tasks import events as task_events
+from perstack.tasks.state import TaskState, allowed, due_at, in_words
 
 _FOR_A_PERSON: frozenset[PauseReason] = frozenset(("human_approval", "human_input"))
 

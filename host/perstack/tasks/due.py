@@ -14,11 +14,11 @@ from pydantic import JsonValue
 
 from perstack.core.jobs.due import DUE, NeedJob, job_state, stop_words
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.tasks import events as task_events
-from perstack.core.tasks.evolve import runs_after
-from perstack.core.tasks.operations import failure
-from perstack.core.tasks.state import TaskState, due_at
 from perstack.dataclass import dataclass
+from perstack.tasks import events as task_events
+from perstack.tasks.evolve import runs_after
+from perstack.tasks.operations import failure
+from perstack.tasks.state import TaskState, due_at
 
 LABEL = "task"  # label of a task's Job; its value is the task's id
 EXPERT_LABEL = "expert"  # label with the Job's Expert, so that workers can select Jobs by labels

@@ -10,16 +10,8 @@ from pydantic import JsonValue
 from perstack.core.base.ids import By, event_id_of
 from perstack.core.base.lifecycle import IllegalFact, PauseReason, check_follows
 from perstack.core.base.records import JsonObject
-from perstack.core.tasks import events as task_events
-from perstack.core.tasks.state import (
-    CANCELLED,
-    TRANSITIONS,
-    Dependency,
-    TaskCheckpoint,
-    TaskState,
-    TaskStatus,
-    place_of,
-)
+from perstack.tasks import events as task_events
+from perstack.tasks.state import CANCELLED, TRANSITIONS, Dependency, TaskCheckpoint, TaskState, TaskStatus, place_of
 
 _MAX_SIGNALS = 100
 

@@ -26,13 +26,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from perstack.audit.trail import AuditTrail
 from perstack.core.base.ids import By
 from perstack.core.base.validation_errors import checked
-from perstack.core.tasks.arguments import Json, Text
-from perstack.core.tasks.decisions import TaskSubject
-from perstack.core.tasks.events import StoredTaskEvent
-from perstack.core.tasks.evolve import TaskChanges, checkpoints_in
-from perstack.core.tasks.operations import (
+from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
+from perstack.ports.storage import Storage
+from perstack.support.storage import newest_first
+from perstack.system.clock import SYSTEM, Clock
+from perstack.system.user import this_user
+from perstack.tasks.arguments import Json, Text
+from perstack.tasks.decisions import TaskSubject
+from perstack.tasks.events import StoredTaskEvent
+from perstack.tasks.evolve import TaskChanges, checkpoints_in
+from perstack.tasks.memory import TaskMemory
+from perstack.tasks.operations import (
     ChangeCommand,
     CreateCommand,
     DecisionInput,
@@ -44,16 +51,9 @@ from perstack.core.tasks.operations import (
     ResumeCommand,
     TaskCommand,
 )
-from perstack.core.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
-from perstack.core.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, with_blockers
-from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
-from perstack.ports.storage import Storage
-from perstack.ports.tasks import TaskMemory
-from perstack.support.storage import newest_first
-from perstack.system.clock import SYSTEM, Clock
-from perstack.system.user import this_user
+from perstack.tasks.state import TaskCheckpoint, TaskState, check_task_id, exists_already
+from perstack.tasks.summaries import Row, TaskPage, TaskSummary, by_id, check_unneeded
+from perstack.tasks.task_log import BlockerSearch, TaskLog, check_dependencies, with_blockers
 
 _R = TypeVar("_R")
 
@@ -61,7 +61,7 @@ _EVER_MS = 1 << 53  # milliseconds after which no task was changed
 
 
 class ExecutionMemory(TaskMemory):
-    """The tasks in a storage, with all operations. `perstack.ports.tasks` documents the methods."""
+    """The tasks in a storage, with all operations. `perstack.tasks.memory` documents the methods."""
 
     def __init__(self, storage: Storage, audit: AuditTrail | None = None, clock: Clock = SYSTEM) -> None:
         """Use an open storage, which `close` closes."""
@@ -80,10 +80,10 @@ class ExecutionMemory(TaskMemory):
         plugins: Iterable[object] = (),
     ) -> ExecutionMemory:
         """Open the tasks in a storage: the given one, the one of a perstack.toml found upward, or `file:perstack`."""
+        from perstack.audit.trail import audit_of
         from perstack.config.load import load_usable
         from perstack.config.project import find_place
         from perstack.core.definitions.project import Project
-        from perstack.engine.anchors.trail import audit_of
         from perstack.engine.context.connections import open_state, state_environment
         from perstack.engine.plugins.registry import load_plugins
 

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from perstack.core.base.records import snake_cased
 from perstack.core.base.validation_errors import read_call
-from perstack.core.tasks.decisions import TaskSubject
-from perstack.core.tasks.operations import (
+from perstack.tasks.decisions import TaskSubject
+from perstack.tasks.operations import (
     AnswerCommand,
     ArchiveCommand,
     CancelCommand,
@@ -82,7 +82,7 @@ def _method(command: Callable[_P, TaskCommand[_R]]) -> Callable[Concatenate[Task
 class TaskMemory(ABC):
     """Tasks that any process may pause and resume.
 
-    Each operation of `core/tasks/operations.py` is a method with the operation's fields as its arguments. An operation
+    Each operation of `tasks/operations.py` is a method with the operation's fields as its arguments. An operation
     that changes a task returns the changed task. It raises NotFound, NotAllowed if the task's status does not allow it,
     Conflict if the task has another version than `expected_version`, and UsageError, naming the argument, for an
     invalid one. Durations are milliseconds, points in time milliseconds since 1970. JSON values and texts may have up

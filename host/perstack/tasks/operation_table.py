@@ -1,6 +1,6 @@
 """Table of operations on tasks: one entry each, from which all doors are derived.
 
-The typed methods of `perstack.ports.tasks`, the engine, the command line, HTTP with its OpenAPI description, the tools
+The typed methods of `perstack.tasks.memory`, the engine, the command line, HTTP with its OpenAPI description, the tools
 of the MCP server and of an Expert read the table, and repeat nothing of it.
 """
 
@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from perstack.core.base.decisions import FREE, Decides, Mark, mark_in
 from perstack.core.base.records import Fact
-from perstack.core.tasks import operations
-from perstack.core.tasks.decisions import answers_task, ends_wait, removes_task, revives_task
-from perstack.core.tasks.state import TaskCheckpoint, TaskState
-from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
+from perstack.tasks import operations
+from perstack.tasks.decisions import answers_task, ends_wait, removes_task, revives_task
+from perstack.tasks.state import TaskCheckpoint, TaskState
+from perstack.tasks.summaries import TaskPage
 
 
 def _identity(command: operations.TaskCommand[Fact], result: Fact) -> Fact:

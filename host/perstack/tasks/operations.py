@@ -24,8 +24,10 @@ from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import read_answer
-from perstack.core.tasks import events as task_events
-from perstack.core.tasks.arguments import (
+from perstack.dataclass import dataclass
+from perstack.errors import Conflict, NotAllowed, UsageError
+from perstack.tasks import events as task_events
+from perstack.tasks.arguments import (
     Config,
     Count,
     FirstStatus,
@@ -41,8 +43,8 @@ from perstack.core.tasks.arguments import (
     reason_of,
     starts,
 )
-from perstack.core.tasks.decisions import answers_task, resumes_with
-from perstack.core.tasks.state import (
+from perstack.tasks.decisions import answers_task, resumes_with
+from perstack.tasks.state import (
     ALLOWED,
     TaskCheckpoint,
     TaskState,
@@ -52,9 +54,7 @@ from perstack.core.tasks.state import (
     outcome_of_failure,
     waits_for_tasks_alone,
 )
-from perstack.core.tasks.summaries import TaskPage
-from perstack.dataclass import dataclass
-from perstack.errors import Conflict, NotAllowed, UsageError
+from perstack.tasks.summaries import TaskPage
 
 R = TypeVar("R", covariant=True)
 

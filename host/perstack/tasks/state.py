@@ -11,9 +11,9 @@ from perstack.core.base.ids import By, check_job_id
 from perstack.core.base.lifecycle import PauseReason, Transition, transition
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.jobs.answers import ANYTHING, APPROVAL, AcceptedAnswers
-from perstack.core.tasks.events import OnFailure, TaskConfig, WaitingFor
 from perstack.errors import NotAllowed, UsageError
 from perstack.next_steps import Resume
+from perstack.tasks.events import OnFailure, TaskConfig, WaitingFor
 
 # Dependencies between tasks. A task's log names the tasks that it waits for; their status is in their own logs. Nothing
 # is written to a task when another one ends: readers read both, so that no crash can leave a task behind.

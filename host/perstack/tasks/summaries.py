@@ -9,9 +9,9 @@ from pydantic import Field
 
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import Fact, falsy, fields_of
-from perstack.core.tasks.evolve import NOT_WAITING, TaskChanges
-from perstack.core.tasks.state import Dependency, TaskState, TaskStatus, due_at
 from perstack.errors import NotAllowed
+from perstack.tasks.evolve import NOT_WAITING, TaskChanges
+from perstack.tasks.state import Dependency, TaskState, TaskStatus, due_at
 
 # Summaries as JSON objects, so that a scan over ten thousand tasks needs no parsing into models.
 

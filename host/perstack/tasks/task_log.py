@@ -8,12 +8,20 @@ from contextlib import suppress
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from perstack.audit.trail import AuditTrail
 from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.base.ids import Owner
-from perstack.core.tasks.events import StoredTaskEvent, parse_task_event
-from perstack.core.tasks.evolve import TaskChanges, evolve_task, runs_after
-from perstack.core.tasks.state import MAX_DEPENDENCIES, Dependency, TaskState, check_task_id, dependency_of
-from perstack.core.tasks.summaries import (
+from perstack.engine.log.event_log import Appended, Loaded
+from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.engine.log.storage import IndexEntries, log_of
+from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
+from perstack.next_steps import Inspect
+from perstack.ports.storage import Storage
+from perstack.system.concurrency import shield_until_done
+from perstack.tasks.events import StoredTaskEvent, parse_task_event
+from perstack.tasks.evolve import TaskChanges, evolve_task, runs_after
+from perstack.tasks.state import MAX_DEPENDENCIES, Dependency, TaskState, check_task_id, dependency_of
+from perstack.tasks.summaries import (
     Row,
     TaskSummary,
     blocked,
@@ -24,14 +32,6 @@ from perstack.core.tasks.summaries import (
     is_completed,
     summary_of,
 )
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
-from perstack.engine.log.storage import IndexEntries, log_of
-from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
-from perstack.next_steps import Inspect
-from perstack.ports.storage import Storage
-from perstack.system.concurrency import shield_until_done
 
 _MAX_ATTEMPTS = 50  # attempts to append a change; after a conflict it is decided again on the new state
 

@@ -18,7 +18,7 @@ from perstack.errors import SkillError, UsageError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from perstack.ports.tasks import TaskMemory
+    from perstack.tasks.memory import TaskMemory
 
 
 SettingsT = TypeVar("SettingsT", bound=BaseModel | None, default=None)

@@ -9,7 +9,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from perstack.core.queue.orders import (
+from perstack.core.runs.state import RunStatus
+from perstack.dataclass import dataclass
+from perstack.engine.log.event_log import UnknownEvent
+from perstack.errors import Conflict, Damaged, DispatcherError, NotFound, StorageError
+from perstack.ports.dispatcher import Claim, Order, Seat
+from perstack.system.clock import Clock
+from perstack.workers.driving_orders import OrderedWork
+from perstack.workers.orders import (
     Done,
     DriveOutcome,
     OrderTarget,
@@ -20,11 +27,7 @@ from perstack.core.queue.orders import (
     needs_nobody,
     takeovers_now,
 )
-from perstack.core.runs.state import RunStatus
-from perstack.dataclass import dataclass
-from perstack.engine.log.event_log import UnknownEvent
-from perstack.engine.workers.orders import OrderedWork
-from perstack.engine.workers.reports import (
+from perstack.workers.reports import (
     Outcome,
     Report,
     WorkerCounters,
@@ -33,9 +36,6 @@ from perstack.engine.workers.reports import (
     report_of_claim,
     report_of_outcome,
 )
-from perstack.errors import Conflict, Damaged, DispatcherError, NotFound, StorageError
-from perstack.ports.dispatcher import Claim, Order, Seat
-from perstack.system.clock import Clock
 
 # Retries for a dispatcher that cannot be reached.
 

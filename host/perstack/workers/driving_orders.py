@@ -6,32 +6,25 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from perstack.core.base.ids import check_job_id
-from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.due import due_of
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere
 from perstack.core.jobs.summary import JobSummary, summarize, with_descendants
-from perstack.core.queue.orders import (
-    MAX_TAKEOVERS,
-    OrderTarget,
-    count_progress,
-    drivers_in,
-    ends_its_workers,
-    state_of,
-)
 from perstack.core.runs.commands import Fail
 from perstack.core.runs.decide import events_of_command, resume_event
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import ACTIVE, Run, RunStatus
-from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.engine.log.storage import storage_name
 from perstack.errors import NotFound
+from perstack.iterations.iterations import Iterations
+from perstack.iterations.state import SeriesState
 from perstack.ports.dispatcher import Order
 from perstack.system.clock import Clock
 from perstack.system.user import this_process
+from perstack.workers.orders import MAX_TAKEOVERS, OrderTarget, count_progress, drivers_in, ends_its_workers, state_of
 
 # Poison Jobs: Jobs that end every worker that drives them.
 

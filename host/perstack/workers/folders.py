@@ -11,10 +11,10 @@ from pathlib import Path
 
 from perstack.core.base.ids import check_job_id, event_id_of
 from perstack.core.jobs.summary import JobSummary
-from perstack.engine.files.changes import snapshots_of
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
+from perstack.snapshots.changes import snapshots_of
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process
 

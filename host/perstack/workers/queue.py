@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
     from perstack.core.jobs.job import Job
     from perstack.engine.jobs.attachments import Attachable
-    from perstack.engine.jobs.queued_definition import QueueRequest
     from perstack.ports.dispatcher import Order
+    from perstack.workers.queued_definition import QueueRequest
 
 _MAX_PRIORITY = 1_000_000
 _LAST_DUE = 253_402_300_800_000  # milliseconds since 1970: the start of the year 10000
@@ -166,7 +166,7 @@ class JobQueue:
     def _request(
         self, context: HostContext, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
     ) -> QueueRequest:
-        from perstack.engine.jobs.queued_definition import QueueRequest
+        from perstack.workers.queued_definition import QueueRequest
 
         definition: SeriesDefinition | None = None
         if context.project.expert(expert_key) is not None:

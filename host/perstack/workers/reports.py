@@ -13,9 +13,7 @@ from perstack.core.base.secrets import masked_error
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.models import full_name
-from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.summary import JobSummary, RunSummary
-from perstack.core.queue.orders import Done, DriveOutcome, OrderTarget, Requeue
 from perstack.core.runs.display_events import InitializeRuntime
 from perstack.core.runs.events import (
     CallInteractiveTool,
@@ -30,7 +28,9 @@ from perstack.core.runs.events import (
     SwitchModel,
 )
 from perstack.dataclass import dataclass
+from perstack.iterations.state import SeriesState
 from perstack.ports.dispatcher import Claim, Order
+from perstack.workers.orders import Done, DriveOutcome, OrderTarget, Requeue
 
 # Outcomes.
 

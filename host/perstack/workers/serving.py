@@ -24,7 +24,6 @@ from perstack.core.runs.events import StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
-from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
@@ -32,6 +31,7 @@ from perstack.engine.log.run_session import EventListener, OnEvent, as_listener,
 from perstack.engine.plugins.skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
+from perstack.snapshots.job_files import JobFiles
 from perstack.support.variables import check_known, variables_in
 from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process

@@ -26,23 +26,23 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from perstack.core.schedules.schedule import LABEL as SCHEDULE_LABEL
-from perstack.core.tasks.due import LABEL as TASK_LABEL
 from perstack.dataclass import dataclass
 from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.job_limit import job_slots
-from perstack.engine.iterations.iterations import Iterations
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.schedules.scheduler import Scheduler
-from perstack.engine.schedules.schedules import DueWorkResult
-from perstack.engine.workers.claims import ClaimHandler, DispatcherConnection
-from perstack.engine.workers.orders import Drive, OrderedWork
-from perstack.engine.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 from perstack.errors import DispatcherError
+from perstack.iterations.iterations import Iterations
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 from perstack.ports.storage import Storage
+from perstack.schedules.schedule import LABEL as SCHEDULE_LABEL
+from perstack.schedules.scheduler import Scheduler
+from perstack.schedules.schedules import DueWorkResult
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
+from perstack.tasks.due import LABEL as TASK_LABEL
+from perstack.workers.claims import ClaimHandler, DispatcherConnection
+from perstack.workers.driving_orders import Drive, OrderedWork
+from perstack.workers.reports import Level, Report, WorkerCounters, WorkerReport, error_text
 
 # Health.
 

@@ -19,12 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
-from perstack.doors.http.connections import ListenAddress, connection_of
-from perstack.doors.http.routes import MAX_BODY_BYTES, is_open
-from perstack.doors.mcp.notifications import MAY_DECIDE
+from perstack.doors.shared.http_connections import ListenAddress, connection_of
 from perstack.errors import UsageError
 from perstack.system.files import sync
 from perstack.system.user import user_directory
+from perstack_server.http.routes import MAX_BODY_BYTES, is_open
+from perstack_server.mcp.notifications import MAY_DECIDE
 
 # Request bodies, read whole and checked to be JSON that can be stored.
 

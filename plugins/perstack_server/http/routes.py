@@ -15,13 +15,16 @@ from typing_extensions import override
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, read_json
 from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
-from perstack.core.tasks import operation_table
-from perstack.core.tasks.operation_table import OPERATIONS
 from perstack.dataclass import dataclass
-from perstack.doors import operations
-from perstack.doors.http.openapi import HOOKS, description_of_all, page
-from perstack.doors.mcp.notifications import MAY_DECIDE
-from perstack.doors.operations import (
+from perstack.doors.shared.next_steps import http_phrase
+from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.tasks import operation_table
+from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.operation_table import OPERATIONS
+from perstack_server import operations
+from perstack_server.http.openapi import HOOKS, description_of_all, page
+from perstack_server.mcp.notifications import MAY_DECIDE
+from perstack_server.operations import (
     A,
     Hides,
     OfferedOperation,
@@ -32,12 +35,9 @@ from perstack.doors.operations import (
     read_arguments,
     task_operation,
 )
-from perstack.doors.operations.jobs import JOB_OPERATIONS
-from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
-from perstack.doors.served_project import DriveJob, ServedProject
-from perstack.doors.shared.next_steps import http_phrase
-from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack_server.operations.jobs import JOB_OPERATIONS
+from perstack_server.operations.views import DrivenJob, SubmittedJob, view_of
+from perstack_server.served_project import DriveJob, ServedProject
 
 _IDEMPOTENCY_KEY = "idempotency-key"
 MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body

@@ -13,15 +13,15 @@ from pathlib import Path
 import uvicorn
 
 from perstack.config.project import find_config
-from perstack.doors.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
-from perstack.doors.http.connections import ConnectionLimits, http_server, listen, place_of, protocol
-from perstack.doors.http.routes import job_routes, routes
-from perstack.doors.http.streams import CallsInLogs, RecordedStreams
-from perstack.doors.mcp.server import build_server
-from perstack.doors.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, serve_projects
+from perstack.doors.shared.http_connections import ConnectionLimits, http_server, listen, place_of, protocol
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.errors import UsageError
 from perstack.system.user import notice
+from perstack_server.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
+from perstack_server.http.routes import job_routes, routes
+from perstack_server.http.streams import CallsInLogs, RecordedStreams
+from perstack_server.mcp.server import build_server
+from perstack_server.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, serve_projects
 
 _MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
 _MAX_IDLE_S = 30 * 60.0  # seconds without a message after which an idle session is dropped

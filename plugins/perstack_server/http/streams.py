@@ -25,12 +25,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perstack.core.base.ids import job_of_run
-from perstack.doors.http.access import PATH
-from perstack.doors.mcp.driving import result_from_log
-from perstack.doors.mcp.greeting import HANDSHAKE_VERSIONS
-from perstack.doors.mcp.workspaces import Workspaces
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.errors import PerstackError
+from perstack_server.http.access import PATH
+from perstack_server.mcp.driving import result_from_log
+from perstack_server.mcp.greeting import HANDSHAKE_VERSIONS
+from perstack_server.mcp.workspaces import Workspaces
 
 RequestId: TypeAlias = int | str
 

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.greeting import NAME
+from perstack_server.mcp.greeting import NAME
 
 _HOUR_S = 3600
 _MINUTE_S = 60

@@ -16,25 +16,25 @@ from typing_extensions import override
 from perstack.core.base.decisions import Decisions, digest_of, needs_person
 from perstack.core.base.ids import By, job_of_run
 from perstack.core.base.records import Fact
-from perstack.core.base.text import approvable_text
+from perstack.core.base.text import approvable_text, count, duration
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
-from perstack.doors.mcp import elicitation
-from perstack.doors.mcp.greeting import NAME
-from perstack.doors.mcp.notifications import ClientProject, call_key, caller, may_decide
-from perstack.doors.mcp.sampling import CALLER
-from perstack.doors.operations import OperationCall
-from perstack.doors.operations.driving import answer_and_follow
-from perstack.doors.operations.views import job_texts, job_view, reply_job, status_line
-from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.next_steps import mcp_phrase
-from perstack.doors.shared.text import brief, count, duration, shorten
+from perstack.doors.shared.text import brief, shorten
 from perstack.errors import Conflict, UsageError
+from perstack_server.mcp import elicitation
+from perstack_server.mcp.greeting import NAME
+from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
+from perstack_server.mcp.sampling import CALLER
+from perstack_server.operations import OperationCall
+from perstack_server.operations.driving import answer_and_follow
+from perstack_server.operations.views import job_texts, job_view, reply_job, status_line
+from perstack_server.served_project import CallKey, DriveJob
 
 _MAX_WARNINGS = 3  # warnings about the definition that each result shows
 

@@ -22,9 +22,9 @@ from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.greeting import STATELESS_VERSIONS
 from perstack.doors.shared.questions import CHOICES, Form, agrees, form_of
 from perstack.errors import UsageError
+from perstack_server.mcp.greeting import STATELESS_VERSIONS
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are not used here
 

@@ -27,7 +27,6 @@ from perstack.core.runs.messages import (
     text_of,
 )
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.greeting import STATELESS_VERSIONS
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import (
@@ -39,9 +38,10 @@ from perstack.ports.provider import (
     ProviderConfig,
     ProviderFactory,
 )
+from perstack_server.mcp.greeting import STATELESS_VERSIONS
 
 if TYPE_CHECKING:
-    from perstack.doors.mcp.elicitation import Context
+    from perstack_server.mcp.elicitation import Context
 
 
 CALLER: ContextVar[Context | None] = ContextVar("CALLER", default=None)  # the call for which a Job is driven

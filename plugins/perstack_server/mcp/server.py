@@ -20,19 +20,19 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
-from perstack.doors.mcp import resources
-from perstack.doors.mcp.driving import LOG_LEVEL, ClientCall, Outcome
-from perstack.doors.mcp.elicitation import AgreementForm, Context, can_ask, uses_returned_questions
-from perstack.doors.mcp.greeting import INSTRUCTIONS, NAME, Greeting
-from perstack.doors.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
-from perstack.doors.mcp.tools import call_tool, drives, list_tools, operations_of
-from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, serve_projects
 from perstack.doors.shared.consent import FORM, fitted_change
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError
 from perstack.version import VERSION
+from perstack_server.mcp import resources
+from perstack_server.mcp.driving import LOG_LEVEL, ClientCall, Outcome
+from perstack_server.mcp.elicitation import AgreementForm, Context, can_ask, uses_returned_questions
+from perstack_server.mcp.greeting import INSTRUCTIONS, NAME, Greeting
+from perstack_server.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
+from perstack_server.mcp.tools import call_tool, drives, list_tools, operations_of
+from perstack_server.mcp.workspaces import ServeOptions, Workspaces, serve_projects
 
 # Completion of the ids in resource URIs.
 

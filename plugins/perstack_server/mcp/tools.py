@@ -14,10 +14,10 @@ from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.result_schemas import move_schema
-from perstack.core.tasks.operation_table import OPERATIONS
-from perstack.doors.mcp.driving import ClientCall, Outcome
-from perstack.doors.mcp.notifications import ClientProject
-from perstack.doors.operations import (
+from perstack.tasks.operation_table import OPERATIONS
+from perstack_server.mcp.driving import ClientCall, Outcome
+from perstack_server.mcp.notifications import ClientProject
+from perstack_server.operations import (
     Arguments,
     Effect,
     OfferedOperation,
@@ -26,9 +26,9 @@ from perstack.doors.operations import (
     read_arguments,
     task_operation,
 )
-from perstack.doors.operations.driving import EXPERT_OPERATION, ExpertArguments
-from perstack.doors.operations.jobs import JOB_OPERATIONS
-from perstack.doors.operations.views import JobView
+from perstack_server.operations.driving import EXPERT_OPERATION, ExpertArguments
+from perstack_server.operations.jobs import JOB_OPERATIONS
+from perstack_server.operations.views import JobView
 
 AnyOperation: TypeAlias = OfferedOperation[OperationArguments]
 

@@ -19,9 +19,13 @@ from pydantic import ValidationError
 from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.dataclass import dataclass
-from perstack.doors.mcp.elicitation import Context
-from perstack.doors.mcp.greeting import STATELESS_VERSIONS
-from perstack.doors.mcp.notifications import (
+from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.host import Host
+from perstack.system.concurrency import shield_until_done
+from perstack.system.user import notice
+from perstack_server.mcp.elicitation import Context
+from perstack_server.mcp.greeting import STATELESS_VERSIONS
+from perstack_server.mcp.notifications import (
     ClientProject,
     Clients,
     JobSubscriptions,
@@ -29,12 +33,8 @@ from perstack.doors.mcp.notifications import (
     on_disconnect,
     tell_lists_changed,
 )
-from perstack.doors.mcp.tools import JOB_TOOLS, TASK_TOOLS
-from perstack.doors.served_project import CallKey, Definitions, JobTasks
-from perstack.errors import NotFound, PerstackError, UsageError
-from perstack.host import Host
-from perstack.system.concurrency import shield_until_done
-from perstack.system.user import notice
+from perstack_server.mcp.tools import JOB_TOOLS, TASK_TOOLS
+from perstack_server.served_project import CallKey, Definitions, JobTasks
 
 # The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
 # there a call may still ask for them, but `tools/list` may not, so they are not used there.

@@ -26,17 +26,17 @@ from perstack.core.base.decisions import Decisions, Free, Mark, decisions_in, di
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.validation_errors import in_words
-from perstack.core.tasks import operation_table
-from perstack.core.tasks.decisions import TaskSubject
-from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
-from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import BASE
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.ports.tasks import TaskMemory
+from perstack.tasks import operation_table
+from perstack.tasks.decisions import TaskSubject
+from perstack.tasks.memory import TaskMemory
+from perstack.tasks.summaries import TaskPage
+from perstack_server.served_project import DriveJob, ServedProject
 
 if TYPE_CHECKING:
-    from perstack.engine.tasks.memory import ExecutionMemory
+    from perstack.tasks.execution_memory import ExecutionMemory
 
 R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.doors.shared.activity import call_line, todos_words, total_texts, with_duration
 from perstack.doors.shared.job_printer import Put
 from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.screen import StyledText
-from perstack.doors.shared.text import age_text, count, shorten
-from perstack.doors.tui.session import Session
-from perstack.doors.tui.view.history import matching, name_of, name_of_place
-from perstack.doors.tui.view.lines import STATES
-from perstack.doors.tui.view.models import model_rows
+from perstack.doors.shared.text import age_text, shorten
 from perstack.host import Host
+from perstack_tui.session import Session
+from perstack_tui.view.history import matching, name_of, name_of_place
+from perstack_tui.view.lines import STATES
+from perstack_tui.view.models import model_rows
 
 _MAX_SHOWN_LINES = 30  # maximum lines shown of events stored before the Job was opened
 

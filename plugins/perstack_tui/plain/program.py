@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from perstack.core.base.ids import place_of
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
@@ -17,16 +17,15 @@ from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.questions import question_text, select_option
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count
-from perstack.doors.tui.actions import COMMANDS, HINTS
-from perstack.doors.tui.plain.lists import HeldLines, Lists, status_lines
-from perstack.doors.tui.session import NO_EXPERT, Session, nothing_held
-from perstack.doors.tui.view.lines import STATES, filter_experts, hint_of
-from perstack.doors.tui.view.questions import SETTLEMENTS, asking_hint, decision
-from perstack.doors.tui.view.styled_text import clean
 from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import PerstackError
 from perstack.host import Host
+from perstack_tui.actions import COMMANDS, HINTS
+from perstack_tui.plain.lists import HeldLines, Lists, status_lines
+from perstack_tui.session import NO_EXPERT, Session, nothing_held
+from perstack_tui.view.lines import STATES, filter_experts, hint_of
+from perstack_tui.view.questions import SETTLEMENTS, asking_hint, decision
+from perstack_tui.view.styled_text import clean
 
 NAMES = {command.name: command for command in COMMANDS}
 _STOPS = "Ctrl-C"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from perstack.doors.tui.screens.base import OverlayScreen, ScreenHost
+from perstack_tui.screens.base import OverlayScreen, ScreenHost
 
 SCREENS: dict[str, tuple[str, str]] = {
     "help": ("help", "HelpScreen"),

@@ -16,13 +16,13 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.tui.actions import Action
-from perstack.doors.tui.view.styled_text import Line, Span
-from perstack.doors.tui.view.tree import TreeBranch, texts_page
-from perstack.doors.tui.widgets.lines import Bar, Choice, LinesView
-from perstack.doors.tui.widgets.tree import NodesView
 from perstack.errors import PerstackError
 from perstack.host import Host
+from perstack_tui.actions import Action
+from perstack_tui.view.styled_text import Line, Span
+from perstack_tui.view.tree import TreeBranch, texts_page
+from perstack_tui.widgets.lines import Bar, Choice, LinesView
+from perstack_tui.widgets.tree import NodesView
 
 # Screens above the screen of the Jobs; Esc returns.
 

@@ -13,13 +13,13 @@ from textual.widget import Widget
 from textual.widgets import Input
 from typing_extensions import override
 
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.doors.shared import export
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.shared.text import count, pad, shorten
-from perstack.doors.tui.screens.base import ListScreen, ScreenHost
-from perstack.doors.tui.view.styled_text import Line, Span
+from perstack.doors.shared.text import pad, shorten
 from perstack.errors import PerstackError
+from perstack_tui.screens.base import ListScreen, ScreenHost
+from perstack_tui.view.styled_text import Line, Span
 
 _CHECKPOINT = "checkpoint"
 

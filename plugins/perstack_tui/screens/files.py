@@ -11,13 +11,13 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.doors.shared.file_changes import nothing_to_rewind, stat_words
 from perstack.doors.shared.next_steps import rewind, tui_phrase
-from perstack.doors.tui.screens.base import LinesScreen, ScreenHost
-from perstack.doors.tui.view.history import files_lines, plan_lines, words_lines
-from perstack.doors.tui.view.styled_text import Line, Span
-from perstack.engine.jobs.files import FilesDiff
-from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import PerstackError
+from perstack.snapshots.job_files import FilesDiff
+from perstack.snapshots.rewind import Rewind
 from perstack.system.user import this_user
+from perstack_tui.screens.base import LinesScreen, ScreenHost
+from perstack_tui.view.history import files_lines, plan_lines, words_lines
+from perstack_tui.view.styled_text import Line, Span
 
 # Changes of files: by a Job, a Run or a step, between two checkpoints, or from one until now.
 

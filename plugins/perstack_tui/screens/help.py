@@ -12,11 +12,12 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from typing_extensions import override
 
-from perstack.doors.shared.text import count, pad
-from perstack.doors.tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
-from perstack.doors.tui.screens.base import OverlayScreen, ScreenHost
-from perstack.doors.tui.view.styled_text import Line, Span, wrap
-from perstack.doors.tui.widgets.lines import LinesView
+from perstack.core.base.text import count
+from perstack.doors.shared.text import pad
+from perstack_tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
+from perstack_tui.screens.base import OverlayScreen, ScreenHost
+from perstack_tui.view.styled_text import Line, Span, wrap
+from perstack_tui.widgets.lines import LinesView
 
 # The help: every key and its effect.
 

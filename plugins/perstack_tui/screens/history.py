@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.doors.tui.screens.base import ListScreen, ScreenHost
-from perstack.doors.tui.screens.job import JobScreen
-from perstack.doors.tui.view.history import job_line, matching
-from perstack.doors.tui.view.lines import inbox_line
-from perstack.doors.tui.view.styled_text import Line, Span
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import PerstackError
+from perstack_tui.screens.base import ListScreen, ScreenHost
+from perstack_tui.screens.job import JobScreen
+from perstack_tui.view.history import job_line, matching
+from perstack_tui.view.lines import inbox_line
+from perstack_tui.view.styled_text import Line, Span
 
 _FIRST_JOBS = 200  # Jobs that are read before the first are shown
 _MAX_JOBS = 10_000  # maximum Jobs that are listed, the newest

@@ -20,17 +20,17 @@ from perstack.doors.shared.checkpoints import new_in
 from perstack.doors.shared.job_status import next_step_of_job
 from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
 from perstack.doors.shared.text import cells, shorten
-from perstack.doors.tui.actions import OF_HISTORY, Action, bindings_of
-from perstack.doors.tui.screens.base import ListScreen, OverlayScreen, PageScreen, ScreenHost, TextsScreen
-from perstack.doors.tui.screens.export import ExportScreen
-from perstack.doors.tui.screens.files import FileComparison, FilesScreen, RewindScreen
-from perstack.doors.tui.view.history import event_line, event_texts, name_of_place, run_line, step_line, words_lines
-from perstack.doors.tui.view.items import NoteItem
-from perstack.doors.tui.view.styled_text import Line, Span
-from perstack.doors.tui.view.tree import LabelledText, TreeBranch, checkpoint_page, new_page
-from perstack.doors.tui.widgets.lines import LinesView
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError
+from perstack_tui.actions import OF_HISTORY, Action, bindings_of
+from perstack_tui.screens.base import ListScreen, OverlayScreen, PageScreen, ScreenHost, TextsScreen
+from perstack_tui.screens.export import ExportScreen
+from perstack_tui.screens.files import FileComparison, FilesScreen, RewindScreen
+from perstack_tui.view.history import event_line, event_texts, name_of_place, run_line, step_line, words_lines
+from perstack_tui.view.items import NoteItem
+from perstack_tui.view.styled_text import Line, Span
+from perstack_tui.view.tree import LabelledText, TreeBranch, checkpoint_page, new_page
+from perstack_tui.widgets.lines import LinesView
 
 # Command lines for these actions; Enter copies one.
 

@@ -14,10 +14,10 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.core.definitions.models import parts_of
 from perstack.doors.shared.text import shorten
-from perstack.doors.tui.screens.base import ListScreen, ScreenHost
-from perstack.doors.tui.session import Session
-from perstack.doors.tui.view.models import ModelRow, doubt_about, model_rows
-from perstack.doors.tui.view.styled_text import Line, Span
+from perstack_tui.screens.base import ListScreen, ScreenHost
+from perstack_tui.session import Session
+from perstack_tui.view.models import ModelRow, doubt_about, model_rows
+from perstack_tui.view.styled_text import Line, Span
 
 _MAX_NAME_CHARS = 200  # maximum characters of a typed name
 

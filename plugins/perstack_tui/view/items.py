@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from pydantic import JsonValue
 from typing_extensions import override
 
+from perstack.core.base.text import count, duration
 from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
 from perstack.doors.shared.file_edits import edit_by
 from perstack.doors.shared.screen import StyledText
-from perstack.doors.shared.text import brief, cells, count, duration, shorten
-from perstack.doors.tui.view.styled_text import Line, Span, Style, clean, one_line_of, wrap, wrap_line, wrap_stable
-from perstack.doors.tui.view.tree import RenderContext, TreeBranch, TreeItem
+from perstack.doors.shared.text import brief, cells, shorten
+from perstack_tui.view.styled_text import Line, Span, Style, clean, one_line_of, wrap, wrap_line, wrap_stable
+from perstack_tui.view.tree import RenderContext, TreeBranch, TreeItem
 
 MAX_RESULT_LINES = 400  # maximum lines of an unfolded result; the log has all of it
 _MAX_TEXT_LINES = 5_000  # maximum lines of a text of the model

@@ -14,8 +14,8 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.consent import Row, covered_calls, marked, page_of
 from perstack.doors.shared.questions import question_text
 from perstack.doors.shared.text import break_anywhere, cells
-from perstack.doors.tui.view.items import difference
-from perstack.doors.tui.view.styled_text import Line, Span, clean, wrap
+from perstack_tui.view.items import difference
+from perstack_tui.view.styled_text import Line, Span, clean, wrap
 
 SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
     "d": ("done", "it was done"),

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from perstack.doors.tui.view.styled_text import text_of
-from perstack.doors.tui.view.tree import RenderContext, TreeBranch, TreeItem
+from perstack_tui.view.styled_text import text_of
+from perstack_tui.view.tree import RenderContext, TreeBranch, TreeItem
 
 MAX_MATCHES = 1_000
 _MAX_ITEMS = 50_000  # maximum items that are searched, the newest

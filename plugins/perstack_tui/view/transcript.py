@@ -10,9 +10,9 @@ from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.log_rows import RowItem
 from perstack.core.runs.messages import ProviderToolPart, TextPart, ThinkingPart
 from perstack.doors.shared.activity import CallActivity, JobActivity, LogLine
-from perstack.doors.tui.view.items import ActivityItem, CallItem, MessageItem, NoteItem, RunBranch, Stream
-from perstack.doors.tui.view.styled_text import Style
-from perstack.doors.tui.view.tree import TreeItem
+from perstack_tui.view.items import ActivityItem, CallItem, MessageItem, NoteItem, RunBranch, Stream
+from perstack_tui.view.styled_text import Style
+from perstack_tui.view.tree import TreeItem
 
 _STYLES: dict[str, Style] = {"yellow": "warn", "red": "bad", "green": "good", "magenta": "ask", "dim": "dim"}
 

@@ -11,7 +11,7 @@ from textual.widgets import TextArea
 
 from perstack.core.base.text import plain_text
 from perstack.dataclass import dataclass
-from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
+from perstack_tui.view.input import FileCompletion, InputHistory, named_at
 
 _MAX_PASTE_CHARS = 100_000  # showing these takes most of a second, which blocks everything else
 

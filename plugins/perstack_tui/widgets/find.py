@@ -13,10 +13,10 @@ from textual.containers import Horizontal
 from textual.widgets import Input
 from typing_extensions import override
 
-from perstack.doors.tui.view.search import Matches, SearchMatch, in_item, search
-from perstack.doors.tui.view.styled_text import Line, Span
-from perstack.doors.tui.widgets.lines import Bar
-from perstack.doors.tui.widgets.tree import NodesView
+from perstack_tui.view.search import Matches, SearchMatch, in_item, search
+from perstack_tui.view.styled_text import Line, Span
+from perstack_tui.widgets.lines import Bar
+from perstack_tui.widgets.tree import NodesView
 
 _MAX_QUERY_CHARS = 200  # maximum characters of a searched text
 _KEYS = "Enter next   Up before   Esc closes"

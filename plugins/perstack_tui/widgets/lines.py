@@ -16,7 +16,7 @@ from textual.strip import Strip
 from typing_extensions import override
 
 from perstack.dataclass import dataclass
-from perstack.doors.tui.view.styled_text import Line, Span, Style, cells_of
+from perstack_tui.view.styled_text import Line, Span, Style, cells_of
 
 # Scrolling lines; only the visible ones are drawn.
 

@@ -14,7 +14,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from typing_extensions import override
 
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.answers import accepted_answers
@@ -23,19 +23,18 @@ from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.edited_arguments import edit_call
 from perstack.doors.shared.questions import select_option
-from perstack.doors.shared.text import count
-from perstack.doors.tui.session import Session
-from perstack.doors.tui.view.input import InputHistory
-from perstack.doors.tui.view.lines import expert_lines, filter_experts, hint_of, standing_line
-from perstack.doors.tui.view.styled_text import Line, Span, one_line_of
-from perstack.doors.tui.widgets.composer import Composer
-from perstack.doors.tui.widgets.lines import Bar, LinesView
-from perstack.doors.tui.widgets.question_panel import AskPanel, refusal
-from perstack.doors.tui.widgets.tree import TranscriptView
 from perstack.errors import PerstackError
+from perstack_tui.session import Session
+from perstack_tui.view.input import InputHistory
+from perstack_tui.view.lines import expert_lines, filter_experts, hint_of, standing_line
+from perstack_tui.view.styled_text import Line, Span, one_line_of
+from perstack_tui.widgets.composer import Composer
+from perstack_tui.widgets.lines import Bar, LinesView
+from perstack_tui.widgets.question_panel import AskPanel, refusal
+from perstack_tui.widgets.tree import TranscriptView
 
 if TYPE_CHECKING:
-    from perstack.doors.tui.widgets.find import FindBar  # imported for types only: most people search nothing
+    from perstack_tui.widgets.find import FindBar  # imported for types only: most people search nothing
 
 _MODEL = "/model"  # a text that begins so is typed with two slashes
 _QUIET_S = 0.7  # seconds without a key before a question takes the focus: a key being typed is no answer to it
@@ -161,7 +160,7 @@ class JobPane(Vertical):
         if self._find is not None:
             self._find.again()
         elif self._view.display:
-            from perstack.doors.tui.widgets.find import FindBar
+            from perstack_tui.widgets.find import FindBar
 
             self._find = FindBar(self._view, self._on_found)
             await self.mount(self._find, before=self.composer)

@@ -13,12 +13,12 @@ from textual.message import Message
 from textual.widget import Widget
 from typing_extensions import override
 
+from perstack.core.base.text import count
 from perstack.core.jobs.answers import DENIES
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
-from perstack.doors.shared.text import count
-from perstack.doors.tui.session import Session
-from perstack.doors.tui.view.questions import (
+from perstack_tui.session import Session
+from perstack_tui.view.questions import (
     CHOSEN,
     REFUSING_HINT,
     SETTLEMENTS,
@@ -28,8 +28,8 @@ from perstack.doors.tui.view.questions import (
     decision,
     unsettled_lines,
 )
-from perstack.doors.tui.view.styled_text import Line, Span, wrap
-from perstack.doors.tui.widgets.lines import LinesView
+from perstack_tui.view.styled_text import Line, Span, wrap
+from perstack_tui.widgets.lines import LinesView
 
 _FILE_CHECK_INTERVAL_S = 1.0  # minimum seconds until the file of an edit is read again
 _MAX_HEIGHT_SHARE = 0.6  # maximum share of a tab's height; the transcript keeps the rest

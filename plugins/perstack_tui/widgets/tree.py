@@ -15,9 +15,9 @@ from textual.widget import Widget
 from typing_extensions import override
 
 from perstack.dataclass import dataclass
-from perstack.doors.tui.view.search import SearchMatch
-from perstack.doors.tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
-from perstack.doors.tui.widgets.lines import LinesView
+from perstack_tui.view.search import SearchMatch
+from perstack_tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
+from perstack_tui.widgets.lines import LinesView
 
 
 class NodesView(LinesView):

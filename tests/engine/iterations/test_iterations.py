@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hosts import Bench, expert, until_it_crashes, wait_for
 
+from perstack.audit.trail import AuditTrail
 from perstack.core.definitions.experts import Iterate
-from perstack.core.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
 from perstack.core.runs.events import Event
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.iterations.series_driver import SeriesLog
 from perstack.errors import UsageError
+from perstack.iterations.series_driver import SeriesLog
+from perstack.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points

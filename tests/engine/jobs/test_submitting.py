@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hosts import Bench, Seen, crashing, expert, open_storage, sampled, until_it_crashes, wait_for
 
+from perstack.audit.verify import verify_job
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import McpStdioSkill, PluginSkill
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
-from perstack.engine.audit.verify import verify_job
 from perstack.errors import CannotServe, Conflict, DispatcherError, StorageError, UsageError
 from perstack.host import Host
 from perstack.ports.dispatcher import Order

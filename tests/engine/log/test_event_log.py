@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hosts import wait_for
 
+from perstack.audit.trail import AuditTrail
 from perstack.core.base.chain import Head, open_line, seal
-from perstack.core.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
-from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.log.event_log import InvalidTransition
-from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.engine.tasks.task_log import TaskLog
 from perstack.errors import Damaged, NotFound
 from perstack.ports.storage import RunRef
+from perstack.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
+from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.task_log import TaskLog
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
 CREATED = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskConfig())

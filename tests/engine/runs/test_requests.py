@@ -12,7 +12,7 @@ from hosts import Bench, Seen, crashing, expert, wait_for
 from many_tools import City, mayor
 from request_form import digest_of_request, form
 
-from perstack.core.audit.verification import Report
+from perstack.audit.verification import Report
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.runs.request_digest import tools_blob

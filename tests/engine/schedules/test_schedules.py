@@ -13,11 +13,11 @@ from stored_damage import edit
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.schedules.schedule import StartOccurrence
-from perstack.engine.schedules.schedules import JobLauncher, Schedules
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef
+from perstack.schedules.schedule import StartOccurrence
+from perstack.schedules.schedules import JobLauncher, Schedules
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import text, tool, turn
 

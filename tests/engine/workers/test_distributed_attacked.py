@@ -40,7 +40,7 @@ async def types_of(host: Host, run_id: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pause before another try to begin a Job."""
-    monkeypatch.setattr("perstack.core.queue.orders._MAX_PAUSE_MS", 100)
+    monkeypatch.setattr("perstack.workers.orders._MAX_PAUSE_MS", 100)
 
 
 def test_of_a_deleted_job_nothing_is_left_though_a_delegate_of_it_is_driven(bench: Bench) -> None:

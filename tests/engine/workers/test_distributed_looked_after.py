@@ -9,8 +9,8 @@ import pytest
 from delegate_workers import Fleet, abandoned, check_whole, leftovers, until_empty
 from hosts import Bench, expert, open_storage, wait_for
 
+from perstack.audit.storage_admin import copy_storage
 from perstack.core.definitions.project import Workspace
-from perstack.engine.audit.storage_admin import copy_storage
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict
 from perstack.host import Host
@@ -120,7 +120,7 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker did not answer who continued the Job: it was frozen."""
-    monkeypatch.setattr("perstack.engine.runs.remote_delegates._RELEASE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("perstack.workers.remote_delegates._RELEASE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("perstack.engine.log.leases_and_stop_requests._STOP_TIMEOUT_S", 0.2)
 
     async def work() -> None:

@@ -15,8 +15,6 @@ from hosts import Bench, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import count_progress
-from perstack.engine.workers.orders import Drive
 from perstack.errors import DispatcherError, MissingCredential, StorageError
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Order, Seat
@@ -24,6 +22,8 @@ from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.scripted import text, tool, turn
+from perstack.workers.driving_orders import Drive
+from perstack.workers.orders import count_progress
 
 DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", usage=(200, 20))]
 LONG = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=100, repeat=1000)]

@@ -22,8 +22,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.errors import ProviderError
+from perstack.http_providers.replies import ReplyProgress
 from perstack.ports.provider import Delta, GenerationRequest
-from perstack.support.http.replies import ReplyProgress
 from perstack_google.reply import GeminiDecoder
 from perstack_google.request import UNSIGNED, GoogleSettings, encode
 

@@ -29,8 +29,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.errors import ProviderError
+from perstack.http_providers.replies import ReplyProgress
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.replies import ReplyProgress
 from perstack_openai.dialect import Dialect
 from perstack_openai.responses_api import ResponsesDecoder, encode_responses
 

@@ -12,17 +12,17 @@ import click
 
 from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.text import one_line
-from perstack.core.files.text_diff import FileDiff
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import confirm, has_screen, print_err, print_out, table, write_bytes, write_json
 from perstack.doors.shared import file_changes
 from perstack.doors.shared.next_steps import rewind
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.text import GAP, cells
-from perstack.engine.jobs.files import FilesDiff
-from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.snapshots.job_files import FilesDiff
+from perstack.snapshots.rewind import Rewind
+from perstack.snapshots.text_diff import FileDiff
 from perstack.system.user import this_user
 
 _T = TypeVar("_T")

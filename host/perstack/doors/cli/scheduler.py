@@ -19,8 +19,8 @@ from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from perstack.engine.schedules.schedules import DueWorkResult, ScheduleStatus
     from perstack.host import Host
+    from perstack.schedules.schedules import DueWorkResult, ScheduleStatus
 
 
 @click.command("schedules")
@@ -88,7 +88,7 @@ def _print(statuses: tuple[ScheduleStatus, ...]) -> None:
 
 
 def _moment(entry: ScheduleStatus, at: int | None) -> str:
-    from perstack.config.calendar import calendar_of
+    from perstack.schedules.calendar import calendar_of
 
     return "-" if at is None else calendar_of(entry.schedule).format_minute(at)
 

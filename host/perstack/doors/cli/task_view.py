@@ -12,8 +12,6 @@ from pydantic import JsonValue
 
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.text import line_of
-from perstack.core.tasks.state import TaskState, TaskStatus, in_words
-from perstack.core.tasks.summaries import TaskPage, TaskSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
@@ -24,10 +22,12 @@ from perstack.errors import UsageError
 from perstack.support.storage import pages
 from perstack.system.clock import SYSTEM
 from perstack.system.user import this_user
+from perstack.tasks.state import TaskState, TaskStatus, in_words
+from perstack.tasks.summaries import TaskPage, TaskSummary
 
 if TYPE_CHECKING:
-    from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.host import Host
+    from perstack.tasks.execution_memory import ExecutionMemory
 
 
 _F = TypeVar("_F", bound=Callable[..., object])

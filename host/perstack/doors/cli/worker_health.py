@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from perstack.doors.http.connections import ListenAddress, StrictProtocol, http_server, listen
-from perstack.engine.workers.worker import Worker
+from perstack.doors.shared.http_connections import ListenAddress, StrictProtocol, http_server, listen
 from perstack.errors import DispatcherError, UsageError
 from perstack.ports.dispatcher import Dispatcher, Load
 from perstack.system.clock import Clock
+from perstack.workers.worker import Worker
 
 _LOAD_TIMEOUT_S = 5.0  # seconds for the dispatcher to report its load
 _OWN_NAMES = ("localhost", "127.0.0.1")
@@ -28,7 +28,7 @@ _MAX_CONNECTIONS = 64
 def app_of(worker: Worker, dispatcher: Dispatcher, clock: Clock, address: ListenAddress) -> Starlette:
     """Return the application for that address. Raises UsageError if prometheus-client is not installed."""
     try:
-        from perstack.doors.http.metrics import CONTENT_TYPE, figures
+        from perstack.doors.cli.worker_metrics import CONTENT_TYPE, figures
     except ModuleNotFoundError as error:
         raise UsageError("a worker's figures need prometheus-client: install `perstack[workers]`") from error
 

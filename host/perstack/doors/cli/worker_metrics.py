@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from perstack.engine.workers.reports import WorkerCounters
 from perstack.ports.dispatcher import Load
+from perstack.workers.reports import WorkerCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

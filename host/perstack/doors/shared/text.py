@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from perstack.core.base.text import MAX_TIME_MS, one_line
-from perstack.core.base.text import count as count
-from perstack.core.base.text import duration as duration
+from perstack.core.base.text import MAX_TIME_MS, count, one_line
 
 if TYPE_CHECKING:
     from perstack.core.runs.messages import ToolCallPart

@@ -14,6 +14,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.audit.trail import AuditTrail
 from perstack.config.grants import ProjectGrants
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
@@ -30,7 +31,6 @@ from perstack.core.runs.events import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.dataclass import dataclass
-from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import Protection, protection_of
 from perstack.engine.log.run_session import Emitter, EventListener
@@ -48,10 +48,10 @@ from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
-    from perstack.engine.files.snapshots import WorkspaceSnapshots
     from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.ports.tasks import TaskMemory  # doubles the imports of a run without tasks
+    from perstack.snapshots.snapshots import WorkspaceSnapshots
+    from perstack.tasks.memory import TaskMemory  # doubles the imports of a run without tasks
 
 
 _MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
@@ -304,7 +304,7 @@ class JobSnapshots:
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
         """Take a snapshot and return its event; its blobs are on disk. Raises StorageError."""
         if self._recorder is None:
-            from perstack.engine.files.snapshots import WorkspaceSnapshots
+            from perstack.snapshots.snapshots import WorkspaceSnapshots
 
             self._recorder = WorkspaceSnapshots(*self._arguments)
         return await self._recorder.record(run, stamp)

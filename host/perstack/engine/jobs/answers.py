@@ -97,7 +97,7 @@ def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlem
     """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
     if not plays(loaded):
         return {}
-    from perstack.engine.runs.playback import played_calls
+    from perstack.recordings.playback import played_calls
 
     settlements: dict[str, Settlement] = {}
     for run in loaded.runs.values():
@@ -116,7 +116,7 @@ def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
 
 
 def _recorded_answer(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
-    from perstack.core.recordings.model import SaidApproval, SaidForm, SaidText
+    from perstack.recordings.model import SaidApproval, SaidForm, SaidText
 
     player = provider.player
     if player is None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.tasks.state import in_words
-from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.reader import JobNeedingAttention, JobReader
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.next_steps import Inspect, NextStep, ResumeWithoutDependencies, TryAgain
 from perstack.next_steps import in_words as step_in_words
-from perstack.ports.tasks import TaskMemory
 from perstack.support.storage import pages
+from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.memory import TaskMemory
+from perstack.tasks.state import in_words
+from perstack.tasks.summaries import TaskSummary
 
 _PAGE = 500
 _ASKING = ("human_approval", "human_input")

@@ -28,7 +28,6 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.posted_texts import PostedTexts
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner, read_attachments
@@ -36,6 +35,7 @@ from perstack.engine.log.leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Inspect
+from perstack.snapshots.job_files import JobFiles
 from perstack.support.storage import pages
 from perstack.system.user import this_process, this_user
 
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.jobs.model_output import ModelOutput
-    from perstack.engine.jobs.queue import JobQueue
-    from perstack.engine.jobs.serving import JobServer
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
-    from perstack.ports.tasks import TaskMemory
+    from perstack.tasks.memory import TaskMemory
     from perstack.toolkit.context import Blob
+    from perstack.workers.queue import JobQueue
+    from perstack.workers.serving import JobServer
 
 
 _PAGE = 500
@@ -74,14 +74,14 @@ class Jobs(JobReader):
     @cached_property
     def queue(self) -> JobQueue:
         """The Jobs that are queued for workers."""
-        from perstack.engine.jobs.queue import JobQueue
+        from perstack.workers.queue import JobQueue
 
         return JobQueue(self.source, self, self.runner)
 
     @cached_property
     def server(self) -> JobServer:
         """The server of queued Jobs for a worker."""
-        from perstack.engine.jobs.serving import JobServer
+        from perstack.workers.serving import JobServer
 
         return JobServer(self.source, self, self.runner, self.files)
 

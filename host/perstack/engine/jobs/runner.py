@@ -26,7 +26,6 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.files import JobFiles
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
@@ -35,6 +34,7 @@ from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
 from perstack.ports.storage import Storage
+from perstack.snapshots.job_files import JobFiles
 from perstack.system.clock import new_ids
 from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
@@ -42,11 +42,11 @@ from perstack.system.user import this_process
 if TYPE_CHECKING:
     from perstack.core.runs.media import Attached
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
-    from perstack.engine.jobs.queued_definition import QueueRequest
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
     from perstack.engine.runs.decisions import PersonDecisions
     from perstack.engine.runs.job_context import JobContext, StopFlags, WorkerRole
-    from perstack.ports.tasks import TaskMemory
+    from perstack.tasks.memory import TaskMemory
+    from perstack.workers.queued_definition import QueueRequest
 
 Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 """Checks a loaded Job, and returns the Run that begins or resumes. Writes no event."""
@@ -75,7 +75,7 @@ async def _task_commands(storage: Storage) -> tuple[tuple[str, ...], ...]:
     task_ids = [task_id for task_id, entry in entries.items() if not entry or b'"polls"' in entry]
     if not task_ids:
         return ()
-    from perstack.engine.tasks.task_log import commands_of_tasks  # few Jobs run while a task waits with a command
+    from perstack.tasks.task_log import commands_of_tasks  # few Jobs run while a task waits with a command
 
     return await commands_of_tasks(storage, task_ids)
 
@@ -184,7 +184,7 @@ class JobRunner:
         """Return what a resumed Job is driven with: what its latest Run was queued with, or else `context`."""
         digest, key = loaded.coordinator.definition, loaded.coordinator.start.expert_key
         if digest is not None:
-            from perstack.engine.jobs.queued_definition import load_queued_context  # most Jobs are never queued
+            from perstack.workers.queued_definition import load_queued_context  # most Jobs are never queued
 
             context, lock = await load_queued_context(context, loaded.id, digest)
         return await RunnableContext.read(context, key, lock)
@@ -263,7 +263,7 @@ class JobRunner:
         )
         session = RunStarter(job).start(start)
         if queue is not None:
-            from perstack.engine.jobs.queued_definition import enqueue
+            from perstack.workers.queued_definition import enqueue
 
             await self.active.close_skills(loaded.id)
             async with host.audit.anchored(loaded):
@@ -290,7 +290,7 @@ class JobRunner:
         Raises StorageError.
         """
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
-            from perstack.engine.runs.remote_delegates import stop_remote
+            from perstack.workers.remote_delegates import stop_remote
 
             context = self._source.current
             emit, clock, dispatching = context.emitter(), context.clock, context.dispatching

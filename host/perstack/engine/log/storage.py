@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from perstack.core.audit.verification import head_in, with_head
+from perstack.audit.verification import head_in, with_head
 from perstack.core.base.chain import Head, open_line
 from perstack.core.base.ids import OwnerKind, run_id_of
 from perstack.core.base.records import Fact

@@ -194,7 +194,7 @@ async def _decide_exec(context: RunContext, call: Call) -> SettledApproval | Non
     if host.overrides.open:  # a Run that began without it
         return SettledApproval(Approval(decision="once"), OPEN)
     if context.plays_recording:
-        from perstack.engine.runs.playback import has_recorded_decision  # only for Runs that play one
+        from perstack.recordings.playback import has_recorded_decision  # only for Runs that play one
 
         return None if has_recorded_decision(context, call) else SettledApproval(Approval(decision="sandboxed"))
     is_alone = host.overrides.unattended or not host.is_attended()

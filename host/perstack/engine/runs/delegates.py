@@ -25,7 +25,7 @@ from perstack.ports.skill import BlobStore
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.engine.runs.remote_delegates import RemoteDelegates  # most Jobs are driven in one process
+    from perstack.workers.remote_delegates import RemoteDelegates  # most Jobs are driven in one process
 
 
 async def _text_for_caller(result: DelegateResult, blobs: BlobStore, max_chars: int) -> str:
@@ -73,7 +73,7 @@ class Delegates:
     def _remote(self, parent: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:
         if not self._job.worker.distributes:
             return None
-        from perstack.engine.runs.remote_delegates import RemoteDelegates
+        from perstack.workers.remote_delegates import RemoteDelegates
 
         remote = RemoteDelegates(self._job, self._allowance, parent, delegations)
         return remote if remote.may_be_distributed else None
@@ -144,7 +144,7 @@ class Delegates:
     async def _reclaim(self, parent: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.leases_and_stop_requests import DelegateLeases
-        from perstack.engine.runs.remote_delegates import stop_remote
+        from perstack.workers.remote_delegates import stop_remote
 
         job, host = self._job, self._job.host
         job.runs[run.id] = run

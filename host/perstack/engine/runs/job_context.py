@@ -34,7 +34,7 @@ from perstack.system.user import this_user
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.ports.tasks import TaskMemory  # slow import that a Job without tasks does not need
+    from perstack.tasks.memory import TaskMemory  # slow import that a Job without tasks does not need
 
 
 @dataclass(slots=True)

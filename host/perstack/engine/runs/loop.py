@@ -152,7 +152,7 @@ class RunLoop:
     async def _take_posted(self, run: RunContext) -> bool:
         """Record texts that people posted to the Run, and return whether there were new ones."""
         if run.plays_recording:
-            from perstack.engine.runs.playback import take_recorded
+            from perstack.recordings.playback import take_recorded
 
             if take_recorded(run):
                 return True

@@ -57,7 +57,7 @@ def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
         return {}  # the Run fails with it when it opens its endpoint
     if provider.player is None:
         return {}
-    from perstack.engine.runs.playback import played_skills
+    from perstack.recordings.playback import played_skills
 
     return played_skills(provider, run)
 

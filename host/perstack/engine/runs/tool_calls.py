@@ -313,7 +313,7 @@ async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
     if not context.plays_recording:
         return {}
-    from perstack.engine.runs.playback import played_results  # only for Runs that play one
+    from perstack.recordings.playback import played_results  # only for Runs that play one
 
     results = await played_results(context, calls)
     if results is None:
@@ -325,7 +325,7 @@ async def differs_from_recording(context: RunContext, command: Work) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
     if not isinstance(command, Complete | EndStep) or not context.plays_recording:
         return False
-    from perstack.engine.runs.playback import has_other_results
+    from perstack.recordings.playback import has_other_results
 
     return await has_other_results(context)
 

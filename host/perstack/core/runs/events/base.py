@@ -15,7 +15,6 @@ from perstack.core.runs.messages import ToolMessage, ToolResultPart
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
 from perstack.core.runs.standing import Saying, with_place
-from perstack.core.runs.state import ACTIVE as ACTIVE
 from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.dataclass import dataclass, replace
 

@@ -19,7 +19,6 @@ from perstack.core.runs.adaptations import Adaptations, in_words, new_adaptation
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
 from perstack.core.runs.context import after_generation, is_supposed, requesting
 from perstack.core.runs.events.base import (
-    ACTIVE,
     ANY_PHASE,
     BEFORE_REPLY,
     CALLING,
@@ -59,7 +58,7 @@ from perstack.core.runs.retries_and_fallbacks import (
     next_model,
     reason_to_switch,
 )
-from perstack.core.runs.state import Phase, Run, forget_measurements
+from perstack.core.runs.state import ACTIVE, Phase, Run, forget_measurements
 from perstack.dataclass import replace
 
 

@@ -17,7 +17,6 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.files.trees import is_digest
 from perstack.core.runs.commands import Command, EndRun, JudgeResult
 from perstack.core.runs.events.base import (
-    ACTIVE,
     ANY_PHASE,
     ANY_STATUS,
     CALLING,
@@ -36,7 +35,7 @@ from perstack.core.runs.facts import WITHOUT_EFFECT, Closed, Definition, ErrorIn
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.core.runs.start import StartRun
-from perstack.core.runs.state import MAX_REJECTIONS, NO_REPEATS, Run, due_on_resume, is_unsettled, schema_of_run
+from perstack.core.runs.state import ACTIVE, MAX_REJECTIONS, NO_REPEATS, Run, due_on_resume, is_unsettled, schema_of_run
 from perstack.dataclass import replace
 
 ResumeReason = Literal["answer", "interrupt", "maxSteps", "budget", "error", "crash", "parent", "queued"]
