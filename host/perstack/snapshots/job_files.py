@@ -24,8 +24,8 @@ from perstack.support.storage import every_id
 from perstack.system.user import notice, this_user
 
 if TYPE_CHECKING:  # driving a Job needs none of these
+    from perstack.core.files.text_diff import FileDiff
     from perstack.snapshots.rewind import Rewind, Rewinder
-    from perstack.snapshots.text_diff import FileDiff
     from perstack.snapshots.tree_diff import Change, RewindScope
 
 _PAGE = 1000
