@@ -9,6 +9,7 @@ from itertools import pairwise
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import number_of_run
 from perstack.core.files.text_diff import EFFORT_STEPS, Effort, FileDiff, compared_bytes, file_diff
+from perstack.core.files.tree_diff import Change
 from perstack.core.files.trees import Entry, File
 from perstack.core.runs.events import CallDelegate, FinishRewind, RecordSnapshot, StartRewind, StoredEvent
 from perstack.dataclass import dataclass
@@ -16,7 +17,6 @@ from perstack.engine.log.run_log import RunLog, event_of
 from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import RunRef
 from perstack.snapshots.stored_trees import Trees
-from perstack.snapshots.tree_diff import Change
 
 # Changes of files between two trees of a Job, with lines where they can be compared.
 
