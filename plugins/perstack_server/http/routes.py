@@ -78,7 +78,9 @@ def job_routes(project: ServedProject) -> list[Route]:
 
     def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
         async def perform(request: Request, arguments: OperationArguments) -> Response:
-            return await operations.perform(operation, arguments, _HttpCall(project=project, route=route, request=request))
+            return await operations.perform(
+                operation, arguments, _HttpCall(project=project, route=route, request=request)
+            )
 
         return Route(route.path, _endpoint(operation, perform), methods=[route.method])
 
