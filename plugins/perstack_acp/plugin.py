@@ -16,7 +16,7 @@ def perstack_commands() -> Sequence[PluginCommand]:
             "acp",
             "Serve",
             "Serve an Expert to an editor over the Agent Client Protocol.",
-            "perstack_server.command:acp_command",
+            "perstack_acp.command:acp_command",
             examples=("perstack acp --expert writer",),
             before="worker",
         )
