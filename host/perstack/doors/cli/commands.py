@@ -58,7 +58,6 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "verify": CommandEntry("audit", "Verify a Job's logs: edits, loss and damage."),
         "replay": CommandEntry("audit", "Repeat all decisions of a Job without a model, and compare."),
         "receipt": CommandEntry("audit", "Write a signed statement over a Job's logs."),
-        "chaos": CommandEntry("chaos", "Kill an Expert's processes, and check for lost or repeated work."),
     },
     "Define Experts": {
         "validate": CommandEntry("validate", "Check perstack.toml without running anything."),
@@ -243,11 +242,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "receipt": (
         "perstack receipt haiku --to haiku.receipt.json",
         "perstack verify --receipt haiku.receipt.json --key public.pem",
-    ),
-    "chaos": (
-        "perstack chaos writer",
-        "perstack chaos writer --for 10m --seed 3",
-        "perstack chaos writer --script script.json --kills 500",
     ),
     "validate": (
         "perstack validate",
