@@ -27,7 +27,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from perstack.testing.chaos.fork_server import build_models, compile_dataclasses
+from chaos.fork_server import build_models, compile_dataclasses
 
 _PACKAGES = (
     *("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite"),

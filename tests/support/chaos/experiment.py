@@ -21,12 +21,12 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
+from chaos.faults import Fault, FaultKind
+from chaos.processes import Victim, Victims
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
-from perstack.testing.chaos.faults import Fault, FaultKind
-from perstack.testing.chaos.processes import Victim, Victims
 
 # Observations of a Job, and violations found after the processes that drove it were killed.
 
