@@ -437,7 +437,8 @@ class Host:
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
-        from perstack.engine.jobs.inbox import damaged_tasks, in_order, waiting_jobs, waiting_tasks
+        from perstack.engine.jobs.inbox import in_order, waiting_jobs
+        from perstack.tasks.inbox import damaged_tasks, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
         return in_order(await waiting_jobs(self.jobs), *of_tasks)

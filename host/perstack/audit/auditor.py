@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.trail import AuditTrail
-from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head, with_head
+from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head
 from perstack.audit.verify import verify_job
-from perstack.core.base.chain import Head, Sealed
+from perstack.core.base.chain import Head, Sealed, with_head
 from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project

@@ -18,13 +18,13 @@ from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import JobSnapshots
 from perstack.engine.log.run_log import load_job, run_logs
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.snapshots.changes import file_diffs
 from perstack.snapshots.ignore_rules import IgnoreRules, rules_at
+from perstack.snapshots.job_snapshots import JobSnapshots
 from perstack.snapshots.rewind_journal import JournalFile, Rewound, Step
 from perstack.snapshots.rewind_lock import journal_path, lock_path, rewound_in
 from perstack.snapshots.rewind_steps import RewindSteps, StagedRewind, mode_of

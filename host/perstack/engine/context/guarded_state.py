@@ -117,7 +117,7 @@ class StateGate:
 
     async def refusal(self, what: str, agree: Callable[[], None], owners: Collection[Owner] | None = None) -> NotAgreed:
         """Return the error for state, or for these owners in it, that the user's installation did not make."""
-        from perstack.engine.context.waiting_work import waiting_work  # only refusals and `perstack trust` need it
+        from perstack.diagnostics.waiting_work import waiting_work  # only refusals and `perstack trust` need it
 
         return NotAgreed(
             f"{self._storage.location}: your installation did not make {what}, so it is only shown",

@@ -8,8 +8,8 @@ and what is recorded.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +27,6 @@ from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.settings import Budget, Overrides, lower_budget
-from perstack.core.runs.events import RecordSnapshot
-from perstack.core.runs.facts import Stamps
-from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import Protection, protection_of
@@ -38,19 +35,18 @@ from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, re
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
-from perstack.errors import StorageError, UsageError
+from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.runtime import Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
+from perstack.snapshots.job_snapshots import JobSnapshots
 from perstack.system.clock import Clock
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
-    from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.snapshots.snapshots import WorkspaceSnapshots
     from perstack.tasks.memory import TaskMemory  # doubles the imports of a run without tasks
 
 
@@ -291,29 +287,3 @@ class ContextSource:
 
 
 # Snapshots of the workspace of one Job; their module is imported when the first is taken.
-
-
-class JobSnapshots:
-    """Recorder of the workspace snapshots of one Job."""
-
-    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
-        """Record this workspace without the files and folders in `keep_off`."""
-        self._arguments = storage, job_id, workspace, tuple(keep_off)
-        self._recorder: WorkspaceSnapshots | None = None
-
-    async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
-        """Take a snapshot and return its event; its blobs are on disk. Raises StorageError."""
-        if self._recorder is None:
-            from perstack.snapshots.snapshots import WorkspaceSnapshots
-
-            self._recorder = WorkspaceSnapshots(*self._arguments)
-        return await self._recorder.record(run, stamp)
-
-    async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Note unfinished calls' changes when a worker leaves: the next may have other files.
-
-        A failing storage is ignored: the worker leaves anyway.
-        """
-        if worker and may_have_unrecorded(session.run):
-            with suppress(StorageError):
-                session.record(await self.record(session.run, session.stamp))

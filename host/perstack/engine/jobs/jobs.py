@@ -274,9 +274,9 @@ class Jobs(JobReader):
         overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
         async def decide(loaded: Job) -> ResumedRun:
-            from perstack.engine.jobs.answers import recorded_answer, recorded_settlements
             from perstack.engine.runs.beginning import ResumedRun
             from perstack.engine.runs.decisions import PersonDecisions
+            from perstack.recordings.answers import recorded_answer, recorded_settlements
 
             run = loaded.coordinator
             if model is not None:

@@ -203,7 +203,7 @@ class JobRunner:
         """Drive a Job, and on while a recording answers its questions; or queue it for a worker."""
         job = await self._drive_once(runnable, loaded, start, on_event, stop, worker, queue)
         while job.asking is not None:
-            from perstack.engine.jobs.answers import plays, recorded_answer  # most Jobs ask nothing
+            from perstack.recordings.answers import plays, recorded_answer  # most Jobs ask nothing
 
             if not plays(loaded):
                 break
