@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Approval
-from perstack.core.definitions.settings import RECORDED
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import new_limits
 from perstack.core.jobs.summary import places_of
@@ -16,13 +15,10 @@ from perstack.engine.runs.beginning import ResumedRun
 from perstack.engine.runs.decisions import PersonAnswer, PersonDecisions
 from perstack.errors import PerstackError
 from perstack.ports.provider import Provider
+from perstack.recordings.model import SaidApproval, SaidForm, SaidText
+from perstack.recordings.playback import played_calls, player_of
 
 DOOR = "recording"  # the door that is recorded for answers of a recording
-
-
-def plays(job: Job) -> bool:
-    """Return whether a Run of the Job plays a recording."""
-    return any(tally.start.provider == RECORDED for tally in job.runs.values())
 
 
 def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
@@ -46,10 +42,8 @@ def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
 
 def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlement]:
     """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
-    if not plays(loaded):
+    if not loaded.plays_recording:
         return {}
-    from perstack.recordings.playback import played_calls
-
     settlements: dict[str, Settlement] = {}
     for run in loaded.runs.values():
         provider = _recorded_provider(context, run)
@@ -67,9 +61,7 @@ def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
 
 
 def _recorded_answer(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
-    from perstack.recordings.model import SaidApproval, SaidForm, SaidText
-
-    player = provider.player
+    player = player_of(provider)
     if player is None:
         return None
     place = places_of(tally.start for tally in loaded.runs.values())[run.id]

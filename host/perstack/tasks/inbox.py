@@ -5,7 +5,7 @@ from __future__ import annotations
 from perstack.engine.jobs.inbox import InboxItem, _age
 from perstack.next_steps import ResumeWithoutDependencies, TryAgain
 from perstack.support.storage import pages
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.memory import TaskMemory
 from perstack.tasks.state import in_words
 from perstack.tasks.summaries import TaskSummary
@@ -28,7 +28,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
     return tuple(sorted(items, key=_age))
 
 
-async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
+async def damaged_tasks(memory: StoredTasks) -> tuple[InboxItem, ...]:
     """Return tasks that cannot be read and may have asked something."""
     return tuple(
         InboxItem(t.task_id, t.agent_id, t.error or "", t.updated_at, False, task_id=t.task_id, damaged=True)

@@ -14,7 +14,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.audit.trail import AuditTrail
 from perstack.config.grants import ProjectGrants
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
@@ -30,24 +29,25 @@ from perstack.core.definitions.settings import Budget, Overrides, lower_budget
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import Protection, protection_of
+from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_session import Emitter, EventListener
+from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
+from perstack.ports.parts import NO_PARTS, Parts
 from perstack.ports.runtime import Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
-from perstack.snapshots.job_snapshots import JobSnapshots
 from perstack.system.clock import Clock
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.tasks.memory import TaskMemory  # doubles the imports of a run without tasks
 
 
 _MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
@@ -73,6 +73,7 @@ class HostContext:
     clock: Clock
     dispatching: Dispatching
     agreement: Agreement
+    parts: Parts = NO_PARTS
     is_attended: Callable[[], bool] = not_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
     check_result: Callable[[JsonObject], str | None] | None = None
@@ -201,9 +202,10 @@ class HostContext:
             self.vaults.pop(next(iter(self.vaults)))
         return self.vaults.setdefault((job_id, block), SecretVault(self.env))
 
-    def snapshots(self, job_id: str) -> JobSnapshots:
+    def snapshots(self, job_id: str) -> SnapshotRecorder:
         """Create the recorder of a Job's workspace snapshots, without the files that are hidden from tools."""
-        return JobSnapshots(self.storage, job_id, self.workspace, self.surroundings(job_id).hidden)
+        make = self.parts.get(SNAPSHOTS)
+        return make(self.storage, job_id, self.workspace, tuple(self.surroundings(job_id).hidden))
 
     @property
     def protection(self) -> Protection:
@@ -257,7 +259,7 @@ class HostContext:
         await library.read(with_delegates(self.project, (expert_key,)))
         return library
 
-    def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
+    def skill_context(self, job_id: str) -> SkillContext:
         """Return the context that skills are opened with."""
         protection = self.protection
         return SkillContext(
@@ -265,7 +267,7 @@ class HostContext:
             job_id,
             self.env.without_stored,
             STATE_FOLDER,
-            tasks=tasks,
+            parts=self.parts,
             off_limits=protection.state,
             programs=self.storage.programs,
             protected=(*protection.definitions, *protection.secret),
@@ -284,6 +286,3 @@ class ContextSource:
     def replace(self, current: HostContext) -> None:
         """Use this context for what begins from now on."""
         self.current = current
-
-
-# Snapshots of the workspace of one Job; their module is imported when the first is taken.
