@@ -307,3 +307,10 @@ def _scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
     from perstack.core.files.tree_diff import RewindScope  # what driving a Job does not need
 
     return RewindScope(tuple(only), keep_added)
+
+
+def workspace_lease(
+    source: ContextSource, reader: JobReader, lease: Callable[[], AbstractAsyncContextManager[None]]
+) -> AbstractAsyncContextManager[None]:
+    """Hold a lease of what is driven in the workspace of the context, and prevent rewinds of its files meanwhile."""
+    return JobFiles(source, reader).without_rewind(lease)

@@ -156,11 +156,12 @@ class Stopping:
 
 async def stop_remote(
     storage: Storage,
-    job: Job,
+    loaded: Job,
     runs: dict[str, Run],
     emit: Emitter,
     clock: Clock,
     dispatching: Dispatching,
+    *,
     only: str | None = None,
     below: str | None = None,
 ) -> None:
@@ -168,13 +169,13 @@ async def stop_remote(
 
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
-    following = RemoteRuns(storage, job, runs)
+    following = RemoteRuns(storage, loaded, runs)
     candidates = [*runs] if only is None else following.with_descendants(only)
     if below is not None:
         candidates = following.with_descendants(below)[1:]
     remote_ids = [run_id for run_id in candidates if run_id in runs and is_elsewhere(runs[run_id])]
     if remote_ids:
-        await Stopping(storage, job, emit, clock, dispatching).stop(following, remote_ids)
+        await Stopping(storage, loaded, emit, clock, dispatching).stop(following, remote_ids)
         runs.update(
             {
                 descendant: run
@@ -470,3 +471,11 @@ class RemoteDelegates:
         stopping = Stopping(host.storage, self._job.job, self._job.emit, host.clock, host.dispatching)
         with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
             await stopping.stop(self._following, [member.id for member in self._open])
+
+
+def remote_delegates(
+    job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+) -> RemoteDelegates | None:
+    """Return the delegates of `parent` for other workers; None if they must be driven here."""
+    remote = RemoteDelegates(job, allowance, parent, delegations)
+    return remote if remote.may_be_distributed else None

@@ -34,7 +34,7 @@ from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
 from perstack.doors.shared.next_steps import http_phrase
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.tasks import operation_table
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.operation_table import OPERATIONS
 from perstack_server.http.openapi import HOOKS, description_of_all, page
 from perstack_server.mcp.notifications import MAY_DECIDE
@@ -49,7 +49,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    memory: ExecutionMemory,
+    memory: StoredTasks,
     rows: Sequence[operation_table.Operation] = OPERATIONS,
     hides: Hides = lambda _: False,
 ) -> list[Route]:
@@ -139,7 +139,7 @@ class _HttpCall(OperationCall[Response]):
         return _json(view_of(DrivenJob, job, job_id=job.id), 200 if wait else 202)
 
 
-def _webhook(memory: ExecutionMemory) -> Endpoint:
+def _webhook(memory: StoredTasks) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             body = await _body(request)

@@ -40,7 +40,7 @@ from perstack.tasks.memory import TaskMemory
 from perstack.tasks.summaries import TaskPage
 
 if TYPE_CHECKING:
-    from perstack.tasks.execution_memory import ExecutionMemory
+    from perstack.tasks.execution_memory import StoredTasks
 
 R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
 
@@ -275,7 +275,7 @@ class TaskArguments(OperationArguments):
     async def subject(self, call: OperationCall[R]) -> TaskSubject:
         return await self.subject_in(call.project.host.tasks, call.project.definitions.hides)
 
-    async def subject_in(self, memory: ExecutionMemory, hides: Hides) -> TaskSubject:
+    async def subject_in(self, memory: StoredTasks, hides: Hides) -> TaskSubject:
         """Return the task that the operation is about. Raises NotFound also for one of an agent that `hides` names."""
         subject = await memory.subject_of(getattr(self, "task_id", ""))
         if hides(subject.task.agent_id):
@@ -309,7 +309,7 @@ def _hidden_task(task_id: str) -> NotFound:
 async def change_task(
     operation: OfferedOperation[TaskArguments],
     arguments: TaskArguments,
-    memory: ExecutionMemory,
+    memory: StoredTasks,
     hides: Hides,
     *,
     may_decide: bool,

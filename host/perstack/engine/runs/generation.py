@@ -74,6 +74,7 @@ from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
 from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.engine.runs.media import fit_media
+from perstack.engine.runs.playback import playback_of
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
@@ -315,10 +316,9 @@ async def generate(context: RunContext, command: Generate) -> None:
     usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
-    player = endpoint.provider.player
     goes_on = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
-    if goes_on and player is not None:  # why a recorded reply was not continued is not in the recording
-        goes_on = not player.ends_with(session.place, command.step)
+    if goes_on and context.plays_recording:  # why a recorded reply was not continued is not in the recording
+        goes_on = not playback_of(context).ends_with(context, command.step)
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"

@@ -34,7 +34,6 @@ from perstack.system.user import this_user
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.tasks.memory import TaskMemory  # slow import that a Job without tasks does not need
 
 
 @dataclass(slots=True)
@@ -73,7 +72,6 @@ class JobContext:
         emit: Emitter,
         lock: Lock,
         knowledge: SkillLibrary,
-        tasks: Callable[[], TaskMemory],
         *,
         decisions: PersonDecisions,
         worker: WorkerRole = NO_WORKER,
@@ -94,7 +92,7 @@ class JobContext:
         self.is_driven_here = is_driven_here
         self.skills = JobSkills(
             host.plugins.skills,
-            host.skill_context(self.job.id, tasks),
+            host.skill_context(self.job.id),
             emit,
             lock,
             host.clock,

@@ -71,11 +71,11 @@ from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
+from perstack.engine.runs.playback import differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
     decide_calls,
     decide_change,
-    differs_from_recording,
     refuse_calls,
     run_tools,
 )
@@ -151,11 +151,8 @@ class RunLoop:
 
     async def _take_posted(self, run: RunContext) -> bool:
         """Record texts that people posted to the Run, and return whether there were new ones."""
-        if run.plays_recording:
-            from perstack.recordings.playback import take_recorded
-
-            if take_recorded(run):
-                return True
+        if run.plays_recording and playback_of(run).take_recorded(run):
+            return True
         return await take_posted(self._mailboxes, self._job.job, run.session)
 
     async def _perform(self, run: RunContext, command: Work) -> None:  # noqa: C901 - one case for each command
