@@ -49,5 +49,9 @@ def named_modules(env: Mapping[str, str]) -> list[str]:
     """Return the modules named in PERSTACK_PLUGINS. With any, they are also looked for in the current folder."""
     modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
     if modules:
+        from pydantic import TypeAdapter
+
+        # pydantic loads plugins of its own for the first validator: later it would find those of the current folder
+        TypeAdapter(int)
         restore_current_folder()
     return modules
