@@ -30,6 +30,7 @@ from perstack.doors.operations import (
 )
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
+from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import http_phrase
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.tasks import operation_table
@@ -37,7 +38,6 @@ from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.operation_table import OPERATIONS
 from perstack_server.http.openapi import HOOKS, description_of_all, page
 from perstack_server.mcp.notifications import MAY_DECIDE
-from perstack_server.served_project import DriveJob, ServedProject
 
 _IDEMPOTENCY_KEY = "idempotency-key"
 MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body

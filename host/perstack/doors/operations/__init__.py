@@ -27,13 +27,13 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.validation_errors import in_words
 from perstack.dataclass import dataclass
+from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import BASE
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.tasks import operation_table
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.memory import TaskMemory
 from perstack.tasks.summaries import TaskPage
-from perstack_server.served_project import DriveJob, ServedProject
 
 if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks

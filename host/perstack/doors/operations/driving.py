@@ -31,10 +31,10 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.media import MAX_ATTACHMENTS
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
+from perstack.doors.served_project import DriveJob
 from perstack.doors.shared.consent import page_of
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import GiveAnswer
-from perstack_server.served_project import DriveJob
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
