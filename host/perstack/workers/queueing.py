@@ -7,8 +7,9 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.workers.queue import JobQueue
 from perstack.workers.queued_definition import enqueue, load_queued_context
+from perstack.workers.skill_bundles import check_bundle
 
-__all__ = ["enqueue", "job_queue", "load_queued_context"]
+__all__ = ["check_bundle", "enqueue", "job_queue", "load_queued_context"]
 
 
 def job_queue(source: ContextSource, reader: JobReader, runner: JobRunner) -> JobQueue:
