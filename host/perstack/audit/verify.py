@@ -23,6 +23,7 @@ from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_
 from perstack.core.jobs.job import Job, job_of
 from perstack.core.jobs.resuming import may_have_own_driver
 from perstack.core.jobs.summary import JobSummary, storable
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart, text_of
 from perstack.core.runs.events import (
     CallDelegate,
     CallTools,
@@ -37,7 +38,6 @@ from perstack.core.runs.events import (
 from perstack.core.runs.events.base import Repetition
 from perstack.core.runs.evolve import contradictions
 from perstack.core.runs.facts import Delegation
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, text_of
 from perstack.core.runs.redacted_events import parse_remains
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run

@@ -17,9 +17,9 @@ from perstack.core.definitions.models import ModelTier
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
-from perstack.core.runs.adaptations import Adaptation, Adaptations
-from perstack.core.runs.media_limits import MediaLimits
-from perstack.core.runs.messages import ExpertMessage, FinishReason, Message
+from perstack.core.messages.adaptations import Adaptation, Adaptations
+from perstack.core.messages.media_limits import MediaLimits
+from perstack.core.messages.messages import ExpertMessage, FinishReason, Message
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 

@@ -14,8 +14,8 @@ from typing import Protocol
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Skill as SkillDefinition
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.messages.messages import ExpertMessage, FinishReason, Message, ResultContent, TextPart
 from perstack.core.runs.facts import Answer, Question
-from perstack.core.runs.messages import ExpertMessage, FinishReason, Message, ResultContent, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.parts import NO_PARTS, Parts

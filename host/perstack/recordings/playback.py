@@ -8,12 +8,12 @@ from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
 from perstack.core.jobs.posted_texts import PostedText, posted_events
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
+from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.commands import Call
 from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.state import Run
-from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.generation import error_info, fail

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypeVar
 
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.parts import NO_PARTS, Parts

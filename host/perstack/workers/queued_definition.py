@@ -17,11 +17,11 @@ from perstack.core.runs.state import Phase, Run
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skill_bundles import BundledSkill, bundle_skills, unpack_skills
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
+from perstack.workers.skill_bundles import BundledSkill, bundle_skills, unpack_skills
 
 
 class QueuedDefinition(SeriesDefinition):

@@ -19,7 +19,6 @@ from perstack.dataclass import dataclass
 from perstack.doors import operations
 from perstack.doors.operations import (
     A,
-    DriveJob,
     Hides,
     OfferedOperation,
     OperationArguments,
@@ -31,6 +30,7 @@ from perstack.doors.operations import (
 )
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
+from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import http_phrase
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
 from perstack.tasks import operation_table
@@ -38,7 +38,6 @@ from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.operation_table import OPERATIONS
 from perstack_server.http.openapi import HOOKS, description_of_all, page
 from perstack_server.mcp.notifications import MAY_DECIDE
-from perstack_server.served_project import ServedProject
 
 _IDEMPOTENCY_KEY = "idempotency-key"
 MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body
@@ -78,9 +77,7 @@ def job_routes(project: ServedProject) -> list[Route]:
 
     def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
         async def perform(request: Request, arguments: OperationArguments) -> Response:
-            return await operations.perform(
-                operation, arguments, _HttpCall(project=project, route=route, request=request)
-            )
+            return await operations.perform(operation, arguments, _HttpCall(project, route=route, request=request))
 
         return Route(route.path, _endpoint(operation, perform), methods=[route.method])
 
@@ -109,7 +106,6 @@ def _endpoint(operation: OfferedOperation[A], perform: Callable[[Request, A], Aw
 
 @dataclass(frozen=True, kw_only=True)
 class _HttpCall(OperationCall[Response]):
-    project: ServedProject
     route: operations.Route
     request: Request
 

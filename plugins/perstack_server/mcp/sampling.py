@@ -12,7 +12,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError, NoBackChannelError
 
 from perstack.core.base.usage import NO_USAGE
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     Message,

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.result_schemas import move_schema
+from perstack.core.schemas.result_schemas import move_schema
 from perstack.doors.operations import (
     Arguments,
     Effect,

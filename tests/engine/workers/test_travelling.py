@@ -15,12 +15,12 @@ from terminal import trusting
 
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Overrides
-from perstack.engine.plugins import skill_bundles
 from perstack.engine.plugins.agent_skills import UnpackedSkill, relocate_policy
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool
+from perstack.workers import skill_bundles
 
 TEAM = """
 [experts.lead]

@@ -13,10 +13,10 @@ of the row and of its arguments say is a person's decision (`core.base.decisions
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
@@ -26,14 +26,10 @@ from perstack.core.base.decisions import Decisions, Free, Mark, decisions_in, di
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.validation_errors import in_words
-from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
+from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import BASE
-from perstack.engine.jobs.inbox import InboxItem
-from perstack.engine.jobs.reader import JobPage
-from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.host import Host
 from perstack.tasks import operation_table
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.memory import TaskMemory
@@ -45,69 +41,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
 
 
-class DriveJob(Protocol):
-    """A method of the Host that drives a Job, with all arguments bound except the listener."""
-
-    def __call__(self, *, on_event: OnEvent) -> Coroutine[object, object, JobSummary]:
-        """Drive the Job and return it at its end or stop."""
-        ...
-
-
-class OfferedExperts(Protocol):
-    """The Experts that a door offers."""
-
-    def check_offered(self, key: str) -> None:
-        """Raise UsageError for an Expert that this door leaves out."""
-        ...
-
-    def hides(self, agent_id: str) -> bool:
-        """Return whether tasks of this agent are left out."""
-        ...
-
-
-class OfferedProject(Protocol):
-    """A project as a door offers it: its Host, and the Jobs that callers may see and drive."""
-
-    @property
-    def host(self) -> Host:
-        """The Host that performs the operations."""
-        ...
-
-    @property
-    def definitions(self) -> OfferedExperts:
-        """The offered Experts."""
-        ...
-
-    async def job(self, job_id: str) -> JobSummary:
-        """Return a Job. Raises NotFound if its Expert is not offered."""
-        ...
-
-    async def current_job(self, job_id: str) -> JobSummary:
-        """Return a Job as `job` does, a running one as its logs have it now."""
-        ...
-
-    async def job_to_drive(self, job_id: str) -> JobSummary:
-        """Return a Job. Raises UsageError if Jobs of its Expert are not driven here."""
-        ...
-
-    async def page_of_jobs(self, *, limit: int, after: str | None = None) -> JobPage:
-        """Return a page of Jobs, of offered Experts only."""
-        ...
-
-    async def inbox(self) -> tuple[InboxItem, ...]:
-        """Return the open questions of Jobs and tasks of offered Experts."""
-        ...
-
-    async def refresh(self) -> None:
-        """Apply changes of perstack.toml."""
-        ...
-
-
 @dataclass(frozen=True)
 class OperationCall(ABC, Generic[R]):
     """One call of an operation through a door: the project, the caller, and how to reply, drive and ask there."""
 
-    project: OfferedProject
+    project: ServedProject
     seal: str = field(
         default="", kw_only=True
     )  # digest of what a person agreed to, if that is more than the arguments say

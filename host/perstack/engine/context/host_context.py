@@ -23,9 +23,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
 from perstack.core.definitions.project import Project, with_delegates
-from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.settings import Budget, Overrides, lower_budget
+from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import Protection, protection_of

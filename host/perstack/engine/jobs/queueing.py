@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from perstack.config.lock import Lock
 from perstack.core.base.ids import By
+from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.recorded_definition import SeriesDefinition
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.log.run_session import RunSession
+from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.ports.parts import Part
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class Queueing(Protocol):
 
     def job_queue(self, source: ContextSource, reader: JobReader, runner: JobRunner) -> JobQueue:
         """Return the queue of the dispatcher of the context in force."""
+
+    def check_bundle(self, library: SkillLibrary, experts: Iterable[Expert]) -> None:
+        """Raise UsageError for Agent Skills that cannot travel with a Job."""
 
     async def enqueue(self, job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
         """Record the start of a Job or Run, and that it waits for a worker."""

@@ -21,7 +21,7 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_query
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.messages import ResultContent
+from perstack.core.messages.messages import ResultContent
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.context.job_limit import job_slots
@@ -41,7 +41,7 @@ from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.core.runs.media import Attached
+    from perstack.core.messages.media import Attached
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
     from perstack.engine.runs.decisions import PersonDecisions
@@ -113,9 +113,7 @@ class JobRunner:
         runnable = await RunnableContext.read(context, expert.key)
         runnable.knowledge.with_skill_digests(expert)
         if queue is not None:
-            from perstack.engine.plugins.skill_bundles import check_bundle
-
-            check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
+            context.parts.get(QUEUEING).check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
         attached_files = await read_attachments(context, expert.key, attachments)
 
         async def work() -> JobSummary:

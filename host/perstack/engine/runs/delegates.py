@@ -9,10 +9,10 @@ from contextlib import aclosing
 from perstack.core.base.text import head_and_tail
 from perstack.core.definitions.settings import RESULT_LIMIT
 from perstack.core.jobs.resuming import limits_of_delegate
+from perstack.core.messages.messages import TextPart
 from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stop_event_after_delegates
 from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.facts import Delegation
-from perstack.core.runs.messages import TextPart
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession

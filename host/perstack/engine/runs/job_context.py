@@ -13,10 +13,10 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import Skill, ToolSpec, with_tools
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
-from perstack.core.runs.adaptations import Adaptations, new_adaptations, shared_adaptations
+from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
+from perstack.core.messages.media import MediaFacts
+from perstack.core.messages.messages import History, Message
 from perstack.core.runs.events import QueueFields
-from perstack.core.runs.media import MediaFacts
-from perstack.core.runs.messages import History, Message
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext

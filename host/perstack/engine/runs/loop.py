@@ -26,8 +26,6 @@ import asyncio
 from dataclasses import replace
 from typing import assert_never
 
-from perstack.core.base.json_schema import QUICK_STEPS, shorten
-from perstack.core.definitions.result_schemas import ResultCheck, check_result
 from perstack.core.definitions.skills import COUNTED_CALLS
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.commands import (
@@ -64,6 +62,8 @@ from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_posted
 from perstack.core.runs.state import ACTIVE, Phase, Run
+from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
+from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.mailboxes import Mailboxes, take_posted
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills

@@ -18,9 +18,9 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import skill_without_secrets, with_secrets, without_secrets
 from perstack.core.definitions.skills import with_tools
 from perstack.core.definitions.trust_items import digests_of, items_to_trust
+from perstack.core.messages.messages import TextPart
 from perstack.core.runs import expert_changes
 from perstack.core.runs.facts import ExpertChange
-from perstack.core.runs.messages import TextPart
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext

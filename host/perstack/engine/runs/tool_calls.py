@@ -13,12 +13,12 @@ from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
-from perstack.core.runs.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
+from perstack.core.messages.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
+from perstack.core.messages.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
 from perstack.core.runs.commands import Call, RunTools
 from perstack.core.runs.decide import changed_call_event, text_result_event
 from perstack.core.runs.events import AdaptRequest, CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import ErrorInfo, Question
-from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
 from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from perstack.config.load import LoadedProject
 from perstack.core.base.ids import job_of_run
@@ -13,12 +13,11 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
-from perstack.doors.operations import DriveJob
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.tool_names import only_experts, tool_names
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
-from perstack.engine.log.run_session import EventListener
-from perstack.engine.permissions.live_project import ReloadedProject
+from perstack.engine.log.run_session import EventListener, OnEvent
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 
@@ -85,6 +84,14 @@ def _as_listed(experts: dict[str, Expert]) -> list[tuple[str, str, str]]:
 # Jobs driven by the server, each in a separate task, so that they outlive the calls that started them.
 
 CallKey: TypeAlias = tuple[str, str]  # the client and request id of a call: each client numbers its calls itself
+
+
+class DriveJob(Protocol):
+    """A method of the Host that drives a Job, with all arguments bound except the listener."""
+
+    def __call__(self, *, on_event: OnEvent) -> Coroutine[object, object, JobSummary]:
+        """Drive the Job and return it at its end or stop."""
+        ...
 
 
 class _JobTask:
