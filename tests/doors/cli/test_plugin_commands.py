@@ -90,6 +90,15 @@ def test_a_module_named_in_the_environment_may_have_commands_in_the_current_fold
     assert terminal.run("hello", "Ada").err == "", "naming it twice is no conflict"
 
 
+def test_a_command_of_a_package_imports_no_module_that_is_named_in_the_environment(
+    terminal: Terminal, site: Path
+) -> None:
+    install(site, "hello", HELLO)
+    (site / "chatty.py").write_text("print('a protocol is not served by this line')")
+    terminal.env["PERSTACK_PLUGINS"] = "chatty"
+    assert terminal.run("hello", "Ada").out == "Hello, Ada!\n"
+
+
 def test_a_command_may_have_a_group_of_its_own_and_an_unknown_neighbour(terminal: Terminal, site: Path) -> None:
     install(site, "b", command("'last', 'Serve', 'Serve.', 'b:c', before='nothing'"))
     install(site, "c", command("'own', 'Mine', 'Do it.', 'b:c'"))

@@ -114,9 +114,9 @@ def _built_in_command(name: str) -> click.Command:
 
 
 def _plugin_command(name: str) -> click.Command | None:
-    from perstack.doors.cli.plugin_commands import import_command, plugin_commands
+    from perstack.doors.cli.plugin_commands import find_command, import_command
 
-    found = plugin_commands().get(name)
+    found = find_command(name)
     if found is None:
         return None
     command = import_command(found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from operator import attrgetter
 
@@ -48,13 +48,32 @@ class FoundCommand:
 
 def plugin_commands() -> Mapping[str, FoundCommand]:
     """Return the commands of plugins by name. Prints a notice for each that is left out, the first time."""
-    return _read_commands(os.environ.get(EXTRA_MODULES, ""))
+    return _with_named_commands(os.environ.get(EXTRA_MODULES, ""))
+
+
+def find_command(name: str) -> FoundCommand | None:
+    """Return the command of a plugin, or None.
+
+    Modules named in PERSTACK_PLUGINS are imported only if no package has it: they may print, and a command that speaks
+    a protocol has to take over stdout before.
+    """
+    return _installed_commands().get(name) or plugin_commands().get(name)
 
 
 @cache
-def _read_commands(named: str) -> Mapping[str, FoundCommand]:
-    found: dict[str, FoundCommand] = {}
-    for plugin in _plugins(named):
+def _installed_commands() -> Mapping[str, FoundCommand]:
+    return _read_commands(_installed_plugins(), {})
+
+
+@cache
+def _with_named_commands(modules: str) -> Mapping[str, FoundCommand]:
+    return _read_commands(_named_plugins(modules), _installed_commands())
+
+
+def _read_commands(plugins: Iterable[_Plugin], taken: Mapping[str, FoundCommand]) -> Mapping[str, FoundCommand]:
+    """Return the commands in `taken`, and those of the plugins."""
+    found = dict(taken)
+    for plugin in plugins:
         for entry in _entries_of(plugin):
             problem = _problem_of(entry, found)
             if problem is not None:
@@ -95,11 +114,14 @@ def import_command(found: FoundCommand) -> click.Command:
     return command
 
 
-def _plugins(named: str) -> Iterator[_Plugin]:
+def _installed_plugins() -> Iterator[_Plugin]:
     for point, package, _ in installed_modules(GROUP):
         place, remedy = f"plugin {point.name} of {package}", f"install another version of {package}, or uninstall it"
         yield _Plugin(place, remedy, point.load, is_declared=True)
-    for name in named_modules({EXTRA_MODULES: named}):
+
+
+def _named_plugins(modules: str) -> Iterator[_Plugin]:
+    for name in named_modules({EXTRA_MODULES: modules}):
         remedy = "correct the module, or take its name out"
         yield _Plugin(
             f"module {name} of {EXTRA_MODULES}", remedy, partial(importlib.import_module, name), is_declared=False
