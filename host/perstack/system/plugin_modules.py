@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import NamedTuple
 
 from perstack.system.module_path import is_taken_out, restore_current_folder
@@ -27,12 +27,17 @@ def installed_modules(group: str) -> tuple[InstalledModule, ...]:
     return _installed_modules(group, tuple(sys.path))
 
 
+@lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> EntryPoints:
+    """Return all entry points on this path. Cached, because reading all metadata is slow."""
+    return entry_points()
+
+
 @lru_cache(maxsize=2)
 def _installed_modules(group: str, path: tuple[str, ...]) -> tuple[InstalledModule, ...]:
-    """Return the entry points of a group on this path. Cached, because reading all metadata is slow."""
     result: list[InstalledModule] = []
     packages: dict[int, tuple[str, str]] = {}  # dist.name and dist.version parse the metadata at each access
-    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+    for point in sorted(_entry_points(path).select(group=group), key=lambda point: point.name):
         dist = point.dist
         if dist is not None and is_taken_out(str(dist.locate_file(""))):
             continue  # a folder of strangers, named by no installation
