@@ -122,7 +122,8 @@ async def validate_definition(
 
 async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: Iterable[object]) -> None:
     from perstack.diagnostics.definition_checks import check_with_plugins
-    from perstack.engine.plugins.registry import EXTRA_MODULES, load_plugins
+    from perstack.engine.plugins.registry import load_plugins
+    from perstack.system.plugin_modules import EXTRA_MODULES
 
     try:
         loaded = load_plugins(plugins, env)
