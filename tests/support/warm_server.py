@@ -225,6 +225,9 @@ if __name__ == "__main__":
         importlib.import_module(_name)
     build_models()
     compile_dataclasses()
+    for _factory in registry.load_plugins().providers.values():
+        if _factory.prices is not None:
+            _factory.prices.models()  # cached: `init`, `doctor` and `models` need the price of every model
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()  # keep memory shared with forked processes
