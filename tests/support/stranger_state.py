@@ -41,7 +41,7 @@ def as_stranger(terminal: Terminal) -> Terminal:
 def stranger(stranger_once: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     """Return a project of another user with state of every kind, each of which would write OWNED."""
     theirs = Terminal(tmp_path_factory.mktemp("theirs"))
-    theirs.env = stranger_once.env
+    theirs.env |= {name: stranger_once.env[name] for name in ("XDG_STATE_HOME", "OWNED")}
     by_copy(stranger_once.workspace, theirs.workspace)
     Path(theirs.env["OWNED"]).unlink(missing_ok=True)
     return theirs
