@@ -318,7 +318,7 @@ def test_exchanging_a_directory_for_a_link_while_tools_work_never_leads_out(
     async def play() -> int:
         seen = 0
         async with tools.session() as session:
-            for turn in range(150):
+            for turn in range(50):
                 for tool in ("writeTextFile", "readTextFile", "appendTextFile", "editTextFile", "deleteFile"):
                     path = "d/secret.txt" if tool != "deleteFile" else f"d/{turn}"
                     answer = await tools.ask(session, tool, {"path": path, **PATH_TOOLS[tool]})
