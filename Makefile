@@ -101,7 +101,7 @@ cluster-test: $(DEV)
 ## docs: build the site into site/, run every example and check every generated table
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
-	$(BIN)/python -m pytest -n 2 tests/docs tests/plugins/providers $(ARGS)
+	PERSTACK_MATRIX=all $(BIN)/python -m pytest -n 2 tests/docs tests/plugins/providers $(ARGS)
 
 ## matrix: write docs/provider-matrix.md anew, from what the providers do, and the tables of providers.md
 matrix: $(DEV)
