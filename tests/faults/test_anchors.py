@@ -14,7 +14,7 @@ import workload
 from hosts import agree_to_definition, agree_to_state
 from workload import spread
 
-from perstack.core.audit.verification import Report
+from perstack.audit.verification import Report
 from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind

@@ -13,17 +13,17 @@ import pytest
 from hosts import Seen, wait_for
 
 import perstack
-from perstack.engine.audit.audit import Auditor
-from perstack.engine.audit.storage_admin import StorageAdmin
-from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
-from perstack.engine.jobs.export import JobExports
-from perstack.engine.jobs.files import JobFiles
+from perstack.audit.auditor import Auditor
+from perstack.audit.storage_admin import StorageAdmin
+from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.jobs.queue import JobQueue
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.serving import JobServer
 from perstack.errors import PerstackError
+from perstack.recordings.export import JobExports
+from perstack.snapshots.job_files import JobFiles
 from perstack.testing.scripted import ScriptedProvider, fail, text
+from perstack.workers.queue import JobQueue
+from perstack.workers.serving import JobServer
 
 NAMES = {
     "__version__",

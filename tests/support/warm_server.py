@@ -30,7 +30,7 @@ from typing import Any
 from perstack.testing.chaos.fork_server import build_models, compile_dataclasses
 
 _PACKAGES = ("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite")
-_LEFT_OUT = ("perstack.__main__", "perstack.doors.cli.start", "perstack.doors.tui", "perstack.testing")
+_LEFT_OUT = ("perstack.__main__", "perstack.doors.cli.start", "perstack_tui", "perstack.testing")
 """Modules that run when imported, or are rarely needed and slow."""
 _ALSO = ("perstack.testing.plugin", "acp", "jsonschema", "uvicorn")
 _PATIENCE = 10

@@ -18,10 +18,10 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from terminal import Terminal
 
 from perstack.config.load import load_project
-from perstack.doors.mcp.greeting import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, greet
-from perstack.doors.mcp.server import build_server
-from perstack.doors.mcp.workspaces import ServeOptions, serve_projects
 from perstack.host import Host
+from perstack_server.mcp.greeting import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, greet
+from perstack_server.mcp.server import build_server
+from perstack_server.mcp.workspaces import ServeOptions, serve_projects
 
 INFO = {"name": "client", "version": "1"}
 META = {

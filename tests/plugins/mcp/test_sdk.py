@@ -17,8 +17,8 @@ from mcp.server.session import ServerSession
 ROOT = Path(__file__).parents[3]
 FILES = [path for top in ("host", "plugins") for path in (ROOT / top).rglob("*.py")]
 
-KEYBOARD = "host/perstack/doors/tui/terminal.py"
-ALLOWED = {"plugins/perstack_mcp/sdk.py", "host/perstack/doors/mcp/notifications.py", KEYBOARD}
+KEYBOARD = "plugins/perstack_tui/terminal.py"
+ALLOWED = {"plugins/perstack_mcp/sdk.py", "plugins/perstack_server/mcp/notifications.py", KEYBOARD}
 
 SDKS = {"mcp", "httpx2", "httpcore2", "starlette", "uvicorn"}
 
@@ -59,7 +59,7 @@ def named(path: Path) -> Iterator[str]:
 def classes() -> Iterator[type]:
     for path in FILES:
         where = path.relative_to(ROOT).as_posix()
-        if not where.startswith(("plugins/perstack_mcp/", "host/perstack/doors/mcp/")):
+        if not where.startswith(("plugins/perstack_mcp/", "plugins/perstack_server/mcp/")):
             continue
         module = import_module(re.sub(r"^(plugins|host)/|(/__init__)?\.py$", "", where).replace("/", "."))
         yield from (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__)

@@ -18,7 +18,7 @@ from perstack.config.load import load_project
 from perstack.config.project import find_place
 from perstack.config.source import read_bounded
 from perstack.config.trust import TrustStore
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.skills import ToolSpec
@@ -28,7 +28,6 @@ from perstack.doors.cli.terminal import print_err, print_note, print_out
 from perstack.doors.create import copy_project
 from perstack.doors.shared.agreements import agreed_items
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.text import count
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally, Trial, script_for

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from perstack.config.load import load_usable
+from perstack.core.base.text import count
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.commands import COMMANDS
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.terminal import print_out
 from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, PerstackError
 from perstack.host import Host
 

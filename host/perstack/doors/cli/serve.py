@@ -18,17 +18,17 @@ from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.terminal import print_err, print_out
-from perstack.doors.mcp.client_config import CLIENTS, command_of
-from perstack.doors.mcp.greeting import greet, offers_roots
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.tool_names import only_experts
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
+from perstack_server.mcp.client_config import CLIENTS, command_of
+from perstack_server.mcp.greeting import greet, offers_roots
 
 if TYPE_CHECKING:
-    from perstack.doors.http.access import AccessRules
-    from perstack.doors.mcp.workspaces import ServeOptions, Workspace
     from perstack.host import Host
+    from perstack_server.http.access import AccessRules
+    from perstack_server.mcp.workspaces import ServeOptions, Workspace
 
 
 _HTTP = "Serve over HTTP instead of stdin and stdout: an address, or a Unix socket for programs of your own user."
@@ -90,8 +90,8 @@ class _Serving:
 
     def open(self, loaded: LoadedProject) -> Workspace:
         """Return the workspace of a loaded project. Raises UsageError."""
-        from perstack.doors.mcp.elicitation import ASKS
-        from perstack.doors.mcp.sampling import SamplingPlugin
+        from perstack_server.mcp.elicitation import ASKS
+        from perstack_server.mcp.sampling import SamplingPlugin
 
         options = replace(self.options, is_attended=ASKS.get)
         return options.driver(loaded.project, plugins=[SamplingPlugin()]), loaded
@@ -102,7 +102,7 @@ class _Serving:
         return rooted.open(rooted.load())
 
     def offer(self, home: Workspace | PerstackError, *, asks_for_roots: bool = True) -> ServeOptions:
-        from perstack.doors.mcp.workspaces import ServeOptions
+        from perstack_server.mcp.workspaces import ServeOptions
 
         return ServeOptions(
             home, self.open_root if self.follows_roots and asks_for_roots else None, self.experts, self.tasks
@@ -116,7 +116,7 @@ def _names_no_place(context: click.Context) -> bool:
 def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
     import asyncio
 
-    from perstack.doors.http.server import serve_http
+    from perstack_server.http.server import serve_http
 
     loaded = serving.load()
     guard = _guard(serving.options, loaded.project, text, names)
@@ -129,8 +129,8 @@ def _serve_http(serving: _Serving, text: str, names: tuple[str, ...]) -> None:
 
 def _guard(options: HostOptions, project: Project, text: str, names: tuple[str, ...]) -> AccessRules:
     """Return the rules of access for the address; on this machine, a token is created if none is set."""
-    from perstack.doors.http.access import DECISION_VARIABLE, TOKEN_VARIABLE, AccessRules, token_of
-    from perstack.doors.http.connections import ListenAddress
+    from perstack.doors.shared.http_connections import ListenAddress
+    from perstack_server.http.access import DECISION_VARIABLE, TOKEN_VARIABLE, AccessRules, token_of
 
     address = ListenAddress.parse(text)
     token = None
@@ -158,7 +158,7 @@ def _serve(serving: _Serving) -> None:
     # takes a second of imports, which the client need not wait for
     import asyncio
 
-    from perstack.doors.mcp.server import serve_stdio
+    from perstack_server.mcp.server import serve_stdio
 
     async def main() -> None:
         home = loaded if isinstance(loaded, PerstackError) else serving.open(loaded)
@@ -188,7 +188,7 @@ def _print_remote(client: str, options: HostOptions, text: str, names: tuple[str
     guard = _guard(options, options.project(required=True), text, names)
     if guard.token is None or guard.address.port == 0:
         raise UsageError(f"--http {text}: clients need an address that stays: write HOST:PORT")
-    from perstack.doors.http.access import PATH
+    from perstack_server.http.access import PATH
 
     print_err(f"this goes into {CLIENTS[client].file}; it holds a secret, so leave it out of git:")
     print_out(CLIENTS[client].remote_text(guard.address.url(PATH, names[0] if names else None), guard.token))
@@ -253,7 +253,7 @@ def acp_command(expert: str | None, options: HostOptions) -> None:
         raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
     import asyncio
 
-    from perstack.doors.acp.agent import serve_acp
+    from perstack_acp.agent import serve_acp
 
     def make_host(folder: Path) -> tuple[Host, LoadedProject]:
         folder_options = replace(options, workspace=None, folder=str(folder))

@@ -63,10 +63,10 @@ def start_command(
     if plain:
         if note := host.programs_note:
             print_err(f"note: {note}")
-        from perstack.doors.tui.plain.run import run_plain
+        from perstack_tui.plain.run import run_plain
 
         sys.exit(run_plain(host, loaded, expert=expert, query=query, job=job, drives=is_driven))
-    from perstack.doors.tui.app import run_start
+    from perstack_tui.app import run_start
 
     status, jobs = run_start(
         host,

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from pydantic import BaseModel, PydanticUndefinedAnnotation, ValidationError
 
-from perstack.core.iterations.state import parse_series_event
 from perstack.core.runs.events import parse_event
-from perstack.core.tasks.events import parse_task_event
+from perstack.iterations.state import parse_series_event
+from perstack.tasks.events import parse_task_event
 from perstack.testing.chaos.faults import Board, Fault, arm, prepare, write_uncounted
 
 # Work that each process would do at the first use of a class, done once before forking.
@@ -80,15 +80,15 @@ _PRELOADED = (
     "perstack.engine.runs.loop",
     "perstack.engine.runs.generation",
     "perstack.engine.permissions.rulings",
-    "perstack.engine.files.rewind_journal",
-    "perstack.engine.jobs.rewind",
+    "perstack.snapshots.rewind_journal",
+    "perstack.snapshots.rewind",
     "perstack.engine.permissions.rulings",
-    "perstack.engine.anchors.receipts",
+    "perstack.audit.receipts",
     "perstack.engine.context.host_context",
-    "perstack.engine.files.snapshots",
-    "perstack.engine.audit.verify",
-    "perstack.engine.audit.audit",
-    "perstack.engine.audit.audit",
+    "perstack.snapshots.snapshots",
+    "perstack.audit.verify",
+    "perstack.audit.auditor",
+    "perstack.audit.auditor",
     "perstack.engine.runs.job_context",
     "perstack.system.files",
     "perstack.system.processes",
