@@ -34,7 +34,7 @@ _MAX_PRIORITY = 1_000_000
 _LAST_DUE = 253_402_300_800_000  # milliseconds since 1970: the start of the year 10000
 
 
-class JobQueue:
+class DispatcherQueue:
     """Jobs that are queued for workers."""
 
     def __init__(self, source: ContextSource, reader: JobReader, runner: JobRunner) -> None:

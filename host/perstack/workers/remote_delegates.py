@@ -216,7 +216,7 @@ class _Member:
         return run is not None and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 
-class RemoteDelegates:
+class QueuedDelegates:
     """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
 
     def __init__(
@@ -247,7 +247,7 @@ class RemoteDelegates:
         team = with_delegates(self._project, (delegation.expert_key,))
         return all(expert.budget is None for expert in team if expert.key != delegation.expert_key)
 
-    async def __aenter__(self) -> RemoteDelegates:
+    async def __aenter__(self) -> QueuedDelegates:
         """Return the delegates."""
         return self
 
@@ -475,7 +475,7 @@ class RemoteDelegates:
 
 def remote_delegates(
     job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
-) -> RemoteDelegates | None:
+) -> QueuedDelegates | None:
     """Return the delegates of `parent` for other workers; None if they must be driven here."""
-    remote = RemoteDelegates(job, allowance, parent, delegations)
+    remote = QueuedDelegates(job, allowance, parent, delegations)
     return remote if remote.may_be_distributed else None

@@ -18,7 +18,7 @@ from perstack.ports.provider import Provider
 from perstack.ports.skill import ToolResult, Toolset
 
 
-class Played(Protocol):
+class PlayedResult(Protocol):
     """Recorded result of a call."""
 
     @property
@@ -36,7 +36,7 @@ class Playback(Protocol):
     def played_skills(self, provider: Provider, run: Run) -> Mapping[str, Toolset]:
         """Return the skills of a Run that are not opened because the recording answers for their tools, by name."""
 
-    async def played_results(self, context: RunContext, calls: Sequence[Call]) -> Mapping[str, Played] | None:
+    async def played_results(self, context: RunContext, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
         """Return the recorded results of these calls, by id; None, and fail the Run, if one is missing."""
 
     async def has_other_results(self, context: RunContext) -> bool:
