@@ -31,7 +31,6 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
 from perstack.next_steps import LogIn
-from perstack_mcp.dpop import ProofKey, unbound, wants_nonce, wants_proofs
 from perstack_mcp.login_store import Login, LoginFile
 from perstack_mcp.sdk import Flow, OAuthFlow
 from perstack_mcp.server_interface import Unauthorized
@@ -113,49 +112,7 @@ class ClientMetadata(OAuthClientMetadata):
         super().__setattr__(name, value)
 
 
-_REPEATED = "perstack_repeated"  # extension of a request that has a proof: True while it is sent once more
-
-
-class BoundFlow(OAuthFlow):
-    """SDK flow whose tokens are bound to a key where the server wants it."""
-
-    proof_key: ProofKey | None = None  # None until the server wants one
-    is_bound = False  # True if the current tokens are bound to it
-
-    def prepare(self, request: httpx2.Request, *, is_own: bool) -> None:
-        """Add a fresh proof to a request that presents a bound token, or asks for a token."""
-        tokens, server = self.context.current_tokens, self.context.oauth_metadata
-        resource = self.context.protected_resource_metadata
-        if self.proof_key is None and resource is not None and resource.dpop_bound_access_tokens_required:
-            self.proof_key = ProofKey()
-        token = tokens.access_token if tokens is not None and is_own and self.is_bound else None
-        is_for_token = server is not None and not is_own and str(request.url) == str(server.token_endpoint)
-        if self.proof_key is None or (token is None and not is_for_token and "DPoP" not in request.headers):
-            return
-        if token is not None:
-            request.headers["Authorization"] = f"DPoP {token}"
-        request.headers["DPoP"] = self.proof_key.proof(request, token)
-        request.extensions.setdefault(_REPEATED, False)
-
-    async def take(self, response: httpx2.Response, *, is_own: bool) -> httpx2.Response | None:
-        """Note what the server wants of proofs. Return None to send the request once more with the server's nonce."""
-        if is_own and self.proof_key is None and wants_proofs(response):
-            self.proof_key = ProofKey()
-        marks = response.request.extensions
-        if self.proof_key is None or _REPEATED not in marks:
-            return response
-        is_new = self.proof_key.take_nonce(response, is_own=is_own)
-        marks[_REPEATED] = is_new and not marks[_REPEATED] and await wants_nonce(response)
-        if marks[_REPEATED]:
-            return None
-        if is_own or not response.is_success:
-            return response
-        bearer = await unbound(response)
-        self.is_bound = bearer is not None
-        return bearer or response
-
-
-class TokenFlow(BoundFlow):
+class TokenFlow(OAuthFlow):
     """SDK flow for any grant. Raises SkillError."""
 
     settings: OAuth
@@ -253,7 +210,7 @@ _EXPIRY_MARGIN_S = 30.0  # maximum seconds before its expiry from which a token 
 _M = TypeVar("_M", bound=BaseModel)
 
 
-class StoredLogin(BoundFlow):
+class StoredLogin(OAuthFlow):
     """Authorization with the stored login of a person, renewed when needed; never interactive."""
 
     def __init__(self, endpoint: str, settings: OAuth, skill: str, file: LoginFile) -> None:
@@ -306,9 +263,6 @@ class StoredLogin(BoundFlow):
     def _use(self, login: Login) -> None:
         self._login = login
         tokens = OAuthToken.model_validate(login.tokens)
-        self.is_bound = login.key is not None
-        if login.key is not None and (self.proof_key is None or self.proof_key.pem != login.key):
-            self.proof_key = ProofKey(login.key)
         client = self.context.client_info = OAuthClientInformationFull.model_validate(login.client)
         client.client_secret = client.client_secret or self._settings.client_secret
         self.context.oauth_metadata = _or_none(OAuthMetadata, login.server)
@@ -352,7 +306,7 @@ class StoredLogin(BoundFlow):
         self._place.write(login_of(self, self._login, self._settings))
 
 
-def login_of(flow: BoundFlow, before: Login, settings: OAuth) -> Login:
+def login_of(flow: OAuthFlow, before: Login, settings: OAuth) -> Login:
     """Return the login to store after a flow has received tokens."""
     context = flow.context
     tokens = context.current_tokens
@@ -367,7 +321,6 @@ def login_of(flow: BoundFlow, before: Login, settings: OAuth) -> Login:
             "client": client,
             "server": _json(context.oauth_metadata) or None,
             "resource": _json(context.protected_resource_metadata) or None,
-            "key": flow.proof_key.pem if flow.proof_key is not None and flow.is_bound else None,
         }
     )
 

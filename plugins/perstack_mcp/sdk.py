@@ -68,13 +68,6 @@ class OAuthFlow(OAuthClientProvider):
         """Yield all requests needed for one request, including that one."""
         return super()._auth_flow(request)
 
-    def prepare(self, request: httpx2.Request, *, is_own: bool) -> None:
-        """Complete a request before it is sent: with `is_own` the authorized one, else one of the flow."""
-
-    async def take(self, response: httpx2.Response, *, is_own: bool) -> httpx2.Response | None:
-        """Return the response for the flow; None to send the request once more."""
-        return response
-
     async def load(self) -> None:
         """Load the known client before the first request."""
         await super()._initialize()
@@ -113,16 +106,13 @@ class OAuthFlow(OAuthClientProvider):
         try:
             outgoing = await anext(flow)
             while True:
-                is_own, taken = outgoing is request, None
-                while taken is None:
-                    if not is_own:
-                        outgoing.headers["Accept-Encoding"] = "identity"
-                    self.prepare(outgoing, is_own=is_own)
-                    response = yield outgoing
-                    if not is_own or response.status_code in (401, 403) or response.is_redirect:
-                        response.stream = BoundedBody(response)
-                    taken = await self.take(response, is_own=is_own)
-                outgoing = await flow.asend(taken)
+                is_own = outgoing is request
+                if not is_own:
+                    outgoing.headers["Accept-Encoding"] = "identity"
+                response = yield outgoing
+                if not is_own or response.status_code in (401, 403) or response.is_redirect:
+                    response.stream = BoundedBody(response)
+                outgoing = await flow.asend(response)
         except StopAsyncIteration:
             return
         finally:

@@ -348,55 +348,6 @@ def test_an_identity_provider_vouches_for_a_person_at_each_login(bed: Bed, guard
         assert not [line for line in shown if secret in line]
 
 
-def test_a_token_that_is_bound_to_a_key_is_used_and_renewed_with_proofs(bed: Bed, guarded: Guarded) -> None:
-    guarded.do("bind")
-
-    async def work() -> None:
-        async with _host(bed, _skill(guarded)) as host:
-            await host.skills.login("tracker", _browse)
-            assert results(await _run(host)) == ["read"]
-        (file,) = _files(bed)
-        login = json.loads(file.read_text())
-        assert "PRIVATE KEY" in login["key"]
-        assert file.stat().st_mode & 0o077 == 0
-        guarded.do("expire")
-        async with _host(bed, _skill(guarded)) as one, _host(bed, _skill(guarded)) as other:
-            seen = await asyncio.gather(_run(one), _run(other))
-        assert [results(each) for each in seen] == [["read"], ["read"]]
-        assert json.loads(file.read_text())["key"] == login["key"]
-        assert not [line for each in seen for line in each.lines if b"PRIVATE KEY" in line or b"nonce-of" in line]
-
-    wait_for(work())
-    assert guarded.did() == ["register", "authorize read", "exchange", "renew"]
-
-
-def test_a_key_that_was_spoilt_by_an_edit_counts_as_no_login(bed: Bed, guarded: Guarded) -> None:
-    guarded.do("bind")
-
-    async def work() -> Seen:
-        async with _host(bed, _skill(guarded)) as host:
-            await host.skills.login("tracker", _browse)
-            (file,) = _files(bed)
-            file.write_text(json.dumps(json.loads(file.read_text()) | {"key": "no key"}))
-            return await _run(host)
-
-    assert "perstack login tracker" in _problem(wait_for(work()))
-
-
-def test_a_client_by_itself_gets_a_token_that_is_bound_to_a_key(bed: Bed, guarded: Guarded) -> None:
-    guarded.do("bind")
-    guarded.do("machine")
-    bed.env["SECRET"] = "s3cret-of-known"
-
-    async def work() -> Seen:
-        skill = _skill(guarded, OAuth(flow="clientCredentials", client_id="known", client_secret="${SECRET}"))
-        async with _host(bed, skill, script=[turn(tool("whoami"), tool("whoami")), text("done")]) as host:
-            return await _run(host)
-
-    assert results(wait_for(work())) == ["read", "read"]
-    assert guarded.did() == ["for a secret"]
-
-
 def test_a_login_that_was_revoked_is_forgotten_and_asked_for_again(bed: Bed, guarded: Guarded) -> None:
     async def work() -> Seen:
         async with _host(bed, _skill(guarded)) as host:
