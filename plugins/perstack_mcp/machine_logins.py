@@ -1,4 +1,4 @@
-"""Logins without a person: with the client's secret or private key, a token of its machine, or an identity provider's.
+"""Logins without a person: with the client's secret or private key, or by an identity provider.
 
 An identity provider exchanges the token that it gave a person for an identity assertion (RFC 8693), which says that the
 client may act for that person at one authorization server; this one gives the token for it (RFC 7523, SEP-990).
@@ -52,12 +52,6 @@ class _AssertionClient(TokenFlow, ClientCredentialsOAuthProvider):
         fields |= {"grant_type": _JWT_BEARER, "assertion": assertion, "client_id": self.settings.client_id or ""}
         login = {name: request.headers[name] for name in ("Authorization",) if self.settings.client_secret}
         return httpx2.Request(request.method, request.url, data=fields, headers=login)
-
-
-class _WorkloadClient(_AssertionClient):
-    async def authorization(self) -> httpx2.Request:
-        """Return the token request, with the workload's token as the grant. Raises SkillError if it cannot be read."""
-        return await self.grant(await super().authorization(), await _identity(self.settings))
 
 
 class _IdentityAssertionClient(_AssertionClient):
@@ -143,8 +137,7 @@ def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
         warnings.simplefilter("ignore", MCPDeprecationWarning)  # without an issuer the server's is used
         provider: _SecretClient | _KeyClient | _AssertionClient
         if settings.identity_file is not None:
-            kind = _IdentityAssertionClient if settings.flow == "identityAssertion" else _WorkloadClient
-            provider = kind(endpoint, NoTokenStorage(), client_id, secret, issuer=settings.issuer)
+            provider = _IdentityAssertionClient(endpoint, NoTokenStorage(), client_id, secret, issuer=settings.issuer)
         elif settings.private_key is not None:
             signing = SignedJWTParameters(
                 issuer=client_id,

@@ -266,37 +266,6 @@ def test_a_client_logs_in_as_itself_without_anybody_and_nothing_is_kept(bed: Bed
     assert "wrong" not in refused
 
 
-def test_a_machine_logs_in_with_its_token_which_is_read_for_each_login(bed: Bed, guarded: Guarded) -> None:
-    guarded.do("machine")
-    file = bed.workspace.parent / "identity"
-    bed.env["IDENTITY"] = str(file)
-
-    async def work(path: str = "${IDENTITY}", issuer: str = guarded.base) -> Seen:
-        oauth = OAuth(flow="workloadIdentity", client_id="known", identity_file=path, issuer=issuer)
-        async with _host(bed, _skill(guarded, oauth)) as host:
-            return await _run(host)
-
-    for number in (1, 2):
-        file.write_text(f"token-of-machine-{number}\n")
-        seen = wait_for(work())
-        assert results(seen) == ["read"]
-        assert not any(b"token-of-machine" in line for line in seen.lines)
-    assert guarded.did() == [f"for token-of-machine-{number} of known" for number in (1, 2)]
-    assert _files(bed) == []
-    elsewhere = wait_for(work(issuer="https://auth.example.com"))
-    assert "nothing was sent there" in _problem(elsewhere)
-    file.write_text("another")
-    refused = _problem(wait_for(work()))
-    assert "the authorization server gave no token: invalid_grant" in refused
-    assert "another" not in refused
-    file.write_bytes(b"\xff")
-    assert f"`identityFile` {file} cannot be read: it is no token" in _problem(wait_for(work()))
-    file.unlink()
-    assert f"`identityFile` {file} cannot be read: No such file" in _problem(wait_for(work()))
-    assert "`identityFile` identity cannot be read: it must be an absolute path" in _problem(wait_for(work("identity")))
-    assert len(guarded.did()) == 2
-
-
 def _asserting(guarded: Guarded, file: Path, **changed: str | None) -> OAuth:
     fields = {
         "identity_file": str(file),

@@ -4,7 +4,7 @@ Its path, which is its argument, is /mcp, or /sse for that transport. It registe
 in. `/did` lists what was asked of it, and `/reset` makes it new. `/expire` makes it forget the access tokens, `/revoke`
 the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, `/down` gives no more
 tokens, and after `/unsaid` it no longer says how long a token is good for. After `/machine` the client `known` gets
-tokens for its secret alone, for a token of its machine, or for an assertion of the identity provider at `/identity`.
+tokens for its secret alone, or for an assertion of the identity provider at `/identity`.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ class Provider:
         if str(form.get("assertion")).startswith("assertion-") and is_known:
             self.did.append(f"for {form['assertion']}")
         elif form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer":
-            if "authorization" in request.headers or not str(form["assertion"]).startswith("token-of-machine-"):
-                return JSONResponse({"error": "invalid_grant"}, 400)
-            self.did.append(f"for {form['assertion']} of {form['client_id']}")
+            return JSONResponse({"error": "invalid_grant"}, 400)
         elif not is_known or form["grant_type"] != "client_credentials":
             return JSONResponse({"error": "invalid_client"}, 401)
         else:
