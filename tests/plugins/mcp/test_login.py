@@ -298,8 +298,9 @@ def test_an_identity_provider_vouches_for_a_person_at_each_login(bed: Bed, guard
     assert results(wait_for(work())) == ["read"]
     assert guarded.did() == once * 2
     assert _files(bed) == []
-    elsewhere = wait_for(work(issuer="https://auth.example.com"))
-    assert "nothing was sent there" in _problem(elsewhere)
+    elsewhere = wait_for(work(issuer=f"{guarded.base}/elsewhere"))
+    assert f"No authorization server metadata at configured issuer {guarded.base}/elsewhere" in _problem(elsewhere)
+    assert guarded.did() == once * 2
     unknown = wait_for(work(identity_client_secret=None))
     assert "the identity provider gave no assertion: invalid_client" in _problem(unknown)
     lost = wait_for(work(identity_endpoint=f"{guarded.base}/nowhere"))

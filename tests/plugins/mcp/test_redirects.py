@@ -152,6 +152,22 @@ def _json(value: object) -> Reply:
     return Reply(200, {"Content-Type": "application/json"}, json.dumps(value))
 
 
+def test_the_secret_goes_to_the_named_issuer_among_several_by_the_method_that_it_supports(bed: Bed, net: Open) -> None:
+    def answer(request: Request) -> Reply:
+        if request.path.startswith("/.well-known/oauth-protected-resource"):
+            return _json({"resource": f"{HERE}/mcp", "authorization_servers": ["https://other.test/a", HERE]})
+        if request.path.startswith("/.well-known"):
+            return _json(_metadata() | {"token_endpoint_auth_methods_supported": ["client_secret_post"]})
+        return _guarded(request)
+
+    seen = net(answer)
+    oauth = OAuth(flow="clientCredentials", client_id="c", client_secret="x", issuer=HERE)
+    _refusal(bed, _skill(oauth=oauth))
+    (token, *_) = [request for request in seen.requests if request.path == "/token"]
+    assert "authorization" not in token.headers
+    assert {request.host for request in seen.requests} == {"mcp.test"}
+
+
 @pytest.mark.parametrize(
     ("there", "why"),
     [
