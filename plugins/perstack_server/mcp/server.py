@@ -16,7 +16,6 @@ from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from pydantic import TypeAdapter
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
@@ -306,25 +305,15 @@ async def _streams(wire: ProtocolStdio, opening: bytes | None, greeted: Greeting
 
 
 async def _read(
-    messages: AsyncGenerator[list[SessionMessage]], arrived: MemoryObjectSendStream[SessionMessage | Exception]
+    messages: AsyncGenerator[SessionMessage], arrived: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
     async with arrived, aclosing(messages):
-        async for line in messages:
-            for message in line:
-                await arrived.send(message)
+        async for message in messages:
+            await arrived.send(message)
 
 
-_BATCH = TypeAdapter(list[types.JSONRPCMessage])
-
-
-def _parsed(line: bytes) -> list[SessionMessage]:
-    """Return the message of a line, or the messages of a batch (revision 2025-03-26). Raises ValueError."""
-    if line.lstrip().startswith(b"["):
-        batch = _BATCH.validate_json(line, by_name=False)
-        if not batch:
-            raise ValueError("a batch has at least one message")
-        return [SessionMessage(one) for one in batch]
-    return [SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))]
+def _parsed(line: bytes) -> SessionMessage:
+    return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
 async def _write(
