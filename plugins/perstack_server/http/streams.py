@@ -118,6 +118,7 @@ class _Session:
     def _forget(self) -> None:
         """Forget the streams that are over and of which nothing is kept."""
         self._kept = {number: stream for number, stream in self._kept.items() if not stream.is_forgotten}
+        self._newest = {name: stream for name, stream in self._newest.items() if not stream.is_forgotten}
 
 
 _SESSION: ContextVar[_Session] = ContextVar("session of an MCP client")
