@@ -28,7 +28,7 @@ from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
 from perstack.errors import Conflict, UsageError
 from perstack_server.mcp import elicitation
-from perstack_server.mcp.greeting import NAME
+from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
 from perstack_server.mcp.sampling import CALLER
 from perstack_server.operations import OperationCall

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import ListRootsRequest, ListRootsResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from perstack.config.load import LoadedProject
@@ -24,7 +25,6 @@ from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
 from perstack_server.mcp.elicitation import Context
-from perstack_server.mcp.greeting import STATELESS_VERSIONS
 from perstack_server.mcp.notifications import (
     ClientProject,
     Clients,
@@ -44,7 +44,7 @@ _ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, which needs no pers
 
 def _has_roots(context: Context) -> bool:
     capabilities = context.session.client_capabilities
-    is_asked = context.protocol_version not in STATELESS_VERSIONS
+    is_asked = context.protocol_version not in MODERN_PROTOCOL_VERSIONS
     return is_asked and capabilities is not None and capabilities.roots is not None
 
 
