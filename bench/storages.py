@@ -29,8 +29,8 @@ from s3_server import BUCKET, KEYS, bucket, server_variables, serving
 
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
+from perstack.memory import ExecutionMemory
 from perstack.ports.storage import Storage
-from perstack.tasks.execution_memory import ExecutionMemory
 
 ROUNDS = 9
 CONCURRENCY = 16

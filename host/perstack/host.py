@@ -22,7 +22,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
-from perstack.audit.trail import AuditTrail
 from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.base.ids import event_id_of
@@ -34,9 +33,11 @@ from perstack.engine.context.connections import dispatching_of, open_state
 from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
+from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from perstack.audit.auditor import Auditor
     from perstack.audit.storage_admin import StorageAdmin
+    from perstack.audit.trail import AnchoredTrail
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
     from perstack.core.jobs.posted_texts import Delivery
@@ -68,7 +70,9 @@ if TYPE_CHECKING:
     from perstack.recordings.export import JobExports
     from perstack.schedules.scheduler import Scheduler
     from perstack.schedules.schedules import JobLauncher, Schedules
-    from perstack.tasks.execution_memory import ExecutionMemory
+    from perstack.snapshots.job_files import JobFiles
+    from perstack.tasks.execution_memory import StoredTasks
+    from perstack.workers.serving import JobServer
 
     class NewJobOptions(TypedDict, total=False):
         """Keyword arguments of `Host.run` other than `output`."""
@@ -168,13 +172,14 @@ class Host:
         )
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
-            storage = open_state(registry, project, place, storage, public, agreement)
-        storage = guard_state(storage, place)
+            storage = open_state(registry, project, place, storage, public, describe_waiting_work, agreement)
+        storage = guard_state(storage, place, describe_waiting_work)
         adopted = agreement.adopt(project)
         agreement.take_choices(adopted, overrides or Overrides())
         folder = place.workspace(adopted, workspace)
         clock = SYSTEM if clock is None else clock
-        audit = AuditTrail(storage, project, folder, public, clock, agreement)
+        self._trail_arguments = storage, project, folder, public, clock, agreement
+        audit = NO_AUDIT if project.audit is None else self._trail
         run_env = environment.without(audit.key_variable)
         self._source = ContextSource(
             HostContext(
@@ -189,11 +194,11 @@ class Host:
                 clock=clock,
                 dispatching=dispatching_of(registry, project, dispatcher, address, public, agreement),
                 agreement=agreement,
+                parts=parts_of_features(lambda: self.tasks),
                 is_attended=is_attended or not_attended,
             )
         )
-        self.jobs = Jobs(self._source, lambda: self.tasks)
-        self.files = self.jobs.files
+        self.jobs = Jobs(self._source)
         self.experts = Experts(self._source)
         self.skills = Skills(self._source)
 
@@ -369,6 +374,12 @@ class Host:
         """Raise NotAgreed if the definition has declarations that its user has not agreed to."""
         self._source.current.agreement.check_definition()
 
+    @cached_property
+    def _trail(self) -> AnchoredTrail:
+        from perstack.audit.trail import AnchoredTrail
+
+        return AnchoredTrail(*self._trail_arguments)
+
     # --- parts, made on first use ---------------------------------------------------------------------------------
 
     @cached_property
@@ -376,7 +387,21 @@ class Host:
         """Verification, receipts, replay and redaction."""
         from perstack.audit.auditor import Auditor
 
-        return Auditor(self._source, self.jobs)
+        return Auditor(self._source, self.jobs, self._trail)
+
+    @cached_property
+    def files(self) -> JobFiles:
+        """Comparison and rewinding of Jobs' files."""
+        from perstack.snapshots.job_files import JobFiles
+
+        return JobFiles(self._source, self.jobs)
+
+    @cached_property
+    def job_server(self) -> JobServer:
+        """The server of queued Jobs for a worker."""
+        from perstack.workers.serving import JobServer
+
+        return JobServer(self._source, self.jobs, self.jobs.runner, self.files)
 
     @cached_property
     def exports(self) -> JobExports:
@@ -393,11 +418,11 @@ class Host:
         return StorageAdmin(self.storage)
 
     @cached_property
-    def tasks(self) -> ExecutionMemory:
+    def tasks(self) -> StoredTasks:
         """The tasks that agents pause and resume, in the same storage."""
-        from perstack.tasks.execution_memory import ExecutionMemory
+        from perstack.tasks.execution_memory import StoredTasks
 
-        return ExecutionMemory(self.storage, self._source.current.audit, self.clock)
+        return StoredTasks(self.storage, self._source.current.audit, self.clock)
 
     @cached_property
     def iterations(self) -> Iterations:
@@ -437,7 +462,8 @@ class Host:
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
-        from perstack.engine.jobs.inbox import damaged_tasks, in_order, waiting_jobs, waiting_tasks
+        from perstack.engine.jobs.inbox import in_order, waiting_jobs
+        from perstack.tasks.inbox import damaged_tasks, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
         return in_order(await waiting_jobs(self.jobs), *of_tasks)

@@ -12,15 +12,15 @@ from perstack.config.load import LoadedProject
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
+from perstack.doors.operations.driving import answer_and_follow, is_driven_by_worker
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.questions import check_shown_whole
 from perstack.engine.log.run_session import OnEvent
-from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.clock import new_ids
 from perstack.system.user import this_user
 from perstack.toolkit.context import Blob
-from perstack_server.operations.driving import answer_and_follow, is_driven_by_worker
 
 MAX_OPEN_SESSIONS = 200  # the least recently used are dropped: editors close none, and each can be loaded again
 

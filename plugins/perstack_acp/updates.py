@@ -10,11 +10,7 @@ from typing import Literal, TypeAlias, assert_never
 from acp import helpers
 from acp.schema import ToolCallLocation, ToolKind
 
-from perstack.core.runs import events
-from perstack.core.runs.display_events import SkillDisconnected, StreamReasoning, StreamText
-from perstack.core.runs.events import Event, FinishRun
-from perstack.core.runs.facts import RunEvent
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     Message,
     ProviderToolPart,
@@ -25,6 +21,10 @@ from perstack.core.runs.messages import (
     UserMessage,
     text_of,
 )
+from perstack.core.runs import events
+from perstack.core.runs.display_events import SkillDisconnected, StreamReasoning, StreamText
+from perstack.core.runs.events import Event, FinishRun
+from perstack.core.runs.facts import RunEvent
 from perstack.doors.shared.activity import CallActivity, JobActivity, todos_in
 from perstack.doors.shared.next_steps import acp_phrase
 from perstack.doors.shared.text import brief, shorten

@@ -17,8 +17,8 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.adaptations import names_in
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import names_in
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     FinishReason,

@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     ProviderToolPart,

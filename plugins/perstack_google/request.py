@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, AliasPath, ConfigDict, Field, JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     Message,

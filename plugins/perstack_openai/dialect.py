@@ -13,8 +13,8 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.adaptations import Adaptations, names_in
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
+from perstack.core.messages.adaptations import Adaptations, names_in
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
 from perstack.http_providers.messages import (
     IMAGE_TYPES,

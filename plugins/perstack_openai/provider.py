@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
 from perstack.errors import ProviderError
 from perstack.http_providers.messages import missing_blobs
 from perstack.http_providers.provider import HttpProvider

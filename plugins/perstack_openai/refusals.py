@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
 from perstack.errors import ProviderError
 from perstack.http_providers.refusals import named_fields, optional_fields
 from perstack.http_providers.refused_places import words_of

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.messages import ReplyPart, TextPart, ThinkingPart
+from perstack.core.messages.messages import ReplyPart, TextPart, ThinkingPart
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.recordings.play import Player, chosen_tools, message_of, not_recorded

@@ -19,9 +19,9 @@ from perstack.config.load import LoadedProject
 from perstack.core.base.text import one_line
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
-from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack_tui.actions import ACTIONS, Action

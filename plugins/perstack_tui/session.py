@@ -19,9 +19,9 @@ from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.job_status import next_step_of_job, spending_line
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.engine.log.run_session import OnEvent
-from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host
 from perstack.next_steps import NextStep, Resume

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.schedules.calendar import Calendar, WrongCron, WrongZone
+from perstack.config.calendar import Calendar, WrongCron, WrongZone
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE

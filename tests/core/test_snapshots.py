@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.file_names import is_name, is_never_recorded, parse_spelling, spell
+from perstack.core.files.tree_diff import Pair, compare, counts_of
 from perstack.core.files.trees import (
     Entry,
     File,
@@ -22,7 +23,6 @@ from perstack.core.files.trees import (
     folder_of,
     read_folder,
 )
-from perstack.snapshots.tree_diff import Pair, compare, counts_of
 
 _NAMES = st.binary(min_size=1, max_size=12).filter(is_name)
 _DIGESTS = st.sampled_from([digest_of(bytes([n])) for n in range(6)])

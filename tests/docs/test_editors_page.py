@@ -22,8 +22,8 @@ def test_the_tools_are_those_of_the_server_with_their_descriptions() -> None:
 
 
 def test_the_arguments_of_an_experts_tool_are_named() -> None:
+    from perstack.doors.operations.driving import ExpertArguments
     from perstack_server.mcp.tools import input_schema
-    from perstack_server.operations.driving import ExpertArguments
 
     described = WORDS.partition("Each Expert is a tool")[2].partition("Besides:")[0]
     properties = input_schema(ExpertArguments)["properties"]

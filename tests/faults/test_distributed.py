@@ -14,7 +14,7 @@ from workload import spread
 
 from perstack.core.definitions.project import Workers
 from perstack.core.definitions.settings import Budget
-from perstack.core.runs.messages import text_of
+from perstack.core.messages.messages import text_of
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore

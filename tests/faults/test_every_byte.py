@@ -17,8 +17,8 @@ from perstack.audit.auditor import verify_any
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import Plugins, load_plugins
 from perstack.errors import PerstackError
+from perstack.memory import ExecutionMemory
 from perstack.ports.storage import Storage
-from perstack.tasks.execution_memory import ExecutionMemory
 
 SAMPLE, MOST = 120, 25_000
 """Places of each storage, in an ordinary run and in a thorough one; a store that has fewer bytes is tried whole."""

@@ -48,9 +48,9 @@ from perstack.doors.cli.serve import offers_roots
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, PerstackError
+from perstack.memory import ExecutionMemory
 from perstack.ports.storage import RunRef
 from perstack.recordings.export import job_document
-from perstack.tasks.execution_memory import ExecutionMemory
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_base.tools import SPECS

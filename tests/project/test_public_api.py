@@ -22,7 +22,7 @@ from perstack.errors import PerstackError
 from perstack.recordings.export import JobExports
 from perstack.snapshots.job_files import JobFiles
 from perstack.testing.scripted import ScriptedProvider, fail, text
-from perstack.workers.queue import JobQueue
+from perstack.workers.queue import DispatcherQueue
 from perstack.workers.serving import JobServer
 
 NAMES = {
@@ -141,7 +141,15 @@ PARTS = {
     Auditor: {"backtest", "calls", "receipt", "redact", "replay", "verify", "verify_all", "verify_receipt"},
     JobExports: {"document", "export", "record"},
     StorageAdmin: {"check", "copy_to", "disk_usage"},
-    JobQueue: {"interrupt_queued", "ordered", "runs_with_orders", "requests", "requeue_lost", "submit", "withdraw"},
+    DispatcherQueue: {
+        "interrupt_queued",
+        "ordered",
+        "runs_with_orders",
+        "requests",
+        "requeue_lost",
+        "submit",
+        "withdraw",
+    },
     JobServer: {"serve"},
     Experts: {"all", "get", "check_ready", "run_program", "diagnosis", "providers", "runtimes", "sent", "tools"},
     Skills: {"login", "logout", "install"},

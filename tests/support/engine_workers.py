@@ -40,7 +40,7 @@ def served(terminal: Terminal, job_id: str) -> JobSummary:
     async def work() -> JobSummary:
         project = load_usable(terminal.workspace / "perstack.toml").project
         async with Host(project, workspace=terminal.workspace, env=terminal.env) as host:
-            return await host.jobs.server.serve(job_id, worker="w")
+            return await host.job_server.serve(job_id, worker="w")
 
     return asyncio.run(work())
 
@@ -68,7 +68,7 @@ def worker_of(
         host.scheduler_of_worker,
         host.clock,
         WorkerSettings(**settings),  # type: ignore[arg-type]
-        drive=lambda name: drive or partial(host.jobs.server.serve, worker=name),
+        drive=lambda name: drive or partial(host.job_server.serve, worker=name),
         report=tell,
     )
 

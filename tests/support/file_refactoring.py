@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from perstack.errors import NotAllowed
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
 
 
 def refactor(file: Path) -> None:

@@ -12,7 +12,7 @@ from textual.widgets import Input
 from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
 from perstack.core.definitions.permissions import Permissions
-from perstack.engine.permissions.live_project import ReloadedProject
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.host import Host
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint

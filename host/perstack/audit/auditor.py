@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.audit.cache_comparison import cache_differences
-from perstack.audit.trail import AuditTrail
-from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head, with_head
+from perstack.audit.trail import AnchoredTrail
+from perstack.audit.verification import Checked, Finding, Report, Unchecked, compare_with_head
 from perstack.audit.verify import verify_job
-from perstack.core.base.chain import Head, Sealed
+from perstack.core.base.chain import Head, Sealed, with_head
 from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
@@ -167,8 +167,9 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
 class Auditor:
     """Verification, receipts, replay and redaction of the logs in a Host's storage."""
 
-    def __init__(self, source: ContextSource, reader: JobReader) -> None:
-        """Audit the logs of the reader's storage with the context in force."""
+    def __init__(self, source: ContextSource, reader: JobReader, trail: AnchoredTrail) -> None:
+        """Audit the logs of the reader's storage with the context in force, and the project's `trail`."""
+        self._trail = trail
         self._source = source
         self._reader = reader
 
@@ -176,10 +177,6 @@ class Auditor:
     def is_signing(self) -> bool:
         """True if the project has a key, with which receipts are signed. Raises UsageError if it cannot be read."""
         return self._trail.signer is not None
-
-    @property
-    def _trail(self) -> AuditTrail:
-        return self._source.current.audit
 
     async def verify(
         self, job_id: str | None = None, *, key: str | Path | None = None, anchor: str | None = None

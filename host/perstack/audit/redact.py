@@ -10,8 +10,8 @@ from perstack.audit.redaction import Redaction, check_fields, fields_to_blank, r
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove_payload
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
+from perstack.core.messages.messages import BlobPart
 from perstack.core.runs.events import QueueRun, RedactEvent, StartGeneration, StoredEvent
-from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.request_digest import tools_blob
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids

@@ -12,7 +12,7 @@ Rules that all methods keep:
 - `expect` creates an empty outbox entry before something can stop. If the process is killed before there is a record, a
   later process makes one from the logs.
 - A removal is recorded before it is made: otherwise a crash in between would look like tampering.
-- Without `[audit]` nothing happens, and nothing is imported: the imports here are lazy.
+- The heads of the logs of a project without `[audit]` go nowhere: its Host has `engine.log.audit_trail.NO_AUDIT`.
 
 A new kind of owner has to be added to `OwnerKind` and to the table `OWNER_KINDS` in `log.storage`.
 """
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from perstack.config.lock import LOCK_NAME
-from perstack.config.project import ProjectPlace
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, run_id_of
 from perstack.core.definitions.project import Audit, Project
@@ -50,8 +49,8 @@ Check: TypeAlias = "Callable[[str], Awaitable[Report]]"  # a function that makes
 _BACKLOG_GRACE_S = 2.0  # seconds that a stop waits for records that earlier processes left to be sent
 
 
-class AuditTrail:
-    """The anchor and the signing key of one project. Without `[audit]` all methods do nothing."""
+class AnchoredTrail:
+    """The audit trail of a project with an anchor, a signing key or both."""
 
     def __init__(
         self,
@@ -93,14 +92,9 @@ class AuditTrail:
         """The anchor's file or folder, absolute, if it is one; no tool may use it."""
         return _files(self._named_anchor)
 
-    @classmethod
-    def off(cls, storage: Storage) -> AuditTrail:
-        """Return the audit trail of a project without `[audit]`, which does nothing."""
-        return cls(storage, Project(), Path(), {})
-
-    def with_anchor(self, anchor: str) -> AuditTrail:
+    def with_anchor(self, anchor: str) -> AnchoredTrail:
         """Return an object with another anchor, for comparisons."""
-        return AuditTrail(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
+        return AnchoredTrail(self._storage, Project(audit=Audit(anchor=anchor)), Path.cwd(), {}, self._clock)
 
     def check(self) -> None:
         """Raise UsageError if the key cannot be read, or the anchor is invalid or not agreed to."""
@@ -252,15 +246,6 @@ class AuditTrail:
         from perstack.audit.sending import AnchorSender
 
         return AnchorSender(self._storage, self._anchor, lambda: self.signer, self._lock, self._clock)
-
-
-def audit_of(project: Project, storage: Storage, place: ProjectPlace, env: Mapping[str, str] | None) -> AuditTrail:
-    """Return a project's audit trail without a Host. By default `env` includes `.env` files."""
-    if project.audit is None:
-        return AuditTrail.off(storage)
-    from perstack.config.trust import environment_of
-
-    return AuditTrail(storage, project, place.folder, environment_of(project, place) if env is None else env)
 
 
 def _files(setting: str | tuple[str, ...] | None) -> tuple[Path, ...]:

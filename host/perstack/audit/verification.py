@@ -19,9 +19,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal, TypeAlias
 
-from pydantic import JsonValue
-from pydantic_core import from_json
-
 from perstack.audit.redaction import Redaction
 from perstack.core.base.chain import Head
 from perstack.dataclass import dataclass
@@ -111,23 +108,6 @@ class Report:
             "checked": asdict(self.checked),
             "redactions": [redaction.to_json() for redaction in self.redactions],
         }
-
-
-def with_head(summary: bytes, head: Head) -> bytes:
-    """Return a summary, a JSON object, with the end of its log added."""
-    return b'%b,"headSeq":%d,"headHash":"%b"}' % (summary[:-1], head.seq, head.hash.encode())
-
-
-def head_in(summary: bytes) -> Head | None:
-    """Return the end of the log that a summary names; None if it names none."""
-    try:
-        value: JsonValue = from_json(summary)
-    except ValueError:
-        return None
-    if not isinstance(value, dict):
-        return None
-    seq, chain_hash = value.get("headSeq"), value.get("headHash")
-    return Head(seq, chain_hash) if isinstance(seq, int) and isinstance(chain_hash, str) and seq > 0 else None
 
 
 def compare_with_head(run_id: str, anchor: Head, chain: Mapping[int, str]) -> list[Finding]:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from perstack.audit.cache_comparison import cache_differences
 from perstack.audit.contradictions import of_result, of_start
-from perstack.audit.redaction import Redaction, parse_remains, redaction_of
+from perstack.audit.redaction import Redaction, redaction_of
 from perstack.audit.verification import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
 from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
@@ -23,6 +23,7 @@ from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_
 from perstack.core.jobs.job import Job, job_of
 from perstack.core.jobs.resuming import may_have_own_driver
 from perstack.core.jobs.summary import JobSummary, storable
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart, text_of
 from perstack.core.runs.events import (
     CallDelegate,
     CallTools,
@@ -37,7 +38,7 @@ from perstack.core.runs.events import (
 from perstack.core.runs.events.base import Repetition
 from perstack.core.runs.evolve import contradictions
 from perstack.core.runs.facts import Delegation
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, text_of
+from perstack.core.runs.redacted_events import parse_remains
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass

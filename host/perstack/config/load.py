@@ -167,7 +167,7 @@ class DefinitionFile:
             check_models(self.project.model, (), self.project.models, self.report)
             resolve_compaction(self.project, (), self.report, self.drafts)
             if self.project.schedules:
-                from perstack.schedules.calendar import check_schedules  # few definitions have any
+                from perstack.config.calendar import check_schedules  # few definitions have any
 
                 check_schedules(self.project.schedules, self.drafts, self.report)
         if self.project.max_steps == 0 and self.project.max_depth == 0:

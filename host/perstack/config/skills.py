@@ -262,7 +262,7 @@ def _check_names(skill: InteractiveSkill, at: KeyPath, tool_paths: dict[str, Key
 
 def _warn_of_patterns(tool: InteractiveTool, at: KeyPath, report: Reporter) -> None:
     # imported here, because it loads an engine for patterns
-    from perstack.core.base.json_schema import unchecked_parts
+    from perstack.core.schemas.json_schema import unchecked_parts
 
     for problem in unchecked_parts(tool.input_schema):
         report.warn(at, f"{problem}: a tool is offered, and what does not match is let through")

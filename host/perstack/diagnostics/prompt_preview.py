@@ -9,12 +9,12 @@ from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
 from perstack.core.definitions.skills import ToolSpec, with_tools
+from perstack.core.messages.messages import ExpertMessage
+from perstack.core.messages.tool_search import tokens_of
 from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
 from perstack.core.runs.expert_changes import changing_tools_of
-from perstack.core.runs.messages import ExpertMessage
 from perstack.core.runs.state import result_schema
-from perstack.core.runs.tool_search import tokens_of
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import Emitter

@@ -18,8 +18,8 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
+from perstack.core.schemas.json_schema import MAX_VALUE_DEPTH
 from perstack.dataclass import dataclass
 from perstack.http_providers.schema_document import (
     SchemaDocument,

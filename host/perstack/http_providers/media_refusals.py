@@ -18,10 +18,10 @@ from hashlib import sha256
 from pydantic import JsonValue
 
 from perstack.core.base.text import one_line
-from perstack.core.runs.adaptations import ANY_DOCUMENT, ANY_IMAGE, Adaptation, Adaptations, media_adaptation
+from perstack.core.messages.adaptations import ANY_DOCUMENT, ANY_IMAGE, Adaptation, Adaptations, media_adaptation
+from perstack.core.messages.media import PDF, medium_noun
+from perstack.core.messages.messages import BlobPart, ExpertMessage, Message, blobs_of
 from perstack.core.runs.context import OVERFLOW
-from perstack.core.runs.media import PDF, medium_noun
-from perstack.core.runs.messages import BlobPart, ExpertMessage, Message, blobs_of
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.http_providers.refused_places import named_places, values_along, words_of

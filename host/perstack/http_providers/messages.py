@@ -30,7 +30,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.adaptations import (
+from perstack.core.messages.adaptations import (
     ANY_DOCUMENT,
     ANY_IMAGE,
     Adaptations,
@@ -38,7 +38,7 @@ from perstack.core.runs.adaptations import (
     names_in,
     of_messages,
 )
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     History,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import override
 
 from perstack.core.base.usage import Usage
-from perstack.core.runs.adaptations import REFUSAL_STATUSES, Adaptation
+from perstack.core.messages.adaptations import REFUSAL_STATUSES, Adaptation
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 from perstack.ports.environment import source_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
     from perstack.core.base.records import JsonObject
-    from perstack.core.runs.media_limits import MediaLimits
+    from perstack.core.messages.media_limits import MediaLimits
     from perstack.http_providers.client import ReadEvents, StreamClient
     from perstack.http_providers.endpoint import Endpoint
     from perstack.http_providers.replies import OnData

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import ANY_THINKING, Adaptation, names_in, thoughts_of
+from perstack.core.messages.adaptations import ANY_THINKING, Adaptation, names_in, thoughts_of
 from perstack.core.runs.context import OVERFLOW
 from perstack.errors import ProviderError
 from perstack.http_providers.errors import with_message

@@ -26,9 +26,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError, WrapValidator
 from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
-from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import JsonObject, layers
-from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, ToolCallPart
+from perstack.core.messages.messages import ExpertMessage, FinishReason, ReplyPart, ToolCallPart
+from perstack.core.schemas.json_schema import MAX_VALUE_DEPTH
 from perstack.errors import ProviderError
 from perstack.http_providers.errors import bad_response, stream_interrupted
 from perstack.http_providers.stream_errors import error_in

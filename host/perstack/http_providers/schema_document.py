@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import JsonValue
 
-from perstack.core.base.json_schema import objects, resolve_reference
 from perstack.core.base.records import JsonObject
+from perstack.core.schemas.json_schema import objects, resolve_reference
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _CONDITIONS = ("if", "then", "else")

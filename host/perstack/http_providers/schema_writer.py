@@ -13,8 +13,8 @@ import warnings
 
 from pydantic import JsonValue
 
-from perstack.core.base.json_schema import shorten
 from perstack.core.base.records import JsonObject, layers
+from perstack.core.schemas.json_schema import shorten
 from perstack.http_providers.argument_names import ArgumentNames
 from perstack.http_providers.schema_document import (
     EVALUATING,

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import JsonValue
 
-from perstack.core.base.json_schema import shorten
 from perstack.core.base.records import JsonObject
+from perstack.core.schemas.json_schema import shorten
 from perstack.http_providers.argument_names import ArgumentNames
 from perstack.http_providers.schema_document import (
     SchemaDocument,

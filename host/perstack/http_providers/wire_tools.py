@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec, legal_tool_name
-from perstack.core.runs.adaptations import Adaptations, names_in
-from perstack.core.runs.messages import ReplyPart, ToolCallPart
+from perstack.core.messages.adaptations import Adaptations, names_in
+from perstack.core.messages.messages import ReplyPart, ToolCallPart
 from perstack.dataclass import dataclass
 from perstack.http_providers.argument_names import ArgumentNames
 from perstack.http_providers.messages import arguments_of

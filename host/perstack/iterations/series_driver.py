@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import assert_never
 
-from perstack.audit.trail import AuditTrail
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
@@ -19,6 +18,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended

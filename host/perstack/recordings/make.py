@@ -16,7 +16,8 @@ from perstack.core.base.secrets import SecretMasker
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
-from perstack.core.runs import events, messages
+from perstack.core.messages import messages
+from perstack.core.runs import events
 from perstack.core.runs.compaction import summary_in
 from perstack.core.runs.events import RedactEvent, StoredEvent
 from perstack.core.runs.start import StartRun

@@ -36,7 +36,7 @@ from perstack.core.base.usage import NO_USAGE, Usage
 from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.skills import Effect, ToolKind
 from perstack.core.jobs.summary import RunPlace
-from perstack.core.runs.messages import FinishReason
+from perstack.core.messages.messages import FinishReason
 from perstack.errors import UsageError
 
 FORMAT: Literal["perstack-recording/1"] = "perstack-recording/1"

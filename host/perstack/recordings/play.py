@@ -20,7 +20,7 @@ from perstack.core.base.text import REDACTED
 from perstack.core.definitions.settings import NOT_RECORDED
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     Message,
     ProviderToolPart,

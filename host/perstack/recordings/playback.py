@@ -8,12 +8,12 @@ from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
 from perstack.core.jobs.posted_texts import PostedText, posted_events
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
+from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.commands import Call
 from perstack.core.runs.decide import stamp_for_next_step
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.state import Run
-from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.generation import error_info, fail
@@ -36,7 +36,7 @@ class Played:
 
 def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     """Return the skills of a Run that are not opened because a recording answers for their tools, by name."""
-    player = provider.player
+    player = player_of(provider)
     if player is None:
         return {}
     names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.expert.skills) if not is_base_skill(skill)))
@@ -49,7 +49,7 @@ async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[
 
     Returns None, and fails the Run, if one is missing from the recording.
     """
-    session, player = context.session, context.endpoint.provider.player
+    session, player = context.session, player_of(context.endpoint.provider)
     if player is None:
         return {}
     base = _base_names(session.run)
@@ -69,7 +69,7 @@ async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[
 
 async def has_other_results(context: RunContext) -> bool:
     """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
-    session, player, run = context.session, context.endpoint.provider.player, context.session.run
+    session, player, run = context.session, player_of(context.endpoint.provider), context.session.run
     if player is None:
         return False
     try:
@@ -82,7 +82,7 @@ async def has_other_results(context: RunContext) -> bool:
 
 def has_recorded_decision(context: RunContext, call: Call) -> bool:
     """Return True if the recording has a person's decision about a call, and the caller named the recording."""
-    session, player = context.session, context.endpoint.provider.player
+    session, player = context.session, player_of(context.endpoint.provider)
     return (
         player is not None
         and context.job.host.overrides.names_recording
@@ -90,9 +90,15 @@ def has_recorded_decision(context: RunContext, call: Call) -> bool:
     )
 
 
+def ends_with(context: RunContext, step: int) -> bool:
+    """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
+    player = player_of(context.endpoint.provider)
+    return player is not None and player.ends_with(context.session.place, step)
+
+
 def take_recorded(context: RunContext) -> bool:
     """Record the texts that people posted before the next generation of the recorded Run; return False without any."""
-    session, player, run = context.session, context.endpoint.provider.player, context.session.run
+    session, player, run = context.session, player_of(context.endpoint.provider), context.session.run
     if player is None:
         return False
     by, step = By(door="recording"), stamp_for_next_step(run, session.stamp)["step_number"]
@@ -107,7 +113,7 @@ def take_recorded(context: RunContext) -> bool:
 
 def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:
     """Return the open calls of a Run that a recording answers."""
-    player = provider.player
+    player = player_of(provider)
     if player is None:
         return []
     base, subjects = _base_names(run), names_and_subjects(factories, run.expert)
@@ -149,3 +155,8 @@ async def _play_call(player: Player, session: RunSession, call: Call, blobs: Blo
         else:
             contents.append(TextPart(text=part.text))
     return Played(ToolResult(tuple(contents), recorded.failed), recorded.usage)
+
+
+def player_of(provider: Provider) -> Player | None:
+    """Return the player of a provider that plays a recording; None for one that reaches a model."""
+    return provider.player if isinstance(provider.player, Player) else None

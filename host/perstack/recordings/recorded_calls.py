@@ -35,6 +35,8 @@ from perstack.core.definitions.skills import (
     named_arguments,
     with_base,
 )
+from perstack.core.messages.messages import ToolCallPart
+from perstack.core.messages.tool_search import search_spec
 from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
 from perstack.core.runs.events import (
     CallTools,
@@ -45,10 +47,8 @@ from perstack.core.runs.events import (
     parse_event,
 )
 from perstack.core.runs.expert_changes import changing_specs
-from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.recall import recall_spec
 from perstack.core.runs.state import Run, latest_reply
-from perstack.core.runs.tool_search import search_spec
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLog
 from perstack.engine.permissions.rulings import path_resolver

@@ -10,6 +10,7 @@ from perstack.core.base.ids import check_job_id
 from perstack.core.base.lifecycle import IllegalFact, JobStatus, Transition, check_follows, transition
 from perstack.core.base.records import EventParser, Fact, falsy
 from perstack.core.definitions.project import MAX_SCHEDULE_NAME_CHARS, wrong_schedule_name
+from perstack.core.jobs.due import SCHEDULE_LABEL
 from perstack.errors import UsageError
 
 # Events of a schedule's log. An occurrence is identified by its time `at`, the minute that the cron line names.
@@ -79,7 +80,7 @@ parse_schedule_event = EventParser[StoredScheduleEvent](
 )
 
 
-LABEL = "schedule"  # label of a schedule's Jobs; its value is the schedule's name
+LABEL = SCHEDULE_LABEL
 
 Place = Literal["idle", "working", "queued", "next"]
 """No Job is running; one is; one is, and an occurrence waits for its end; that occurrence is to start."""

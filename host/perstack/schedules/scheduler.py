@@ -47,7 +47,7 @@ from perstack.tasks.due import (
     settle_task,
 )
 from perstack.tasks.events import WakeTask
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.state import TaskState
 from perstack.tasks.summaries import Row, to_look_after
 from perstack.workers.orders import PausedTarget, are_old, is_over
@@ -84,7 +84,7 @@ class Scheduler:
 
     def __init__(
         self,
-        memory: ExecutionMemory,
+        memory: StoredTasks,
         jobs: Jobs,
         iterations: Iterations,
         schedules: Callable[[], Schedules],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from pydantic import ValidationError
 
-from perstack.audit.trail import AuditTrail
+from perstack.config.calendar import Calendar, calendar_of
 from perstack.core.base.ids import Owner
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.due import NeedJob, is_resumable
@@ -18,6 +18,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
@@ -25,7 +26,6 @@ from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, Stora
 from perstack.iterations.state import SeriesState
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
-from perstack.schedules.calendar import Calendar, calendar_of
 from perstack.schedules.decide import (
     AppendEvents,
     BeginJob,

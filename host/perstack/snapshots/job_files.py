@@ -24,9 +24,9 @@ from perstack.support.storage import every_id
 from perstack.system.user import notice, this_user
 
 if TYPE_CHECKING:  # driving a Job needs none of these
+    from perstack.core.files.text_diff import FileDiff
+    from perstack.core.files.tree_diff import Change, RewindScope
     from perstack.snapshots.rewind import Rewind, Rewinder
-    from perstack.snapshots.text_diff import FileDiff
-    from perstack.snapshots.tree_diff import Change, RewindScope
 
 _PAGE = 1000
 
@@ -304,6 +304,13 @@ def _no_snapshot(owner_id: str) -> UsageError:
 
 
 def _scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
-    from perstack.snapshots.tree_diff import RewindScope  # what driving a Job does not need
+    from perstack.core.files.tree_diff import RewindScope  # what driving a Job does not need
 
     return RewindScope(tuple(only), keep_added)
+
+
+def workspace_lease(
+    source: ContextSource, reader: JobReader, lease: Callable[[], AbstractAsyncContextManager[None]]
+) -> AbstractAsyncContextManager[None]:
+    """Hold a lease of what is driven in the workspace of the context, and prevent rewinds of its files meanwhile."""
+    return JobFiles(source, reader).without_rewind(lease)

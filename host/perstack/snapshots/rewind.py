@@ -8,17 +8,19 @@ from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.audit.trail import AuditTrail
 from perstack.core.base.file_names import parse_spelling, spell
 from perstack.core.base.ids import By
+from perstack.core.files.text_diff import FileDiff
+from perstack.core.files.tree_diff import Change, KeptReason, RewindPlan, RewindScope, rewind_plan
 from perstack.core.files.trees import File, Link, Subfolder, TreeFolder
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import JobSnapshots
+from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_log import load_job, run_logs
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
+from perstack.engine.log.snapshot_recorder import SnapshotRecorder
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.ports.storage import RunRef, Storage
 from perstack.snapshots.changes import file_diffs
@@ -27,8 +29,6 @@ from perstack.snapshots.rewind_journal import JournalFile, Rewound, Step
 from perstack.snapshots.rewind_lock import journal_path, lock_path, rewound_in
 from perstack.snapshots.rewind_steps import RewindSteps, StagedRewind, mode_of
 from perstack.snapshots.stored_trees import Trees
-from perstack.snapshots.text_diff import FileDiff
-from perstack.snapshots.tree_diff import Change, KeptReason, RewindPlan, RewindScope, rewind_plan
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process
@@ -104,7 +104,7 @@ class Rewinder:
         audit: AuditTrail,
         clock: Clock,
         emit: Emitter,
-        snapshots: Callable[[str], JobSnapshots],
+        snapshots: Callable[[str], SnapshotRecorder],
         check_not_driven: Callable[[], Awaitable[None]],
     ) -> None:
         """Rewind this workspace. `check_not_driven` raises Conflict while a Job is driven in it."""

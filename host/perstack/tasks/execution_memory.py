@@ -1,6 +1,6 @@
 """Execution memory: tasks that agents pause, and that any later process resumes from the state that was saved.
 
-    async with ExecutionMemory.open() as memory:
+    async with StoredTasks.open() as memory:
         task = await memory.create("refactor-2026", state={"done": []}, start=True)
         task = await memory.checkpoint(task.task_id, {"done": ["a.py"]})
         await memory.pause(task.task_id, "human_approval", "May I go on with b.py?")
@@ -18,17 +18,16 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from perstack.audit.trail import AuditTrail
 from perstack.core.base.ids import By
 from perstack.core.base.validation_errors import checked
+from perstack.engine.log.audit_trail import NO_AUDIT, AuditTrail
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.storage import Storage
 from perstack.support.storage import newest_first
@@ -60,41 +59,17 @@ _R = TypeVar("_R")
 _EVER_MS = 1 << 53  # milliseconds after which no task was changed
 
 
-class ExecutionMemory(TaskMemory):
+class StoredTasks(TaskMemory):
     """The tasks in a storage, with all operations. `perstack.tasks.memory` documents the methods."""
 
-    def __init__(self, storage: Storage, audit: AuditTrail | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(self, storage: Storage, audit: AuditTrail = NO_AUDIT, clock: Clock = SYSTEM) -> None:
         """Use an open storage, which `close` closes."""
-        self.log = TaskLog(storage, audit or AuditTrail.off(storage))
+        self.log = TaskLog(storage, audit)
         self._storage = storage
         self._clock = clock
         self._by: By | None = None
 
-    @classmethod
-    def open(
-        cls,
-        *,
-        workspace: str | Path = ".",
-        storage: str | None = None,
-        env: Mapping[str, str] | None = None,
-        plugins: Iterable[object] = (),
-    ) -> ExecutionMemory:
-        """Open the tasks in a storage: the given one, the one of a perstack.toml found upward, or `file:perstack`."""
-        from perstack.audit.trail import audit_of
-        from perstack.config.load import load_usable
-        from perstack.config.project import find_place
-        from perstack.core.definitions.project import Project
-        from perstack.engine.context.connections import open_state, state_environment
-        from perstack.engine.plugins.registry import load_plugins
-
-        place = find_place(workspace)
-        project = Project() if place.config is None or storage is not None else load_usable(place.config).project
-        environment = env if env is not None else state_environment(project, place, storage)
-        registry = load_plugins(plugins, environment)
-        state = open_state(registry, project, place, storage, environment)
-        return cls(state, audit_of(project, state, place, env))
-
-    async def __aenter__(self) -> ExecutionMemory:
+    async def __aenter__(self) -> StoredTasks:
         """Return the memory."""
         return self
 
@@ -108,7 +83,7 @@ class ExecutionMemory(TaskMemory):
         """Close the storage."""
         await self._storage.close()
 
-    def signed(self, by: By) -> ExecutionMemory:
+    def signed(self, by: By) -> StoredTasks:
         """Return a copy that records answers as given by `by` instead of the process's user."""
         signed = copy(self)
         signed._by = by

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from perstack.audit.trail import AuditTrail
 from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.base.ids import Owner
+from perstack.engine.log.audit_trail import NO_AUDIT, AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.storage import IndexEntries, log_of
@@ -183,7 +183,7 @@ def _row_of(summary: TaskSummary) -> Row:
 
 async def commands_of_tasks(storage: Storage, task_ids: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """Return the commands that these tasks wait with. Tasks that are gone or damaged run none."""
-    log = TaskLog(storage, AuditTrail.off(storage))
+    log = TaskLog(storage, NO_AUDIT)
     commands: list[tuple[str, ...]] = []
     for task_id in task_ids:
         with suppress(NotFound, Damaged):

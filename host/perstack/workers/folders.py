@@ -15,8 +15,10 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import CannotServe, NotFound, PerstackError, UsageError
 from perstack.snapshots.changes import snapshots_of
+from perstack.snapshots.job_files import JobFiles
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process
+from perstack.workers.serving import JobServer
 
 _MARKER_FILE = ".perstack-workspaces"  # marker file in a root that belongs to workers
 
@@ -58,7 +60,8 @@ class WorkerFolders:
             await self._prepare(job_id, folder)
         try:
             jobs = self._jobs.in_folder(folder)
-            return await jobs.server.serve(job_id, worker=worker, on_event=on_event, apart=False)
+            server = JobServer(jobs.source, jobs, jobs.runner, JobFiles(jobs.source, jobs))
+            return await server.serve(job_id, worker=worker, on_event=on_event, apart=False)
         finally:
             with suppress(PerstackError):  # deleted, or leased by another worker: keep the folder
                 await shield_until_done(self._remove_recorded(job_id, folder))
@@ -85,14 +88,16 @@ class WorkerFolders:
         if not await self._jobs.storage.has_job(job_id):
             raise NotFound(f"there is no Job {job_id}")
         async with self._jobs.storage.lease(job_id, this_process()):
-            if await self._jobs.in_folder(folder).files.is_recorded(job_id):
+            jobs = self._jobs.in_folder(folder)
+            if await JobFiles(jobs.source, jobs).is_recorded(job_id):
                 await asyncio.to_thread(partial(shutil.rmtree, folder, ignore_errors=True))
 
     async def _prepare(self, job_id: str, folder: Path) -> None:
         shots = snapshots_of(job_id, await self._jobs.logs(job_id))
         await shield_until_done(asyncio.to_thread(_clear if shots else _make, folder))
         if shots:
-            await self._jobs.files.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
+            files = JobFiles(self._jobs.source, self._jobs)
+            await files.write_files(event_id_of(shots[-1].run_id, shots[-1].seq), folder, job_id=job_id)
 
 
 def _clear(folder: Path) -> None:

@@ -17,6 +17,7 @@ from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupt_events
 from perstack.core.runs.state import ACTIVE
 from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.run_session import JobSummaryFile, RunSession
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
     from perstack.core.jobs.job import Job
     from perstack.engine.jobs.attachments import Attachable
     from perstack.ports.dispatcher import Order
-    from perstack.workers.queued_definition import QueueRequest
 
 _MAX_PRIORITY = 1_000_000
 _LAST_DUE = 253_402_300_800_000  # milliseconds since 1970: the start of the year 10000
 
 
-class JobQueue:
+class DispatcherQueue:
     """Jobs that are queued for workers."""
 
     def __init__(self, source: ContextSource, reader: JobReader, runner: JobRunner) -> None:
@@ -166,8 +166,6 @@ class JobQueue:
     def _request(
         self, context: HostContext, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
     ) -> QueueRequest:
-        from perstack.workers.queued_definition import QueueRequest
-
         definition: SeriesDefinition | None = None
         if context.project.expert(expert_key) is not None:
             definition = context.definition(expert_key)

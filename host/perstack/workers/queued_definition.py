@@ -8,21 +8,20 @@ from hashlib import sha256
 from pydantic import Field, ValidationError
 
 from perstack.config.lock import NO_LOCK, Lock
-from perstack.core.base.ids import By
 from perstack.core.base.records import falsy
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
 from perstack.core.definitions.skills import agent_skills
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
-from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
+from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skill_bundles import BundledSkill, bundle_skills, unpack_skills
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
+from perstack.workers.skill_bundles import BundledSkill, bundle_skills, unpack_skills
 
 
 class QueuedDefinition(SeriesDefinition):
@@ -30,17 +29,6 @@ class QueuedDefinition(SeriesDefinition):
 
     lock: Lock | None = None  # the part of perstack.lock for the Experts and their skills; None without one
     agent_skills: tuple[BundledSkill, ...] = Field(default=(), exclude_if=falsy)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRequest:
-    """Request to queue a Job for a worker instead of driving it."""
-
-    by: By
-    definition: SeriesDefinition | None = None
-    """The definition to record, unless the Job has one already; None to use the worker's own."""
-    due: int = 0
-    priority: int = 0
 
 
 async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:

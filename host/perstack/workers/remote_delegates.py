@@ -156,11 +156,12 @@ class Stopping:
 
 async def stop_remote(
     storage: Storage,
-    job: Job,
+    loaded: Job,
     runs: dict[str, Run],
     emit: Emitter,
     clock: Clock,
     dispatching: Dispatching,
+    *,
     only: str | None = None,
     below: str | None = None,
 ) -> None:
@@ -168,13 +169,13 @@ async def stop_remote(
 
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
-    following = RemoteRuns(storage, job, runs)
+    following = RemoteRuns(storage, loaded, runs)
     candidates = [*runs] if only is None else following.with_descendants(only)
     if below is not None:
         candidates = following.with_descendants(below)[1:]
     remote_ids = [run_id for run_id in candidates if run_id in runs and is_elsewhere(runs[run_id])]
     if remote_ids:
-        await Stopping(storage, job, emit, clock, dispatching).stop(following, remote_ids)
+        await Stopping(storage, loaded, emit, clock, dispatching).stop(following, remote_ids)
         runs.update(
             {
                 descendant: run
@@ -215,7 +216,7 @@ class _Member:
         return run is not None and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
 
 
-class RemoteDelegates:
+class QueuedDelegates:
     """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
 
     def __init__(
@@ -246,7 +247,7 @@ class RemoteDelegates:
         team = with_delegates(self._project, (delegation.expert_key,))
         return all(expert.budget is None for expert in team if expert.key != delegation.expert_key)
 
-    async def __aenter__(self) -> RemoteDelegates:
+    async def __aenter__(self) -> QueuedDelegates:
         """Return the delegates."""
         return self
 
@@ -470,3 +471,11 @@ class RemoteDelegates:
         stopping = Stopping(host.storage, self._job.job, self._job.emit, host.clock, host.dispatching)
         with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
             await stopping.stop(self._following, [member.id for member in self._open])
+
+
+def remote_delegates(
+    job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+) -> QueuedDelegates | None:
+    """Return the delegates of `parent` for other workers; None if they must be driven here."""
+    remote = QueuedDelegates(job, allowance, parent, delegations)
+    return remote if remote.may_be_distributed else None

@@ -22,10 +22,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import JsonValue
 
+from perstack.core.jobs.due import SCHEDULE_LABEL
 from perstack.dataclass import dataclass
 from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.job_limit import job_slots
@@ -34,9 +35,6 @@ from perstack.errors import DispatcherError
 from perstack.iterations.iterations import Iterations
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 from perstack.ports.storage import Storage
-from perstack.schedules.schedule import LABEL as SCHEDULE_LABEL
-from perstack.schedules.scheduler import Scheduler
-from perstack.schedules.schedules import DueWorkResult
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.due import LABEL as TASK_LABEL
@@ -109,6 +107,44 @@ class WorkerSettings:
     drain: float = 30.0  # seconds for current steps to end when the worker leaves
 
 
+class DueResult(Protocol):
+    """What was done about due work, for the report of a worker."""
+
+    @property
+    def did(self) -> str:
+        """The action."""
+
+    @property
+    def job_id(self) -> str | None:
+        """The Job that was started, resumed or left."""
+
+    @property
+    def task_id(self) -> str | None:
+        """The task that it was done to."""
+
+    @property
+    def series_id(self) -> str | None:
+        """The series of iterations that it was done to."""
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule that it was done to."""
+
+    @property
+    def error(self) -> str | None:
+        """The error that it failed with."""
+
+
+class DueWork(Protocol):
+    """Scheduler of tasks and schedules; `perstack.schedules.scheduler` has it."""
+
+    async def watch(self, interval: int, on_woken: Callable[[DueResult], None], *, with_jobs: bool = True) -> None:
+        """Do what is due every `interval` milliseconds until cancelled."""
+
+    def wake(self) -> None:
+        """Make the next pass of `watch` start early."""
+
+
 class Worker:
     """Worker process: claims orders of a dispatcher, and drives their Jobs. Any number may share a storage."""
 
@@ -117,7 +153,7 @@ class Worker:
         dispatcher: Dispatcher,
         jobs: Jobs,
         iterations: Iterations,
-        scheduler: Scheduler,
+        scheduler: DueWork,
         clock: Clock,
         settings: WorkerSettings,
         *,
@@ -337,7 +373,7 @@ class Worker:
         if TASK_LABEL in order.labels or SCHEDULE_LABEL in order.labels:
             self._scheduler.wake()
 
-    def _report_due_work(self, result: DueWorkResult) -> None:
+    def _report_due_work(self, result: DueResult) -> None:
         ids = {"task": result.task_id, "series": result.series_id, "schedule": result.schedule}
         facts: dict[str, JsonValue] = {key: value for key, value in ids.items() if value is not None}
         subject = " ".join(str(value) for pair in facts.items() for value in pair)

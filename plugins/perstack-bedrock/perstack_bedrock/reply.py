@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.messages.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.errors import ProviderError
 from perstack.http_providers.errors import bad_response, error_from_status, stream_interrupted
 from perstack.http_providers.event_streams import server_sent_events

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
-from perstack.core.runs.adaptations import names_in
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import names_in
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

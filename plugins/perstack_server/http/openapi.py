@@ -10,13 +10,13 @@ from pydantic import BaseModel, JsonValue
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from perstack.core.base.records import JsonObject
+from perstack.doors.operations import OfferedOperation, OperationArguments, Route, task_operation
+from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.doors.operations.views import SubmittedJob
 from perstack.doors.shared.next_steps import BASE
 from perstack.tasks import operation_table
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.version import VERSION
-from perstack_server.operations import OfferedOperation, OperationArguments, Route, task_operation
-from perstack_server.operations.jobs import JOB_OPERATIONS
-from perstack_server.operations.views import SubmittedJob
 
 HOOKS = "/v1/hooks"
 

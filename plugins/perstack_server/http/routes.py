@@ -16,15 +16,8 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, read_json
 from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
 from perstack.dataclass import dataclass
-from perstack.doors.shared.next_steps import http_phrase
-from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
-from perstack.tasks import operation_table
-from perstack.tasks.execution_memory import ExecutionMemory
-from perstack.tasks.operation_table import OPERATIONS
-from perstack_server import operations
-from perstack_server.http.openapi import HOOKS, description_of_all, page
-from perstack_server.mcp.notifications import MAY_DECIDE
-from perstack_server.operations import (
+from perstack.doors import operations
+from perstack.doors.operations import (
     A,
     Hides,
     OfferedOperation,
@@ -35,9 +28,16 @@ from perstack_server.operations import (
     read_arguments,
     task_operation,
 )
-from perstack_server.operations.jobs import JOB_OPERATIONS
-from perstack_server.operations.views import DrivenJob, SubmittedJob, view_of
-from perstack_server.served_project import DriveJob, ServedProject
+from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
+from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.shared.next_steps import http_phrase
+from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.tasks import operation_table
+from perstack.tasks.execution_memory import StoredTasks
+from perstack.tasks.operation_table import OPERATIONS
+from perstack_server.http.openapi import HOOKS, description_of_all, page
+from perstack_server.mcp.notifications import MAY_DECIDE
 
 _IDEMPOTENCY_KEY = "idempotency-key"
 MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body
@@ -48,7 +48,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    memory: ExecutionMemory,
+    memory: StoredTasks,
     rows: Sequence[operation_table.Operation] = OPERATIONS,
     hides: Hides = lambda _: False,
 ) -> list[Route]:
@@ -135,7 +135,7 @@ class _HttpCall(OperationCall[Response]):
         return _json(view_of(DrivenJob, job, job_id=job.id), 200 if wait else 202)
 
 
-def _webhook(memory: ExecutionMemory) -> Endpoint:
+def _webhook(memory: StoredTasks) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             body = await _body(request)

@@ -23,6 +23,10 @@ from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
+from perstack.doors.operations import OperationCall
+from perstack.doors.operations.driving import answer_and_follow
+from perstack.doors.operations.views import reply_job
+from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
@@ -31,10 +35,6 @@ from perstack_server.mcp import elicitation
 from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
 from perstack_server.mcp.sampling import CALLER
-from perstack_server.operations import OperationCall
-from perstack_server.operations.driving import answer_and_follow
-from perstack_server.operations.views import reply_job
-from perstack_server.served_project import CallKey, DriveJob
 
 _MAX_WARNINGS = 3  # warnings about the definition that each result shows
 

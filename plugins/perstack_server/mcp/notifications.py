@@ -18,12 +18,12 @@ from starlette.requests import Request
 from perstack.core.base.ids import By, job_of_run
 from perstack.core.runs.events import FinishStep, StartRun, StoredEvent
 from perstack.dataclass import dataclass
+from perstack.doors.served_project import CallKey, ServedProject
 from perstack.engine.log.run_log import checkpoint_at
 from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
 from perstack.system.user import this_user
 from perstack_server.mcp.elicitation import Context
-from perstack_server.served_project import CallKey, ServedProject
 
 _SESSION_ID = "mcp-session-id"
 

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError, NoBackChannel
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from perstack.core.base.usage import NO_USAGE
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     Message,

@@ -13,11 +13,8 @@ from pydantic import JsonValue
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.result_schemas import move_schema
-from perstack.tasks.operation_table import OPERATIONS
-from perstack_server.mcp.driving import ClientCall, Outcome
-from perstack_server.mcp.notifications import ClientProject
-from perstack_server.operations import (
+from perstack.core.schemas.result_schemas import move_schema
+from perstack.doors.operations import (
     Arguments,
     Effect,
     OfferedOperation,
@@ -26,9 +23,12 @@ from perstack_server.operations import (
     read_arguments,
     task_operation,
 )
-from perstack_server.operations.driving import EXPERT_OPERATION, ExpertArguments
-from perstack_server.operations.jobs import JOB_OPERATIONS
-from perstack_server.operations.views import JobView
+from perstack.doors.operations.driving import EXPERT_OPERATION, ExpertArguments
+from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.doors.operations.views import JobView
+from perstack.tasks.operation_table import OPERATIONS
+from perstack_server.mcp.driving import ClientCall, Outcome
+from perstack_server.mcp.notifications import ClientProject
 
 AnyOperation: TypeAlias = OfferedOperation[OperationArguments]
 

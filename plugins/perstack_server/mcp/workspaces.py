@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.dataclass import dataclass
+from perstack.doors.served_project import CallKey, Definitions, JobTasks
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
@@ -34,7 +35,6 @@ from perstack_server.mcp.notifications import (
     tell_lists_changed,
 )
 from perstack_server.mcp.tools import JOB_TOOLS, TASK_TOOLS
-from perstack_server.served_project import CallKey, Definitions, JobTasks
 
 # The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
 # there a call may still ask for them, but `tools/list` may not, so they are not used there.

@@ -13,11 +13,11 @@ from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.consent import TERMINAL, fitted_change, page_of
 from perstack.doors.shared.job_printer import JobPrinter, Put
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.log_view import is_delegate, open_question_at
 from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.questions import question_text, select_option
 from perstack.doors.shared.screen import Screen
-from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack_tui.actions import COMMANDS, HINTS

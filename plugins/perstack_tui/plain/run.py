@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from perstack.config.load import LoadedProject
 from perstack.doors.shared.consent import TERMINAL, fitted_change
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
-from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.host import Host
 from perstack.next_steps import Note
 from perstack_tui.plain.program import PlainProgram

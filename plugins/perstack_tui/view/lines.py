@@ -10,12 +10,12 @@ from perstack.core.base.text import count, one_line
 from perstack.core.base.usage import cost
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import parts_of
-from perstack.core.runs.messages import ToolCallPart
+from perstack.core.messages.messages import ToolCallPart
 from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
+from perstack.doors.shared.live_project import PendingChange
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import age_text, brief, cells, pad, shorten
 from perstack.engine.jobs.inbox import InboxItem
-from perstack.engine.permissions.live_project import PendingChange
 from perstack.next_steps import Note
 from perstack_tui.session import Session
 from perstack_tui.view.styled_text import Line, Span, Style, cells_of, wrap

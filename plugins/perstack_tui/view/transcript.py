@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import UnionType
 
 from perstack.core.definitions.experts import Expert
+from perstack.core.messages.messages import ProviderToolPart, TextPart, ThinkingPart
 from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.log_rows import RowItem
-from perstack.core.runs.messages import ProviderToolPart, TextPart, ThinkingPart
 from perstack.doors.shared.activity import CallActivity, JobActivity, LogLine
 from perstack_tui.view.items import ActivityItem, CallItem, MessageItem, NoteItem, RunBranch, Stream
 from perstack_tui.view.styled_text import Style

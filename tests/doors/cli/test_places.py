@@ -14,7 +14,7 @@ from terminal import Terminal, reply
 
 from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
 
 SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")

@@ -196,7 +196,7 @@ UNUSED = {
         "perstack.config.context_files",
     ),
     "perstack.engine.plugins.secret_masking",
-    *("perstack.snapshots.text_diff", "perstack.snapshots.rewind"),
+    *("perstack.core.files.text_diff", "perstack.snapshots.rewind"),
     *(
         "httpx",
         "httpx2",

@@ -23,9 +23,9 @@ from perstack.core.definitions.skills import PluginSkill
 from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
 from perstack.doors.shared.next_steps import BASE
 from perstack.errors import NotFound
+from perstack.memory import ExecutionMemory
 from perstack.tasks.arguments import Text
 from perstack.tasks.events import CheckpointTask, StoredTaskEvent
-from perstack.tasks.execution_memory import ExecutionMemory
 from perstack.tasks.memory import TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import NOT_FOR_EXPERTS, ChangeCommand, DecisionInput

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal
 
 from perstack.errors import UsageError
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
 
 Send = Callable[..., Awaitable[dict[str, Any]]]
 

@@ -10,7 +10,7 @@ from hosts import wait_for
 from mcp_types import LoggingMessageNotificationParams
 from terminal import Terminal, reply
 
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
 from perstack.core.runs.events import AdaptRequest, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo

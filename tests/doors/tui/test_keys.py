@@ -7,7 +7,7 @@ from terminal_app import run_app
 
 from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
-from perstack.engine.permissions.live_project import ReloadedProject
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.testing.scripted import text, tool, turn
 from perstack_tui.app import StartApp
 

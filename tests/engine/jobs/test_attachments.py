@@ -15,8 +15,8 @@ from terminal import Terminal, reply
 
 from perstack.audit.redact import redact_event
 from perstack.core.base.ids import By
-from perstack.core.runs.media import read_attachment
-from perstack.core.runs.messages import BlobPart, TextPart
+from perstack.core.messages.media import read_attachment
+from perstack.core.messages.messages import BlobPart, TextPart
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, text, tool

@@ -12,8 +12,8 @@ from perstack.core.definitions.models import Price
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.to_toml import toml_of
 from perstack.core.jobs.stream_events import TextDelta, ToolCall, ToolResult
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import ProviderToolPart
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import ProviderToolPart
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.provider import Generation, GenerationRequest, OfferedProviderTool, ProviderTool
 from perstack.testing.crashing_storage import CrashPoint

@@ -291,7 +291,7 @@ def test_where_a_dispatcher_was_named_their_jobs_are_queued_for_workers(bench: B
         bench.clock.move(MINUTE)
         (held,) = await host.schedules.once()
         assert held.did == "skipped"
-        assert (await host.jobs.server.serve(job.id, worker="w")).status == "completed"
+        assert (await host.job_server.serve(job.id, worker="w")).status == "completed"
         bench.clock.move(MINUTE)
         (after,) = await host.schedules.once()
         assert after.did == "started"

@@ -10,7 +10,7 @@ import pytest
 from hosts import wait_for
 
 from perstack.errors import PerstackError, UsageError
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
 from perstack.tasks.memory import TaskMemory
 from perstack.testing.in_memory_storage import InMemoryStorages
 

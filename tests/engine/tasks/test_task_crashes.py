@@ -13,7 +13,7 @@ import pytest
 from hosts import Bench, wait_for
 
 from perstack.errors import Conflict, NotAllowed, NotFound
-from perstack.tasks.execution_memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
 from perstack.testing.crashing_storage import Crash
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 

@@ -9,10 +9,10 @@ from hosts import Bench, expert, wait_for
 
 from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.errors import NotAllowed, UsageError
+from perstack.memory import ExecutionMemory
 from perstack.next_steps import ResumeWithoutDependencies, TryAgain
 from perstack.system.user import this_user
 from perstack.tasks.events import WaitingFor
-from perstack.tasks.execution_memory import ExecutionMemory
 from perstack.tasks.operations import DecisionInput, PauseCommand
 from perstack.testing.scripted import ScriptedProvider, text
 

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from perstack.core.base.lifecycle import PauseReason
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
+from perstack.memory import ExecutionMemory
 from perstack.tasks.events import TaskConfig
-from perstack.tasks.execution_memory import ExecutionMemory
 from perstack.testing.in_memory_storage import InMemoryStorages
 
 IDS = st.sampled_from(["a", "b"])

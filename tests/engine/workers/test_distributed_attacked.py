@@ -150,7 +150,7 @@ def test_of_two_that_have_the_order_of_one_delegate_one_drives_it(bench: Bench) 
             other = fleet.host()
             before = [line.line for line in await other.events(run_id)]
             with pytest.raises(Conflict, match="is being driven by"):
-                await other.jobs.server.serve("job", worker="other", run_id=run_id)
+                await other.job_server.serve("job", worker="other", run_id=run_id)
             assert [line.line for line in await other.events(run_id)] == before
             await other.jobs.delete("job")
 

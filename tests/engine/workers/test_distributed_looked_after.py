@@ -62,7 +62,7 @@ def test_while_a_text_is_taken_out_of_a_delegate_that_waits_nobody_takes_it_up(f
             host = fleet.host()
             async with DelegateLeases(host.storage).lease_all_idle("job", "a redaction", ["job-5"]):
                 with pytest.raises(Conflict, match="driven by a redaction"):
-                    await host.jobs.server.serve("job", worker="other", run_id="job-5")
+                    await host.job_server.serve("job", worker="other", run_id="job-5")
             assert "job-5" not in await leftovers(host)
             await host.audit.redact("job-5-1", ["query"], reason="a secret")
             report = await host.audit.verify("job")
@@ -88,7 +88,7 @@ def test_what_delegates_have_done_since_their_job_was_left_is_no_finding(fleet: 
             await rest.task
         fleet.script["[[helper]]"] = [turn(text="Part.", repeat=True)]
         for number in range(2, 2 + PARTS):
-            await fleet.host().jobs.server.serve("job", worker="other", run_id=f"job-{number}")
+            await fleet.host().job_server.serve("job", worker="other", run_id=f"job-{number}")
             report = await host.audit.verify("job")
             assert report.ok, report
         assert {run.status for run in (await host.jobs.load("job")).runs.values()} == {"queued", "completed"}
@@ -132,7 +132,7 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
         async with DelegateLeases(host.storage).lease("job-5", "a frozen worker"):
             await host.jobs.continue_job("boss", "Do other things.", job_id="job")
         before = await lines(host)
-        await fleet.host().jobs.server.serve("job", worker="other", run_id="job-5")
+        await fleet.host().job_server.serve("job", worker="other", run_id="job-5")
         assert await lines(host) == before
         assert (await host.jobs.load("job")).runs["job-5"].status == "queued"
 

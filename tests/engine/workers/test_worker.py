@@ -147,7 +147,7 @@ async def _killed_over_it(bench: Bench, engine: Engine, name: str) -> int:
     async def drive(job_id: str, **_: object) -> JobSummary:
         dying = bench.host(DONE, expert("a"), wrap=crashing(CrashPoint("after", 1)))
         with until_it_crashes():
-            await dying.jobs.server.serve(job_id, worker=name)
+            await dying.job_server.serve(job_id, worker=name)
         begun.set()
         return await _hang(job_id)
 
@@ -262,7 +262,7 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
 
         async def drive(job_id: str, **options: Any) -> JobSummary:
             await let.wait()
-            return await host.jobs.server.serve(job_id, worker="w", **options)
+            return await host.job_server.serve(job_id, worker="w", **options)
 
         async with engine.at_work(host, drive=drive) as at_work:
             waits = (

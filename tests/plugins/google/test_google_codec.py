@@ -10,7 +10,7 @@ from conversation import request_to
 from google.genai import types as sdk
 from wire_google import chunk
 
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

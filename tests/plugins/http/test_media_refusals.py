@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     History,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     History,
     Message,

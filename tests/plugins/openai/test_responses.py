@@ -18,7 +18,7 @@ from responses_stream import EVENT, events_of, message, reasoning, refusal, resp
 from responses_stream import call as function_call
 from wire import decoded
 
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

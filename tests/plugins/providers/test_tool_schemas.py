@@ -17,8 +17,8 @@ from tool_situations import BRANCHES, INCOMPLETE, NAMES
 
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import ExpertMessage, ToolCallPart
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import ExpertMessage, ToolCallPart
 from perstack.http_providers.argument_names import ArgumentNames, NameRule
 from perstack.http_providers.schema_document import SchemaDocument
 from perstack.http_providers.schema_rules import CONVERSE, GENERATE_CONTENT, MESSAGES, OPENAI, PLAIN, SchemaRules

@@ -151,3 +151,6 @@ def due_of(run: Run, now: int) -> ResumeReason | None:
         return "crash"
     is_pause = run.status == "stoppedByInterrupt" and run.waits_for_limit
     return "interrupt" if is_pause and limit_state(run.resume_at, now) == "limitOver" else None
+
+
+SCHEDULE_LABEL = "schedule"  # label of a schedule's Jobs; its value is the schedule's name

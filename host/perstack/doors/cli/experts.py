@@ -14,7 +14,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.tool_search import tokens_of
+from perstack.core.messages.tool_search import tokens_of
 from perstack.diagnostics.prompt_preview import PromptPreview
 from perstack.doors.cli.options import (
     HostOptions,

@@ -12,7 +12,6 @@ import click
 
 from perstack.config.load import open_definition
 from perstack.core.base.text import REDACTED, count, one_line
-from perstack.core.jobs.expert_test_results import status_word
 from perstack.dataclass import dataclass
 from perstack.doors.cli.log_print import print_damage
 from perstack.doors.cli.options import HostOptions, place_options, run_with, to_option
@@ -22,6 +21,7 @@ from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.recordings.model import FORMAT, Recording
 from perstack.system.files import open_for_reading, replace_private_file
+from perstack.testing.experts.results import status_word
 
 
 @click.command("export")

@@ -16,9 +16,9 @@ from perstack.core.base.text import count, one_line
 from perstack.core.base.usage import cost
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
+from perstack.core.messages.messages import AnyMessage
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.log_rows import run_label
-from perstack.core.runs.messages import AnyMessage
 from perstack.dataclass import dataclass
 from perstack.doors.cli import log_print
 from perstack.doors.cli.driving import outcome_line

@@ -356,8 +356,8 @@ async def _marked_state(host: Host) -> tuple[LocalState, StateMark]:
 
 async def _work_of_others(host: Host) -> list[str]:
     """Return the page of what waits in state without a mark, or in unmarked logs of marked state; empty without any."""
+    from perstack.diagnostics.waiting_work import waiting_work
     from perstack.engine.context.guarded_state import unmarked_owners
-    from perstack.engine.context.waiting_work import waiting_work
 
     _, mark = await _marked_state(host)
     owners = await unmarked_owners(host.storage) if mark.is_valid() else None

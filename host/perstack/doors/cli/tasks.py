@@ -27,7 +27,7 @@ from perstack.tasks.state import TaskState, TaskStatus
 from perstack.tasks.summaries import TaskPage
 
 if TYPE_CHECKING:
-    from perstack.tasks.execution_memory import ExecutionMemory
+    from perstack.tasks.execution_memory import StoredTasks
 
 
 # An operation as a command: its arguments as options, its result as rows or JSON.
@@ -81,7 +81,7 @@ def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click
         values = {name: value for name, value in params.items() if value not in (None, ())}
         command_help.gather(values)  # reports invalid values before the storage is opened
 
-        async def work(memory: ExecutionMemory) -> Fact:
+        async def work(memory: StoredTasks) -> Fact:
             await _find(memory, values, () if operation.makes else ("task_id",))
             command = read_command(operation.command, **command_help.gather(values))
             return operation.shown(command, await memory.do(command))
@@ -91,7 +91,7 @@ def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click
     return click.command(operation.name, params=_parameters(operation, command_help), help=command_help.help)(run)
 
 
-async def _find(memory: ExecutionMemory, values: dict[str, object], id_names: Sequence[str]) -> None:
+async def _find(memory: StoredTasks, values: dict[str, object], id_names: Sequence[str]) -> None:
     for name in id_names:
         if isinstance(typed_id := values.get(name), str):
             values[name] = await memory.resolve_id(typed_id)

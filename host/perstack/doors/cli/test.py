@@ -24,7 +24,6 @@ from perstack.core.base.usage import cost
 from perstack.core.definitions.expert_tests import MAX_REPEATS
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
-from perstack.core.jobs.expert_test_results import status_word
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import EventFilter, print_events
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
@@ -35,6 +34,7 @@ from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
+from perstack.testing.experts.results import status_word
 from perstack.testing.experts.run_tests import PARALLEL_JOBS, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import BASE_SKILL, ToolSpec, is_base_skill, with_base, with_tools
-from perstack.core.runs.tool_search import tokens_of
+from perstack.core.messages.tool_search import tokens_of
 from perstack.diagnostics.prompt_preview import OfferedTools
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json

@@ -158,7 +158,7 @@ async def _run_worker(
         print_err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
     folders = None if workspaces is None else WorkerFolders(host.jobs, Path(workspaces))
-    served_by = host.jobs.server if folders is None else folders
+    served_by = host.job_server if folders is None else folders
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
         dispatcher = dispatcher_of(host)

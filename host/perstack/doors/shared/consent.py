@@ -31,7 +31,7 @@ from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
 from perstack.engine.permissions.changed_files import changed_path, content_digest
 
 if TYPE_CHECKING:
-    from perstack.engine.permissions.live_project import PendingChange
+    from perstack.doors.shared.live_project import PendingChange
 
 RowKind = Literal["head", "argument", "note", "diff", "covers", "spent", "run"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 
 from perstack.core.base.text import count, one_line
+from perstack.core.messages.messages import ToolCallPart, text_of
 from perstack.core.runs import display_events, events
 from perstack.core.runs.log_rows import LogRow, run_label
-from perstack.core.runs.messages import ToolCallPart, text_of
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.markdown import Block, Line, TextStream, lines_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perstack.core.base.text import MAX_TIME_MS, count, one_line
 
 if TYPE_CHECKING:
-    from perstack.core.runs.messages import ToolCallPart
+    from perstack.core.messages.messages import ToolCallPart
 
 
 # Fitting a table to a screen: ids stay whole, texts are cut, then columns are dropped in a fixed order.

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, NamedTuple, assert_never, overload
 
 from pydantic import Field
 
-from perstack.core.base.json_schema import MAX_VALUE_DEPTH
 from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, canonical_fact, falsy, layers
+from perstack.core.schemas.json_schema import MAX_VALUE_DEPTH
 
 
 class TextPart(Fact):

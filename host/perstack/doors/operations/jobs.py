@@ -12,11 +12,11 @@ from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary
+from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route, views
+from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Decide
-from perstack_server.operations import OfferedOperation, OperationArguments, OperationCall, R, Route, views
-from perstack_server.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
 
 if TYPE_CHECKING:
     from perstack.host import Host

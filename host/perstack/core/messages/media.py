@@ -11,7 +11,7 @@ from hashlib import sha256
 from math import ceil
 from typing import Literal
 
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 

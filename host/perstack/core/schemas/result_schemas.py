@@ -13,7 +13,8 @@ from typing import overload
 from pydantic import JsonValue
 
 from perstack.core.base.graphs import cycles
-from perstack.core.base.json_schema import (
+from perstack.core.base.records import JsonObject, layers, read_json
+from perstack.core.schemas.json_schema import (
     FULL_STEPS,
     MAX_VALUE_DEPTH,
     Checker,
@@ -24,7 +25,6 @@ from perstack.core.base.json_schema import (
     shorten,
     unchecked_parts,
 )
-from perstack.core.base.records import JsonObject, layers, read_json
 from perstack.dataclass import dataclass
 
 MAX_SCHEMA_CHARS = 65_536  # maximum characters of a schema, because every generation's instruction contains it

@@ -13,11 +13,11 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.tool_names import only_experts, tool_names
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
 from perstack.engine.log.run_session import EventListener, OnEvent
-from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from perstack.core.runs.media import PDF, MediaFacts
-from perstack.core.runs.messages import BlobPart
+from perstack.core.messages.media import PDF, MediaFacts
+from perstack.core.messages.messages import BlobPart
 from perstack.dataclass import dataclass
 
 COMMON_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})

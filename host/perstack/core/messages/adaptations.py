@@ -24,8 +24,8 @@ from perstack.core.base.records import TEXT, Fact, canonical_json, falsy
 from perstack.core.base.text import one_line
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import definition_digest
-from perstack.core.runs.media import PDF, medium_noun
-from perstack.core.runs.messages import (
+from perstack.core.messages.media import PDF, medium_noun
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

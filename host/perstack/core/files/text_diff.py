@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple, assert_never
 
 from perstack.core.base.file_names import spell
 from perstack.core.base.records import JsonObject
+from perstack.core.files.tree_diff import Change, ChangeKind
 from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder
 from perstack.dataclass import dataclass
-from perstack.snapshots.tree_diff import Change, ChangeKind
 
 CONTEXT = 3  # number of unchanged lines that a hunk shows around a change
 _MAX_EDITS = 500  # maximum edits between two anchors; memory for the search grows with the square

@@ -13,21 +13,21 @@ from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
+from perstack.core.files.text_diff import FileDiff
+from perstack.core.files.tree_diff import ChangeKind, KeptReason
 from perstack.core.jobs.answers import ANYTHING, accepted, accepted_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import RunStatus
+from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind
-from perstack.snapshots.text_diff import FileDiff
-from perstack.snapshots.tree_diff import ChangeKind, KeptReason
-from perstack_server.operations import OperationCall, R
 
 _MAX_LISTED_FILES = 500  # maximum files listed in a result
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from perstack.core.base.ids import By
-from perstack.core.runs.messages import estimated_tokens
+from perstack.core.messages.messages import estimated_tokens
 from perstack.dataclass import dataclass, replace
 
 STANDING_SHARE = 1 / 8  # maximum share of the window that the texts take; the oldest are left out first

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ToolSearch
 from perstack.core.definitions.skills import Subject, ToolSpec
-from perstack.core.runs.messages import ExpertMessage, History, ToolMessage, ToolResultPart, text_of
+from perstack.core.messages.messages import ExpertMessage, History, ToolMessage, ToolResultPart, text_of
 from perstack.dataclass import dataclass
 
 SEARCH_TOOL = "searchTools"

@@ -1,0 +1,67 @@
+"""Tools, questions and texts of a Run that a recording answers; `perstack.recordings.playback` does it.
+
+The provider of such a Run has a `player`. Everything else in the loop is as for any other Run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from perstack.core.base.usage import Usage
+from perstack.core.runs.commands import Call, Complete, EndStep, Work
+from perstack.core.runs.facts import Question
+from perstack.core.runs.state import Run
+from perstack.engine.runs.job_context import RunContext
+from perstack.ports.parts import Part
+from perstack.ports.provider import Provider
+from perstack.ports.skill import ToolResult, Toolset
+
+
+class PlayedResult(Protocol):
+    """Recorded result of a call."""
+
+    @property
+    def result(self) -> ToolResult | Question:
+        """What the tool returned, or asked."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the tool used of a model, if it is known."""
+
+
+class Playback(Protocol):
+    """Functions that play a recording, for Runs whose provider has a `player`."""
+
+    def played_skills(self, provider: Provider, run: Run) -> Mapping[str, Toolset]:
+        """Return the skills of a Run that are not opened because the recording answers for their tools, by name."""
+
+    async def played_results(self, context: RunContext, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
+        """Return the recorded results of these calls, by id; None, and fail the Run, if one is missing."""
+
+    async def has_other_results(self, context: RunContext) -> bool:
+        """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
+
+    def has_recorded_decision(self, context: RunContext, call: Call) -> bool:
+        """Return True if the recording has a person's decision about a call that counts."""
+
+    def ends_with(self, context: RunContext, step: int) -> bool:
+        """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
+
+    def take_recorded(self, context: RunContext) -> bool:
+        """Record the texts that people posted before the next generation; return False without any."""
+
+
+PLAYBACK: Part[Playback] = Part("playback of recordings")
+
+
+def playback_of(context: RunContext) -> Playback:
+    """Return the functions that play the recording of a Run."""
+    return context.job.host.parts.get(PLAYBACK)
+
+
+async def differs_from_recording(context: RunContext, command: Work) -> bool:
+    """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
+    if not isinstance(command, Complete | EndStep) or not context.plays_recording:
+        return False
+    return await playback_of(context).has_other_results(context)
