@@ -12,6 +12,7 @@ import mcp_types as types
 from mcp.server import subscriptions
 from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
 from perstack.core.base.ids import By, job_of_run
@@ -23,7 +24,6 @@ from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
 from perstack.system.user import this_user
 from perstack_server.mcp.elicitation import Context
-from perstack_server.mcp.greeting import STATELESS_VERSIONS
 
 _SESSION_ID = "mcp-session-id"
 
@@ -58,7 +58,7 @@ class LogLevels:
     def includes(self, level: types.LoggingLevel, context: Context) -> bool:
         """Return whether a request's client wants messages of this level."""
         wanted: object = self._levels.get(client_of(context))
-        if context.protocol_version in STATELESS_VERSIONS:
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             wanted = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
         return wanted in _LEVELS[: _LEVELS.index(level) + 1]
 
