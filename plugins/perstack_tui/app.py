@@ -31,7 +31,7 @@ from perstack_tui.session import NO_EXPERT, Session, nothing_held
 from perstack_tui.terminal import TerminalDriver, terminal_restored
 from perstack_tui.theme import DARK, DEFAULTS, LIGHT
 from perstack_tui.view.input import InputHistory
-from perstack_tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, change_lines, problem_lines, tabs_line
+from perstack_tui.view.lines import Tab, change_lines, problem_lines, tabs_line
 from perstack_tui.view.styled_text import Line, Span
 from perstack_tui.widgets.lines import Bar, LinesView
 from perstack_tui.widgets.pane import JobPane
@@ -240,12 +240,6 @@ class StartApp(App[int]):
     @on(events.DescendantFocus)
     def _focus_moved(self) -> None:
         self._show_keys()
-
-    @on(Bar.Clicked)
-    def _clicked(self, message: Bar.Clicked) -> None:
-        number = (message.number - FIRST_TAB_SPAN) // SPANS_PER_TAB
-        if message.bar is self._tabs and message.number >= FIRST_TAB_SPAN and number < len(self._panes):
-            self.action_tab(number + 1)
 
     def _show_tabs(self) -> None:
         tabs = [Tab(session.expert_key or session.job_id or "new", session.state) for session in self.sessions]

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import OptionList
 from typing_extensions import override
 
 from perstack.core.base.text import one_line
@@ -178,7 +179,12 @@ class ListScreen(OverlayScreen, Generic[_T]):
     @property
     def chosen(self) -> _T | None:
         """The chosen row; None if none is listed."""
-        return self.shown[self._list.chosen] if self.shown else None
+        return self.shown[self.chosen_index] if self.shown else None
+
+    @property
+    def chosen_index(self) -> int:
+        """The index of the chosen row; 0 if none is listed."""
+        return self._list.highlighted or 0
 
     @override
     def body(self) -> list[Widget]:
@@ -213,8 +219,8 @@ class ListScreen(OverlayScreen, Generic[_T]):
     def show_head(self) -> None:
         """Update the title and the key line if they depend on the rows or the chosen one."""
 
-    @on(Choice.RowChanged)
-    def _on_row_changed(self, message: Choice.RowChanged) -> None:
+    @on(OptionList.OptionHighlighted)
+    def _on_highlighted(self, message: OptionList.OptionHighlighted) -> None:
         message.stop()
         self.show_head()
 
@@ -234,8 +240,8 @@ class ListScreen(OverlayScreen, Generic[_T]):
         self._has_read = True
         self.list_again(self.first_chosen())
 
-    @on(Choice.Opened)
-    def _on_opened(self, message: Choice.Opened) -> None:
+    @on(OptionList.OptionSelected)
+    def _on_selected(self, message: OptionList.OptionSelected) -> None:
         message.stop()
         if self.chosen is not None:
             self.open(self.chosen)

@@ -380,7 +380,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         }
         if self._view == _RUNS:
             self.rows = self._rows()
-            self.list_again(self._list.chosen)
+            self.list_again(self.chosen_index)
 
     def _rows(self) -> Sequence[JobRow]:
         if self._view == _RUNS:
@@ -405,13 +405,13 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
                 for index in range(len(self.rows) - 1, -1, -1)
                 if isinstance(row := self.rows[index], log_view.StepCheckpoints) and not row.is_of_delegate
             ),
-            -1,
+            len(self.rows) - 1,
         )
 
     @override
     def read_again(self, job_id: str) -> None:
         if job_id == self._job_id:
-            self._chosen[self._view] = self._list.chosen
+            self._chosen[self._view] = self.chosen_index
             self._stays_at = None if self.place is None else self.place.id
             self.reload()
 
@@ -454,7 +454,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
 
     def action_view(self, step: int) -> None:
         """Show the next or previous of Runs, checkpoints and events."""
-        self._chosen[self._view] = self._list.chosen
+        self._chosen[self._view] = self.chosen_index
         self._view = self._views[(self._views.index(self._view) + step) % len(self._views)]
         self.rows = self._rows()
         self.list_again(self.first_chosen())
@@ -468,7 +468,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         self._number = (self._number + event.character)[-9:]
         index = next((index for index, row in enumerate(self.rows) if _step_of(row) >= int(self._number)), None)
         if index is not None and self._view != _RUNS:
-            self._list.choose_at(index)
+            self._list.highlighted = index
 
     # --- targets of the actions -----------------------------------------------------------------------------------
 
@@ -497,7 +497,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
 
     @override
     def marked_another(self) -> None:
-        self.list_again(self._list.chosen)
+        self.list_again(self.chosen_index)
 
 
 def _step_of(row: JobRow) -> int:

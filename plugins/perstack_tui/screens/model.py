@@ -85,7 +85,7 @@ class ModelScreen(ListScreen[ModelRow]):
 
     def action_row(self, step: int) -> None:
         """Choose the next or previous row."""
-        self._list.action_choose(step)
+        self._list.move(step)
 
     @on(Input.Changed)
     def _on_typed(self) -> None:

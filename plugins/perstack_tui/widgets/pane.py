@@ -144,12 +144,7 @@ class JobPane(Vertical):
         if new:
             self._more.set((Span(f"↓ {count(new, 'new line')}", "person"), Span("   ^End shows them", "dim")))
 
-    @on(Bar.Clicked)
-    def _clicked(self, message: Bar.Clicked) -> None:
-        if message.bar is self._more:
-            message.stop()
-            self.to_end()
-
+    @on(events.Click, "#more")
     def to_end(self) -> None:
         """Show the end of the transcript, and stay there."""
         self._view.action_to_end()
