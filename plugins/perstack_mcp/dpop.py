@@ -54,7 +54,6 @@ class ProofKey:
 
     @property
     def pem(self) -> str:
-        """The private key in PEM."""
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
     def proof(self, request: httpx2.Request, token: str | None = None) -> str:

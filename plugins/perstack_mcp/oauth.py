@@ -51,11 +51,9 @@ class NoTokenStorage:
     """Empty token storage for the SDK, which then keeps everything in memory. Calls `on_tokens` for new tokens."""
 
     def __init__(self, on_tokens: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Store nothing."""
         self._on_tokens = on_tokens
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return None."""
         return None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
@@ -64,7 +62,6 @@ class NoTokenStorage:
             await self._on_tokens()
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return None."""
         return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:

@@ -29,7 +29,6 @@ class BackendTransport(httpx2.AsyncHTTPTransport):
     """HTTP transport that connects through a network backend of ours and ignores proxies of the environment."""
 
     def __init__(self, network: httpcore2.AsyncNetworkBackend) -> None:
-        """Connect through `network`."""
         context = httpx2.create_ssl_context(trust_env=False)  # once: it loads all certificate authorities
         super().__init__(verify=context, trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(ssl_context=context, network_backend=network)
@@ -57,7 +56,6 @@ class BoundedBody(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
-        """Close the connection's stream."""
         await self._inner.aclose()
 
 

@@ -155,7 +155,6 @@ class StartApp(App[int]):
         yield self._keys
 
     async def on_mount(self) -> None:
-        """Show the first tab."""
         expert, query, job_id = self._begin_with
         self._show_problem()
         if note := self.host.programs_note:
@@ -179,7 +178,6 @@ class StartApp(App[int]):
 
     @property
     def pane(self) -> JobPane:
-        """The pane of the shown tab."""
         return self._panes[self._shown]
 
     @property
@@ -378,11 +376,9 @@ class StartApp(App[int]):
             self.show(screen_of("help", self))
 
     def action_history(self) -> None:
-        """Show the History."""
         self._show_screen("history")
 
     def action_inbox(self) -> None:
-        """Show the Inbox."""
         self._show_screen("inbox")
 
     def _show_screen(self, name: str) -> None:
@@ -405,15 +401,12 @@ class StartApp(App[int]):
             self._show_keys()
 
     def action_next_tab(self) -> None:
-        """Show the next tab."""
         self.action_tab((self._shown + 1) % len(self._panes) + 1)
 
     def action_previous_tab(self) -> None:
-        """Show the previous tab."""
         self.action_tab((self._shown - 1) % len(self._panes) + 1)
 
     async def action_new_tab(self) -> None:
-        """Open an empty tab."""
         await self._add(self._session())
 
     async def action_close_tab(self) -> None:
@@ -430,11 +423,9 @@ class StartApp(App[int]):
         self.action_tab(min(self._shown + 1, len(self._panes)))
 
     def action_interrupt(self) -> None:
-        """Interrupt the shown Job."""
         self.pane.interrupt()
 
     def action_resume(self) -> None:
-        """Resume the shown Job."""
         self.pane.resume()
 
     def action_fold(self) -> None:
@@ -442,11 +433,9 @@ class StartApp(App[int]):
         self.pane.view.fold_all()
 
     def action_scroll(self, pages: int) -> None:
-        """Scroll the shown Job."""
         self.pane.scroll_pages(pages)
 
     def action_to_end(self) -> None:
-        """Scroll the shown Job to its end."""
         self.pane.to_end()
 
     def action_model(self) -> None:
@@ -478,7 +467,6 @@ class StartApp(App[int]):
         self.notify(text, severity="warning" if is_doubt else "information", markup=False)
 
     async def action_find(self) -> None:
-        """Search the shown Job."""
         await self.pane.find()
 
     def action_copy(self) -> None:

@@ -101,7 +101,6 @@ class PasteFilter:
     """A decoder of terminal bytes to text, in which a paste contains no escape except those around it."""
 
     def __init__(self) -> None:
-        """Start outside a paste."""
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._is_in_paste = False
         self._last = ""  # the end of the last text, or what is held back within a paste: a mark may begin there

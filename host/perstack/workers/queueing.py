@@ -1,4 +1,4 @@
-"""What the kernel asks of this package: the queue, and the definitions that Jobs were queued with."""
+"""Interfaces of this package for the kernel: the queue, and the definitions that Jobs were queued with."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _MAX_BATCH = 100
 _RETRY_MS = 1000  # milliseconds that a client waits before it reconnects
 _PING_S = 15.0
 _PING = b": ping\r\n\r\n"
-_NAMING_S = 1.0  # seconds between two looks at whether a call drives a Run
+_NAMING_S = 1.0  # seconds between two checks whether a call drives a Run
 _MAX_NAME_BYTES = 1000
 _NAMED_ID = re.compile(rf"[0-9]{{1,20}}-[0-9]{{1,20}}\.([\w=-]{{1,{_MAX_NAME_BYTES}}})\.([0-9a-f]{{64}})", re.ASCII)
 _MAX_KEPT_EVENTS = 10_000  # limits of all recorded events together; the oldest are dropped
@@ -98,7 +98,6 @@ class _Stream:
     """The recorded events of one stream, numbered from one on, and its current reader."""
 
     def __init__(self, number: int) -> None:
-        """Begin without events."""
         self.number = number
         self.call: RequestId | None = None  # the request of a tool's call that the stream answers
         self.call_name = b""  # its name in the ids of events, once it drives a Run
@@ -191,7 +190,6 @@ class _Session:
         self.active_ids: set[str] = {GET_STREAM_KEY}
 
     def open(self) -> _Stream:
-        """Return a new stream."""
         self.opened += 1
         stream = self.streams[self.opened] = _Stream(self.opened)
         return stream

@@ -70,7 +70,6 @@ class OverlayScreen(Screen[None]):
     ACTIONS: ClassVar[tuple[Action, ...]] = ()  # actions of this screen in the palette, in addition to the program's
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__()
         self.over = owner
         self._title, self._keys = Bar(id="title"), Bar(id="keys")
@@ -112,7 +111,6 @@ class LinesScreen(OverlayScreen):
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self.lines_view = LinesView(id="lines")
 
@@ -125,11 +123,9 @@ class LinesScreen(OverlayScreen):
         return [self.lines_view]
 
     def on_mount(self) -> None:
-        """Focus the lines."""
         self.lines_view.focus()
 
     def on_resize(self) -> None:
-        """Make the lines again."""
         self.draw()
 
     def draw(self) -> None:
@@ -147,7 +143,6 @@ class ListScreen(OverlayScreen, Generic[_T]):
     EMPTY: ClassVar[str] = "There is nothing."
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self.rows: Sequence[_T] = ()
         self._has_read = False
@@ -168,17 +163,14 @@ class ListScreen(OverlayScreen, Generic[_T]):
 
     @property
     def shown(self) -> Sequence[_T]:
-        """The rows that are listed."""
         return self.rows
 
     @property
     def empty(self) -> str:
-        """The text shown if no row is listed."""
         return self.EMPTY
 
     @property
     def chosen(self) -> _T | None:
-        """The chosen row; None if none is listed."""
         return self.shown[self.chosen_index] if self.shown else None
 
     @property
@@ -201,7 +193,6 @@ class ListScreen(OverlayScreen, Generic[_T]):
         return self._list
 
     def reload(self) -> None:
-        """Read the rows and show them."""
         self.run_worker(self.read_rows(), exclusive=True, group="rows")
 
     def list_again(self, chosen: int = 0) -> None:
@@ -257,7 +248,6 @@ class PageScreen(OverlayScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+o", "fold_all", show=False)]
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self.page = NodesView(TreeBranch(), owner.host.clock.now, follows=False, id="page")
 
@@ -266,7 +256,6 @@ class PageScreen(OverlayScreen):
         return [self.page]
 
     def on_mount(self) -> None:
-        """Focus the page."""
         self.page.focus()
 
     def action_fold_all(self) -> None:

@@ -36,7 +36,6 @@ class HistoryScreen(ListScreen[JobSummary]):
     ]
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self._typed = ""
         self._after: str | None = None  # cursor of the Jobs that are not read yet

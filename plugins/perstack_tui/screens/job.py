@@ -42,7 +42,6 @@ class CommandsScreen(ListScreen[CommandLine]):
     KEYS = "Up, Down choose   Enter copies   Esc back"
 
     def __init__(self, owner: ScreenHost, commands: Sequence[CommandLine]) -> None:
-        """List these commands."""
         super().__init__(owner)
         self._commands = commands
 
@@ -247,12 +246,10 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         self._show()
 
     def action_view(self) -> None:
-        """Show the other view."""
         self._view = _NEW if self._view == _ALL else _ALL
         self._show()
 
     def action_place(self, by: int) -> None:
-        """Show the previous or next checkpoint of the step."""
         places = self._step.places
         index = max(0, min(places.index(self._place) + by, len(places) - 1))
         if places[index] != self._place:
@@ -329,7 +326,6 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
     ]
 
     def __init__(self, owner: ScreenHost, job_id: str, run_id: str | None = None) -> None:
-        """Show a Job, or only one of its Runs."""
         super().__init__(owner)
         self._job_id = job_id
         self._run_id = run_id

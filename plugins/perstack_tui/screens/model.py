@@ -38,7 +38,6 @@ class ModelScreen(ListScreen[ModelRow]):
     """
 
     def __init__(self, owner: ScreenHost, session: Session) -> None:
-        """Choose the model of a session with an Expert."""
         super().__init__(owner)
         self._session = session
         self._set = ""  # what the definition and the options name

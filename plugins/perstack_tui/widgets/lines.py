@@ -61,13 +61,11 @@ class LinesView(ScrollView, can_focus=True):
     """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
-        """Show these lines."""
         super().__init__(id=id, classes=classes)
         self._lines: Sequence[Line] = lines
         self._looks: dict[tuple[str, bool], RichStyle] = {}
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Show these lines."""
         self._lines = lines
         self.measure()
         self.refresh()

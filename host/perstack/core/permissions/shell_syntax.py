@@ -66,7 +66,6 @@ def parsed(script: str) -> Node:
 
 
 def source(node: Node) -> str:
-    """Return the source text of a node."""
     return (node.text or b"").decode("utf-8", "replace")
 
 

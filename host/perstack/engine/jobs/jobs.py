@@ -66,7 +66,6 @@ class Jobs(JobReader):
 
     @cached_property
     def queue(self) -> JobQueue:
-        """The Jobs that are queued for workers."""
         return self.source.current.parts.get(QUEUEING).job_queue(self.source, self, self.runner)
 
     def with_context(self, source: ContextSource) -> Jobs:
