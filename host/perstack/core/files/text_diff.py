@@ -26,7 +26,6 @@ class Effort:
     """Budget of comparison steps; ten million take some seconds."""
 
     def __init__(self, steps: int) -> None:
-        """Start with this many steps."""
         self.remaining = steps
 
     def spend(self, steps: int) -> bool:
@@ -161,7 +160,6 @@ _BINARY_CHECK_BYTES = 8_000  # bytes: a file with a NUL among the first of them 
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether a file is text."""
     return b"\0" not in data[:_BINARY_CHECK_BYTES]
 
 
