@@ -1,12 +1,13 @@
-"""The command `perstack mcp`. The SDK is imported last: the first answer must be fast."""
+"""The command `perstack mcp`. The SDK is imported last."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 from click.core import ParameterSource
@@ -22,7 +23,6 @@ from perstack.doors.shared.tool_names import only_experts
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
 from perstack_server.mcp.client_config import CLIENTS, command_of
-from perstack_server.mcp.greeting import greet, offers_roots
 
 if TYPE_CHECKING:
     from perstack_server.http.access import AccessRules
@@ -150,19 +150,26 @@ def _serve(serving: _Serving) -> None:
     opening = wire.read()
     if isinstance(loaded, PerstackError) and (opening is None or not offers_roots(opening)):
         raise loaded
-    greeted = greet(opening) if opening is not None else None
-    if greeted is not None:
-        wire.write(greeted.line)
-    # takes a second of imports, which the client need not wait for
     import asyncio
 
     from perstack_server.mcp.server import serve_stdio
 
     async def main() -> None:
         home = loaded if isinstance(loaded, PerstackError) else serving.open(loaded)
-        await serve_stdio(serving.offer(home), wire, opening, greeted)
+        await serve_stdio(serving.offer(home), wire, opening)
 
     asyncio.run(main())
+
+
+def offers_roots(opening: bytes) -> bool:
+    """Return whether a client's first message says that it can be asked for its open folders."""
+    try:
+        message: object = json.loads(opening)
+    except (ValueError, RecursionError):
+        return False
+    for key in ("params", "capabilities", "roots"):
+        message = cast("dict[str, object]", message).get(key) if isinstance(message, dict) else None
+    return isinstance(message, dict)
 
 
 def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:

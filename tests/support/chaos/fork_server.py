@@ -105,8 +105,6 @@ _PRELOADED = (
     "ctypes",
     "encodings.utf_8_sig",
     "rich.cells",
-    "tree_sitter",
-    "tree_sitter_bash",
     "ulid",
 )
 
