@@ -29,6 +29,7 @@ from typing import Any
 
 from chaos.fork_server import build_models, compile_dataclasses
 
+from perstack.engine.plugins import registry
 from perstack.system import plugin_modules
 
 _PACKAGES = (
