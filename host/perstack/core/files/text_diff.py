@@ -88,6 +88,10 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
 class _BoundedMatcher(SequenceMatcher[bytes]):
     """Matcher that finds no more equal lines once the effort is used up."""
 
+    a: Sequence[bytes]  # documented attributes that the library's types leave out
+    b: Sequence[bytes]
+    b2j: dict[bytes, list[int]]
+
     def __init__(self, old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> None:
         self._effort = effort
         super().__init__(None, old, new)
