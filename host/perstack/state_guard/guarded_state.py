@@ -1,8 +1,8 @@
 """State of unknown origin: it can be read, and nothing can act on it.
 
-The host acts only on state with a valid mark (`state_marks`), and in it only on logs that have a mark too (`log_marks`).
-`guard_state` wraps every storage that a Host, or the tasks without a Host, open. The wrapper is left out for servers, and for state without a mark that
-PERSTACK_TRUST names.
+The host acts only on state with a valid mark (`state_marks`), and in it only on logs that have a mark too
+(`log_marks`). `guard_state` wraps every storage that a Host, or the tasks without a Host, open. The wrapper is left out
+for servers, and for state without a mark that PERSTACK_TRUST names.
 
 Until the state is this user's, the wrapper
 
