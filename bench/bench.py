@@ -254,7 +254,7 @@ def print_parallel_jobs(jobs: int = 20, steps: int = 300) -> None:
 
 async def time_tasks(storage: str) -> tuple[float, float, float]:
     """Return the milliseconds for creating a task, for a list by status and agent, and for getting a task."""
-    from perstack.engine.tasks.memory import ExecutionMemory
+    from perstack.memory import ExecutionMemory
 
     with tempfile.TemporaryDirectory(prefix="perstack-bench-") as folder:
         async with ExecutionMemory.open(workspace=folder, storage=storage) as memory:

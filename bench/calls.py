@@ -134,8 +134,8 @@ async def count_step_frames(folder: Path, few: int = 20, many: int = 120) -> flo
 async def main(most_called: int) -> None:
     from mcp import Client
 
-    from perstack.doors.mcp.server import build_server
-    from perstack.doors.mcp.workspaces import ServeOptions, serve_projects
+    from perstack_server.mcp.server import build_server
+    from perstack_server.mcp.workspaces import ServeOptions, serve_projects
 
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perstack-bench-")))

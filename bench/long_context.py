@@ -16,7 +16,7 @@ from pathlib import Path
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
-from perstack.core.runs.messages import Message
+from perstack.core.messages.messages import Message
 from perstack.host import Host
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.testing.scripted import Cost, ScriptedProvider, Turn, text, tool, turn

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.engine.files.snapshots import WorkspaceSnapshots
 from perstack.engine.plugins.registry import load_plugins
+from perstack.snapshots.snapshots import WorkspaceSnapshots
 
 _FILES_PER_FOLDER = 50
 _IDLE_ROUNDS = 15

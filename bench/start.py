@@ -33,7 +33,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 TOML = 'maxSteps = 0\nmaxRepeats = 0\n[experts.bench]\ndescription = "Reads a file"\ninstruction = "You read."\n'
 STREAM = """
 import asyncio
-from perstack.core.runs.messages import ExpertMessage, TextPart
+from perstack.core.messages.messages import ExpertMessage, TextPart
 from perstack.core.base.usage import Usage
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Delta, Generation, Provider, ProviderFactory

@@ -29,7 +29,7 @@ from s3_server import BUCKET, KEYS, bucket, server_variables, serving
 
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
-from perstack.engine.tasks.memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
 from perstack.ports.storage import Storage
 
 ROUNDS = 9

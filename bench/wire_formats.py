@@ -113,7 +113,7 @@ def measure_decoding(codec: Codec) -> float:
     """Return the processor seconds from the bytes of a stream to the reply: the best of some attempts."""
     import httpx
 
-    from perstack.support.http.client import receive, server_sent_events
+    from perstack.http_providers.client import receive, server_sent_events
     from perstack_bedrock.reply import aws_events
 
     read_events = aws_events if codec.is_binary else server_sent_events
@@ -158,11 +158,11 @@ def print_providers() -> None:
     decoded = ", ".join(f"{codec.name} {measure_decoding(codec):.2f} s" for codec in codecs)
     print(f"decoding 1 MB of small deltas, CPU: {decoded}")
     imported = ", ".join(
-        f"{name} {measure_import(f'{modules}, perstack.support.http.client'):.0f} ms"
+        f"{name} {measure_import(f'{modules}, perstack.http_providers.client'):.0f} ms"
         for name, modules in PROVIDERS.items()
     )
     print(f"importing a provider beyond httpx, CPU: {imported}")
-    after = "httpx, perstack.host, perstack.support.http.client"
+    after = "httpx, perstack.host, perstack.http_providers.client"
     libraries = ", ".join(
         f"{name} {measure_import(modules, after):.0f} ms" for name, modules in LIBRARIES.items() if is_installed(name)
     )

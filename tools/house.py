@@ -161,6 +161,38 @@ def cycles(graph: dict[str, set[str]]) -> int:
     return groups
 
 
+KERNEL = ("core", "engine", "config", "ports", "system", "support", "toolkit")
+LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
+"""What one reads to change the loop."""
+FEATURES = ("recordings", "snapshots", "tasks", "iterations", "workers", "schedules", "audit")
+_FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")
+
+
+def room_figures(parsed: list[Source], graph: dict[str, set[str]]) -> dict[str, float]:
+    """Return the lines of kernel, features, doors and plugins, and how far the kernel is from the features."""
+    host = ROOT / "host" / "perstack"
+
+    def within(*folders: str) -> list[Source]:
+        return [source for source in parsed if any(source.path.is_relative_to(host / folder) for folder in folders)]
+
+    reached, open_modules = set[str](), ["perstack.engine.runs.loop"]
+    while open_modules:
+        module = open_modules.pop()
+        if module not in reached:
+            reached.add(module)
+            open_modules += graph.get(module, ())
+    sizes = {module_name(source.path): source.lines for source in parsed}
+    return {
+        "lines_of_kernel": sum(source.lines for source in within(*KERNEL)),
+        "lines_to_change_the_loop": sum(source.lines for source in within(*LOOP)),
+        "lines_reached_by_the_loop": sum(sizes.get(module, 0) for module in reached),
+        "lines_of_features": sum(source.lines for source in within(*FEATURES)),
+        "lines_of_doors": sum(source.lines for source in within("doors")),
+        "lines_of_plugins": sum(source.lines for source in parsed if source.path.is_relative_to(ROOT / "plugins")),
+        "kernel_files_that_name_a_feature": sum(_FEATURE.search(source.text) is not None for source in within(*KERNEL)),
+    }
+
+
 def ruff_count(*rules: str) -> int:
     """Return how often ruff finds these rules violated."""
     command = [
@@ -182,6 +214,7 @@ def figures() -> dict[str, float]:
     texts = [text for source in parsed for text in docstrings(source.tree)]
     prose = [*texts, *(text for source in parsed for text in comments(source.text))]
     names = {module_name(source.path) for source in parsed}
+    graph = {module_name(source.path): imports_of(source, names) for source in parsed}
     function_names = [
         node.name
         for node in nodes
@@ -192,12 +225,13 @@ def figures() -> dict[str, float]:
         "median_lines": statistics.median(sizes),
         "percent_under_50_lines": round(100 * sum(size < 50 for size in sizes) / len(sizes), 1),
         "lines": sum(source.lines for source in parsed),
+        **room_figures(parsed, graph),
         "docstring_lines": sum(text.count("\n") + 1 for text in texts),
         "files_in_biggest_folder": max(folders.values()),
         "packages_with_one_file": sum(count == 1 for count in folders.values()),
         "class_names_used_twice": sum(count > 1 for count in classes.values()),
         "functions_without_a_telling_name": sum(_NO_NAME.fullmatch(name) is not None for name in function_names),
-        "import_cycles": cycles({module_name(source.path): imports_of(source, names) for source in parsed}),
+        "import_cycles": cycles(graph),
         "functions_not_imperative": ruff_count("D401"),
         "docstring_rules": ruff_count("D"),
         "percent_docstrings_without_head": _percent(_NO_HEAD.match(text.strip()) for text in texts),

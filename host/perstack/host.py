@@ -28,15 +28,16 @@ from perstack.core.base.ids import event_id_of
 from perstack.core.base.validation_errors import checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
-from perstack.engine.anchors.trail import AuditTrail
+from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.connections import dispatching_of, open_state
 from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
-from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
+from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel, JsonValue
 
+    from perstack.audit.auditor import Auditor
+    from perstack.audit.storage_admin import StorageAdmin
+    from perstack.audit.trail import AnchoredTrail
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
     from perstack.core.jobs.posted_texts import Delivery
@@ -55,20 +59,20 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.facts import Settlement
-    from perstack.engine.audit.audit import Auditor
-    from perstack.engine.audit.storage_admin import StorageAdmin
-    from perstack.engine.iterations.iterations import Iterations
     from perstack.engine.jobs.attachments import Attachable
-    from perstack.engine.jobs.export import JobExports
     from perstack.engine.jobs.inbox import InboxItem
     from perstack.engine.jobs.stream import JobStream, Streams
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
-    from perstack.engine.schedules.scheduler import Scheduler
-    from perstack.engine.schedules.schedules import JobLauncher, Schedules
-    from perstack.engine.tasks.memory import ExecutionMemory
+    from perstack.iterations.iterations import Iterations
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.skill import SkillFactory
+    from perstack.recordings.export import JobExports
+    from perstack.schedules.scheduler import Scheduler
+    from perstack.schedules.schedules import JobLauncher, Schedules
+    from perstack.snapshots.job_files import JobFiles
+    from perstack.tasks.execution_memory import StoredTasks
+    from perstack.workers.serving import JobServer
 
     class NewJobOptions(TypedDict, total=False):
         """Keyword arguments of `Host.run` other than `output`."""
@@ -168,13 +172,14 @@ class Host:
         )
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
-            storage = open_state(registry, project, place, storage, public, agreement)
-        storage = guard_state(storage, place)
+            storage = open_state(registry, project, place, storage, public, describe_waiting_work, agreement)
+        storage = guard_state(storage, place, describe_waiting_work)
         adopted = agreement.adopt(project)
         agreement.take_choices(adopted, overrides or Overrides())
         folder = place.workspace(adopted, workspace)
         clock = SYSTEM if clock is None else clock
-        audit = AuditTrail(storage, project, folder, public, clock, agreement)
+        self._trail_arguments = storage, project, folder, public, clock, agreement
+        audit = NO_AUDIT if project.audit is None else self._trail
         run_env = environment.without(audit.key_variable)
         self._source = ContextSource(
             HostContext(
@@ -189,11 +194,11 @@ class Host:
                 clock=clock,
                 dispatching=dispatching_of(registry, project, dispatcher, address, public, agreement),
                 agreement=agreement,
+                parts=parts_of_features(lambda: self.tasks),
                 is_attended=is_attended or not_attended,
             )
         )
-        self.jobs = Jobs(self._source, lambda: self.tasks)
-        self.files = self.jobs.files
+        self.jobs = Jobs(self._source)
         self.experts = Experts(self._source)
         self.skills = Skills(self._source)
 
@@ -369,40 +374,60 @@ class Host:
         """Raise NotAgreed if the definition has declarations that its user has not agreed to."""
         self._source.current.agreement.check_definition()
 
+    @cached_property
+    def _trail(self) -> AnchoredTrail:
+        from perstack.audit.trail import AnchoredTrail
+
+        return AnchoredTrail(*self._trail_arguments)
+
     # --- parts, made on first use ---------------------------------------------------------------------------------
 
     @cached_property
     def audit(self) -> Auditor:
         """Verification, receipts, replay and redaction."""
-        from perstack.engine.audit.audit import Auditor
+        from perstack.audit.auditor import Auditor
 
-        return Auditor(self._source, self.jobs)
+        return Auditor(self._source, self.jobs, self._trail)
+
+    @cached_property
+    def files(self) -> JobFiles:
+        """Comparison and rewinding of Jobs' files."""
+        from perstack.snapshots.job_files import JobFiles
+
+        return JobFiles(self._source, self.jobs)
+
+    @cached_property
+    def job_server(self) -> JobServer:
+        """The server of queued Jobs for a worker."""
+        from perstack.workers.serving import JobServer
+
+        return JobServer(self._source, self.jobs, self.jobs.runner, self.files)
 
     @cached_property
     def exports(self) -> JobExports:
         """Exports and recordings of Jobs."""
-        from perstack.engine.jobs.export import JobExports
+        from perstack.recordings.export import JobExports
 
         return JobExports(self._source, self.jobs)
 
     @cached_property
     def storage_admin(self) -> StorageAdmin:
         """Copies, checks and measures the storage."""
-        from perstack.engine.audit.storage_admin import StorageAdmin
+        from perstack.audit.storage_admin import StorageAdmin
 
         return StorageAdmin(self.storage)
 
     @cached_property
-    def tasks(self) -> ExecutionMemory:
+    def tasks(self) -> StoredTasks:
         """The tasks that agents pause and resume, in the same storage."""
-        from perstack.engine.tasks.memory import ExecutionMemory
+        from perstack.tasks.execution_memory import StoredTasks
 
-        return ExecutionMemory(self.storage, self._source.current.audit, self.clock)
+        return StoredTasks(self.storage, self._source.current.audit, self.clock)
 
     @cached_property
     def iterations(self) -> Iterations:
         """Series of iterations: Runs of an Expert, repeated until the result is good enough."""
-        from perstack.engine.iterations.iterations import Iterations
+        from perstack.iterations.iterations import Iterations
 
         return Iterations(self.jobs, self._source)
 
@@ -417,27 +442,28 @@ class Host:
         return self._scheduling(self._launcher(queue=True))
 
     def _scheduling(self, launcher: JobLauncher) -> Scheduler:
-        from perstack.engine.schedules.scheduler import Scheduler
-        from perstack.engine.schedules.schedules import Schedules
+        from perstack.schedules.scheduler import Scheduler
+        from perstack.schedules.schedules import Schedules
 
         schedules = cache(lambda: Schedules(self._source, self.jobs, launcher))
         return Scheduler(self.tasks, self.jobs, self.iterations, schedules, self._source, launcher)
 
     def _launcher(self, *, queue: bool) -> JobLauncher:
-        from perstack.engine.schedules.schedules import JobLauncher
+        from perstack.schedules.schedules import JobLauncher
 
         return JobLauncher(self.jobs, lambda: self.iterations, self._source, queue=queue)
 
     @cached_property
     def schedules(self) -> Schedules:
         """The schedules of the project. Their Jobs are driven here, or by workers if a dispatcher was named."""
-        from perstack.engine.schedules.schedules import Schedules
+        from perstack.schedules.schedules import Schedules
 
         return Schedules(self._source, self.jobs, self._launcher(queue=self.leaves_to_workers))
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
-        from perstack.engine.jobs.inbox import damaged_tasks, in_order, waiting_jobs, waiting_tasks
+        from perstack.engine.jobs.inbox import in_order, waiting_jobs
+        from perstack.tasks.inbox import damaged_tasks, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
         return in_order(await waiting_jobs(self.jobs), *of_tasks)

@@ -17,8 +17,8 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.adaptations import names_in
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import names_in
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     FinishReason,
@@ -33,9 +33,8 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
-from perstack.support.http.errors import bad_response
-from perstack.support.http.messages import (
+from perstack.http_providers.errors import bad_response
+from perstack.http_providers.messages import (
     BUDGET_TOKENS,
     CONTINUE,
     IMAGE_TYPES,
@@ -59,7 +58,7 @@ from perstack.support.http.messages import (
     signed_by,
     with_failed_result,
 )
-from perstack.support.http.replies import (
+from perstack.http_providers.replies import (
     END_MARK,
     Count,
     Index,
@@ -78,9 +77,10 @@ from perstack.support.http.replies import (
     read_event,
     whole_json,
 )
-from perstack.support.http.schema_rules import MESSAGES
-from perstack.support.http.structured_output import schema_for
-from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
+from perstack.http_providers.schema_rules import MESSAGES
+from perstack.http_providers.structured_output import schema_for
+from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
+from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 
 VENDOR = "anthropic"  # key of this vendor's opaque parts, which are sent to no other vendor

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 
 from typing_extensions import override
 
-from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack.support.http.endpoint import (
+from perstack.http_providers.endpoint import (
     Endpoint,
     choose_base_url,
     headers_of_env,
@@ -27,7 +26,8 @@ from perstack.support.http.endpoint import (
     read_key,
     read_settings,
 )
-from perstack.support.http.provider import HttpProvider
+from perstack.http_providers.provider import HttpProvider
+from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
@@ -48,7 +48,7 @@ class AnthropicProvider(HttpProvider):
 
     @override
     async def generate(self, request: GenerationRequest, on_delta: Callable[[Delta], None]) -> Generation:
-        from perstack.support.http.messages import missing_blobs
+        from perstack.http_providers.messages import missing_blobs
         from perstack_anthropic.messages_api import MessagesDecoder, complete_generation, encode, turns_of
 
         body = encode(request, self._settings, await missing_blobs(request, turns_of(request)))
@@ -58,7 +58,7 @@ class AnthropicProvider(HttpProvider):
 
     @override
     def takes(self, model: str, mime_type: str) -> bool:
-        from perstack.support.http.messages import is_common_media
+        from perstack.http_providers.messages import is_common_media
 
         return is_common_media(mime_type)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from perstack.support.http.endpoint import EndpointSettings
+from perstack.http_providers.endpoint import EndpointSettings
 
 REQUIRED = frozenset({"max_tokens"})  # fields of a request, in addition to the ones that every format requires
 

@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 from perstack.core.base.file_names import is_git_head
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.media import image_type, pdf_type
-from perstack.core.runs.messages import BlobPart, TextPart
+from perstack.core.messages.media import image_type, pdf_type
+from perstack.core.messages.messages import BlobPart, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult

@@ -19,11 +19,18 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from perstack.errors import ProviderError
+from perstack.http_providers.endpoint import (
+    Endpoint,
+    choose_base_url,
+    is_loopback,
+    missing_key,
+    read_key,
+    read_settings,
+)
+from perstack.http_providers.messages import missing_blobs, signed_by
+from perstack.http_providers.provider import HttpProvider
+from perstack.http_providers.replies import OnData
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, missing_key, read_key, read_settings
-from perstack.support.http.messages import missing_blobs, signed_by
-from perstack.support.http.provider import HttpProvider
-from perstack.support.http.replies import OnData
 from perstack_google import KEYS
 from perstack_google.reply import GeminiDecoder
 from perstack_google.request import GoogleSettings, contents_of, encode, is_sendable, signs_calls, tools_of

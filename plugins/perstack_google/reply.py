@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     ProviderToolPart,
@@ -27,10 +27,9 @@ from perstack.core.runs.messages import (
     readable_result,
 )
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation
-from perstack.support.http.errors import bad_response, stream_interrupted
-from perstack.support.http.messages import ProviderToolBlocks
-from perstack.support.http.replies import (
+from perstack.http_providers.errors import bad_response, stream_interrupted
+from perstack.http_providers.messages import ProviderToolBlocks
+from perstack.http_providers.replies import (
     END_MARK,
     TOO_DEEP,
     Count,
@@ -49,6 +48,7 @@ from perstack.support.http.replies import (
     read_event,
     whole_json,
 )
+from perstack.ports.provider import Delta, Generation
 from perstack_google.request import VENDOR
 
 _CALL_LAYERS = 7  # nesting levels of an event down to its calls: candidates, content, parts, functionCall

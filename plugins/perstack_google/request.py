@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -29,11 +29,8 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.ports.provider import GenerationRequest
-from perstack.support.http.endpoint import (
-    EndpointSettings,
-)
-from perstack.support.http.messages import (
+from perstack.http_providers.endpoint import EndpointSettings
+from perstack.http_providers.messages import (
     BUDGET_TOKENS,
     CONTINUE,
     NO_OUTPUT,
@@ -53,9 +50,10 @@ from perstack.support.http.messages import (
     request_prefix,
     sent_back,
 )
-from perstack.support.http.schema_rules import GENERATE_CONTENT
-from perstack.support.http.structured_output import schema_for
-from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
+from perstack.http_providers.schema_rules import GENERATE_CONTENT
+from perstack.http_providers.structured_output import schema_for
+from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
+from perstack.ports.provider import GenerationRequest
 
 
 class GoogleSettings(EndpointSettings):

@@ -11,7 +11,7 @@ and `remote_server` implement `server_interface.McpServer`: they start the serve
 - `session_renewal`: new session with a remote server that has lost its session.
 - `server_requests`: questions and generations that a server requests during a call.
 - `oauth`: authorization; tokens are renewed under a lock shared by all processes. `login`: a person logs in with a
-  browser. `machine_logins`: logins without a person. `login_store`: stored logins. `dpop`: tokens bound to a key.
+  browser. `machine_logins`: logins without a person. `login_store`: stored logins.
 - `sdk`: every use of the SDK's private names; `tests/plugins/mcp/test_sdk.py` fails when they change.
 
 The SDK takes most of a second to import. Only modules that are imported after the server has been started may import it

@@ -38,8 +38,8 @@ from mcp_types import (
 from pydantic import FileUrl, JsonValue, ValidationError
 
 from perstack.core.base.text import head_and_tail
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult, Toolset
 from perstack_mcp.repairing_transport import Repairs, repairing

@@ -15,8 +15,8 @@ from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from perstack.core.base.json_schema import FULL_STEPS, Checker, Meter, schema_problem
 from perstack.core.base.records import JsonObject
+from perstack.core.schemas.json_schema import FULL_STEPS, Checker, Meter, schema_problem
 from perstack.system.concurrency import violation_of
 from perstack_mcp.message_repairs import add_freshness, is_absent, kind_of
 

@@ -1,4 +1,4 @@
-"""The tools of an Expert: what `core/tasks/operation_table.py` lists, without what only a program should do."""
+"""The tools of an Expert: what `tasks/operation_table.py` lists, without what only a program should do."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from perstack.core.base.decisions import Free, decisions_in, needs_person
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import Effect, Subject
-from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.core.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand
 from perstack.errors import SkillError
-from perstack.ports.tasks import TaskMemory
+from perstack.tasks.memory import TASKS, TaskMemory
+from perstack.tasks.operation_table import OPERATIONS, Operation
+from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand
 from perstack.toolkit import ToolContext, Toolkit
 
 INSTRUCTIONS = """\
@@ -81,9 +81,9 @@ def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
 
 
 def _memory(context: ToolContext) -> TaskMemory:
-    if context.tasks is None:
+    if not context.parts.has(TASKS):
         raise SkillError("there is no execution memory here")
-    return context.tasks()
+    return context.parts.get(TASKS)
 
 
 kit = kit_of(OPERATIONS)

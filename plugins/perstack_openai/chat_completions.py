@@ -17,7 +17,7 @@ from pydantic import AliasChoices, AliasPath, ConfigDict, Field, JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     Message,
@@ -29,8 +29,7 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.dataclass import dataclass
-from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.messages import (
+from perstack.http_providers.messages import (
     CONTINUE,
     NO_TEXT,
     REQUIRED_FIELDS,
@@ -40,7 +39,7 @@ from perstack.support.http.messages import (
     request_body,
     request_prefix,
 )
-from perstack.support.http.replies import (
+from perstack.http_providers.replies import (
     END_MARK,
     Count,
     Index,
@@ -59,8 +58,9 @@ from perstack.support.http.replies import (
     read_event,
     whole_characters,
 )
-from perstack.support.http.schema_rules import OPENAI
-from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
+from perstack.http_providers.schema_rules import OPENAI
+from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
 from perstack_openai.reasoning import (
     KeptFields,

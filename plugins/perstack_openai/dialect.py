@@ -13,11 +13,10 @@ from pydantic import JsonValue
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.runs.adaptations import Adaptations, names_in
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart, ToolResultPart
+from perstack.core.messages.adaptations import Adaptations, names_in
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart, ToolResultPart
 from perstack.dataclass import dataclass
-from perstack.ports.provider import GenerationRequest
-from perstack.support.http.messages import (
+from perstack.http_providers.messages import (
     IMAGE_TYPES,
     NO_OUTPUT,
     PDF,
@@ -28,7 +27,8 @@ from perstack.support.http.messages import (
     is_text,
     legal_id,
 )
-from perstack.support.http.structured_output import requires_all, schema_for
+from perstack.http_providers.structured_output import requires_all, schema_for
+from perstack.ports.provider import GenerationRequest
 from perstack_openai.profiles import Efforts, Profile, profile_named
 
 OPENAI = profile_named("openai")

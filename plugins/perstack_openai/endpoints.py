@@ -12,8 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, MissingCredential, Problem, ProviderError, UsageError
-from perstack.ports.provider import OfferedModel, ProviderConfig
-from perstack.support.http.endpoint import (
+from perstack.http_providers.endpoint import (
     Endpoint,
     EndpointSettings,
     choose_base_url,
@@ -23,6 +22,7 @@ from perstack.support.http.endpoint import (
     read_key,
     read_settings,
 )
+from perstack.ports.provider import OfferedModel, ProviderConfig
 from perstack_openai.dialect import OPENAI, Dialect
 from perstack_openai.profiles import Profile, profile_at, profile_named
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing_extensions import override
 
 from perstack.dataclass import dataclass
+from perstack.http_providers.provider import EndpointProviderFactory, PublishedPrices
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import OfferedModel, Provider, ProviderConfig, ProviderFactory, ProviderTool
-from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
 from perstack_openai.profiles import PLAIN, PROFILES, Profile
 
 PLUGIN_API = 1

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
 from perstack.errors import ProviderError
+from perstack.http_providers.messages import missing_blobs
+from perstack.http_providers.provider import HttpProvider
+from perstack.http_providers.schema_rules import OPENAI
+from perstack.http_providers.wire_tools import wire_tools
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack.support.http.messages import missing_blobs
-from perstack.support.http.provider import HttpProvider
-from perstack.support.http.schema_rules import OPENAI
-from perstack.support.http.wire_tools import wire_tools
 from perstack_openai.endpoints import OpenAIConnection, azure_connection, openai_connection, profile_connection
 from perstack_openai.profiles import profile_named
 

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.messages import ExpertMessage, ThinkingPart, ToolCallPart
+from perstack.core.messages.messages import ExpertMessage, ThinkingPart, ToolCallPart
 from perstack.dataclass import dataclass
 
 _KEPT = re.compile(r"^(reasoning|thinking|thought)|^(extra_content|provider_specific_fields)$|signature$")

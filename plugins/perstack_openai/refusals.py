@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
 from perstack.errors import ProviderError
-from perstack.support.http.refusals import named_fields, optional_fields
-from perstack.support.http.refused_places import words_of
+from perstack.http_providers.refusals import named_fields, optional_fields
+from perstack.http_providers.refused_places import words_of
 
 _REQUIRED_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id", "id", "type", "function"})
 

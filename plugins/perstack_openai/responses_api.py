@@ -17,7 +17,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     Message,
@@ -31,8 +31,7 @@ from perstack.core.runs.messages import (
     UserMessage,
     readable_result,
 )
-from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
-from perstack.support.http.messages import (
+from perstack.http_providers.messages import (
     CONTINUE,
     NO_TEXT,
     ListEncoder,
@@ -45,7 +44,7 @@ from perstack.support.http.messages import (
     request_prefix,
     sent_back,
 )
-from perstack.support.http.replies import (
+from perstack.http_providers.replies import (
     END_MARK,
     Count,
     Index,
@@ -64,9 +63,10 @@ from perstack.support.http.replies import (
     whole_characters,
     whole_json,
 )
-from perstack.support.http.schema_rules import OPENAI
-from perstack.support.http.stream_errors import stream_error
-from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
+from perstack.http_providers.schema_rules import OPENAI
+from perstack.http_providers.stream_errors import stream_error
+from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
+from perstack.ports.provider import Delta, Generation, GenerationRequest, OfferedProviderTool
 from perstack_openai.dialect import ContentEncoder, Dialect, effort_of, with_error_prefix
 
 # Source of the request side: OpenAI API reference, «Responses», section «Create a model response»; guides «Reasoning

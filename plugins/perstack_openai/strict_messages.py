@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.messages import Message
-from perstack.support.http.messages import ListEncoder, Write, to_bytes
+from perstack.core.messages.messages import Message
+from perstack.http_providers.messages import ListEncoder, Write, to_bytes
 
 _USER, _TOOL = b'{"role":"user"', b'{"role":"tool"'
 

@@ -16,9 +16,7 @@ from typing import assert_never
 from perstack.core.base.chain import Head
 from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE, Usage
-from perstack.core.runs import events as ours
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     Message,
     ProviderToolPart,
@@ -31,6 +29,8 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
+from perstack.core.runs import events as ours
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Run, begin
 from perstack.dataclass import dataclass
 from perstack_original import models as theirs

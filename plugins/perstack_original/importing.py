@@ -35,11 +35,7 @@ from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall, ToolKind
-from perstack.core.runs import events as ours
-from perstack.core.runs import facts
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.facts import Todo
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     ReplyPart,
@@ -48,6 +44,10 @@ from perstack.core.runs.messages import (
     ThinkingPart,
     ToolCallPart,
 )
+from perstack.core.runs import events as ours
+from perstack.core.runs import facts
+from perstack.core.runs.evolve import evolve
+from perstack.core.runs.facts import Todo
 from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Phase, Run, begin
 from perstack.dataclass import dataclass

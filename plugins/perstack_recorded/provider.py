@@ -17,11 +17,11 @@ from pathlib import Path
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
-from perstack.core.recordings.play import Player, chosen_tools, message_of, not_recorded
-from perstack.core.runs.messages import ReplyPart, TextPart, ThinkingPart
+from perstack.core.messages.messages import ReplyPart, TextPart, ThinkingPart
 from perstack.errors import MissingCredential, UsageError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
-from perstack.support.recordings import read_recording
+from perstack.recordings.play import Player, chosen_tools, message_of, not_recorded
+from perstack.recordings.reading import read_recording
 
 _SETTINGS = ("recording", "tools", "definition", "pace")
 _DEFINITIONS = ("same", "any")

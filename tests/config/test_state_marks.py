@@ -16,10 +16,10 @@ from terminal import Terminal, reply
 from perstack.config.state_marks import StateKey, StateMark
 from perstack.core.base.file_names import checked_path
 from perstack.engine.context.guarded_state import GuardedStorage
-from perstack.engine.files.rewind_journal import Journal
 from perstack.errors import StorageError
 from perstack.ports.environment import STATE_KEY, Environment
 from perstack.ports.storage import LocalState, Storage
+from perstack.snapshots.rewind_journal import Journal
 
 ALONE = '[experts.solo]\ninstruction = "You work alone."\n'
 CREATE = """

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from jsonschema.validators import validator_for
 from referencing import Registry
 
-from perstack.core.base.json_schema import (
+from perstack.core.base.patterns import compile_pattern
+from perstack.core.schemas.json_schema import (
     FULL_STEPS,
     QUICK_STEPS,
     Checker,
@@ -26,7 +27,6 @@ from perstack.core.base.json_schema import (
     schema_problem,
     unchecked_parts,
 )
-from perstack.core.base.patterns import compile_pattern
 
 EVIL = "^(a+)+$"
 WORD = "a" * 40 + "!"
@@ -234,7 +234,7 @@ def test_arguments_fit_a_plain_schema_exactly_if_the_library_says_so(schema: dic
 
 
 def test_plain_arguments_are_checked_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack.core.base.json_schema._validator", None)
+    monkeypatch.setattr("perstack.core.schemas.json_schema._validator", None)
     schema = {"type": "object", "properties": {"n": {"type": "integer", "title": "N"}}, "required": ["n"]}
     assert violation(schema, {"n": 1, "other": "x"}) is None
 

@@ -14,9 +14,7 @@ from simulation import START, Simulation
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.records import canonical_fact
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.events import FinishGeneration, FinishToolCall, StartGeneration, StoredEvent, parse_event
-from perstack.core.runs.evolve import evolve
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     History,
@@ -28,6 +26,8 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
+from perstack.core.runs.events import FinishGeneration, FinishToolCall, StartGeneration, StoredEvent, parse_event
+from perstack.core.runs.evolve import evolve
 from perstack.core.runs.request_digest import kept_tools, request_difference, request_digest, tools_blob
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
@@ -200,7 +200,7 @@ def test_a_step_hashes_only_its_own_messages(monkeypatch: pytest.MonkeyPatch) ->
         hashed.append(message.contents[0].text)
         return canonical_fact(message, **options)
 
-    monkeypatch.setattr("perstack.core.runs.messages.canonical_fact", hashed_bytes)
+    monkeypatch.setattr("perstack.core.messages.messages.canonical_fact", hashed_bytes)
     history = History()
     for step in range(50):
         history = history.append(UserMessage(contents=(TextPart(text=str(step)),)))

@@ -19,17 +19,17 @@ from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of, p
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.project import Schedule
 from perstack.core.definitions.settings import Budget
-from perstack.core.iterations import next_step as iterations
-from perstack.core.iterations.evolve import summary_of_series
-from perstack.core.iterations.state import SeriesState, SeriesStatus
 from perstack.core.jobs.due import DUE, JobState, Owner, is_resumable, job_state
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import Done, DriveOutcome, Requeue, after_drive, is_over, needs_nobody
 from perstack.core.runs.facts import Closed, Queued
-from perstack.core.schedules import decide as schedules
-from perstack.core.schedules.schedule import Occurrence, ScheduleState
-from perstack.core.tasks import due as tasks
-from perstack.core.tasks.state import TaskState
+from perstack.iterations import next_step as iterations
+from perstack.iterations.evolve import summary_of_series
+from perstack.iterations.state import SeriesState, SeriesStatus
+from perstack.schedules import decide as schedules
+from perstack.schedules.schedule import Occurrence, ScheduleState
+from perstack.tasks import due as tasks
+from perstack.tasks.state import TaskState
+from perstack.workers.orders import Done, DriveOutcome, Requeue, after_drive, is_over, needs_nobody
 
 KEPT = Path(__file__).with_name("decisions.txt")
 NOW = 1_000_000_000

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Iterate
-from perstack.core.iterations.evolve import begin_series, check_resumable, evolve_series, summary_of_series
-from perstack.core.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, pending_series, query_of
-from perstack.core.iterations.state import (
+from perstack.errors import UsageError
+from perstack.iterations.evolve import begin_series, check_resumable, evolve_series, summary_of_series
+from perstack.iterations.next_step import BeginIteration, Evaluate, Finish, RunExpert, pending_series, query_of
+from perstack.iterations.state import (
     Case,
     FailSeries,
     FinishArtefact,
@@ -32,7 +33,6 @@ from perstack.core.iterations.state import (
     parse_series_event,
     reaches,
 )
-from perstack.errors import UsageError
 
 NAMES = ("a", "b", "c")
 METRICS = ("x", "y")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from perstack.core.definitions.expert_tests import Expected
 from perstack.core.definitions.skills import Subject
-from perstack.core.jobs.expert_test_results import JobFacts, UnreadableFile, interval, judge, matches_call, shown_call
 from perstack.core.permissions.calls import PolicyCall
+from perstack.testing.experts.results import JobFacts, UnreadableFile, interval, judge, matches_call, shown_call
 
 WRITE = PolicyCall(
     tool="writeTextFile", skill="@perstack/base", args={"path": "out.md", "text": "x"}, subject=Subject(paths=("path",))

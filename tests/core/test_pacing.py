@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.models import ProviderLimits
-from perstack.core.queue.rate_limit import (
+from perstack.core.jobs.rate_limit import (
     CIRCUIT_OPEN_S,
     MAX_FAILURES,
     NO_LIMITS,

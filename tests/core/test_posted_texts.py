@@ -12,6 +12,8 @@ from perstack.core.base.records import blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Usage
 from perstack.core.jobs.posted_texts import PostedText, posted_events
+from perstack.core.messages.messages import FinishReason, TextPart, text_of
+from perstack.core.messages.standing import STANDING_MARK, Saying, standing_text, without_text
 from perstack.core.runs.commands import Generate
 from perstack.core.runs.context import always_kept
 from perstack.core.runs.events import (
@@ -25,9 +27,7 @@ from perstack.core.runs.events import (
 )
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.facts import EventStamp
-from perstack.core.runs.messages import FinishReason, TextPart, text_of
 from perstack.core.runs.pending import pending, takes_posted
-from perstack.core.runs.standing import STANDING_MARK, Saying, standing_text, without_text
 from perstack.core.runs.state import Run, begin
 
 ANN = By(user="ann", door="cli")

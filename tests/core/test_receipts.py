@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.audit.receipts import (
+from perstack.audit.receipt_statements import (
     PAYLOAD_TYPE,
     Envelope,
     LogEnd,

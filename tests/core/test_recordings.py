@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.secrets import SecretMasker, known_secrets
-from perstack.core.recordings.model import (
+from perstack.errors import UsageError
+from perstack.recordings.model import (
     MAX_RECORDING_BYTES,
     CalledBy,
     RecordedCall,
@@ -24,8 +25,7 @@ from perstack.core.recordings.model import (
     parse_recording,
     shown_call,
 )
-from perstack.core.recordings.play import chosen_tools
-from perstack.errors import UsageError
+from perstack.recordings.play import chosen_tools
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 CALL = RecordedCall(

@@ -10,11 +10,12 @@ from typing import get_args
 
 import pytest
 
-from perstack.core.audit.redaction import fields_to_blank, parse_remains, remains_of
+from perstack.audit.redaction import fields_to_blank, remains_of
 from perstack.core.base.chain import open_line
 from perstack.core.base.records import Fact, Written, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.runs.events import FinishToolCall, RedactEvent, StoredEvent, is_at_home, parse_event
+from perstack.core.runs.redacted_events import parse_remains
 
 HISTORIES = Path(__file__).parents[1] / "histories"
 EVENTS: dict[str, list[StoredEvent]] = {}

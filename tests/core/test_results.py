@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from perstack.core.definitions.result_schemas import check_result, move_schema, result_schema_of, schema_fault
+from perstack.core.schemas.result_schemas import check_result, move_schema, result_schema_of, schema_fault
 
 CITY = {"type": "object", "properties": {"people": {"type": ["integer", "null"]}}, "required": ["people"]}
 FITS = '{"people": 3}'

@@ -11,15 +11,15 @@ from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import lifecycle_of
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.settings import Overrides
-from perstack.core.iterations.evolve import evolve_series
-from perstack.core.iterations.next_step import Evaluate, job_of_evaluation, question_of, stop_event
-from perstack.core.iterations.state import FailSeries, StartSeries
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import UnsettledCall, resumption
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Closed
 from perstack.core.runs.state import Run
 from perstack.errors import Conflict, UsageError
+from perstack.iterations.evolve import evolve_series
+from perstack.iterations.next_step import Evaluate, job_of_evaluation, question_of, stop_event
+from perstack.iterations.state import FailSeries, StartSeries
 from perstack.next_steps import Continue, GiveAnswer
 
 CALL = UnsettledCall("job-1-1-c", "c", "job-1", "e", "pay", "{}")

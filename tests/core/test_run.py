@@ -9,6 +9,7 @@ from simulation import SCRIPTS, Simulation, choices
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.jobs.job import Job
+from perstack.core.messages.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.runs.events import (
     CallInteractiveTool,
     FinishGeneration,
@@ -18,7 +19,6 @@ from perstack.core.runs.events import (
     parse_event,
 )
 from perstack.core.runs.evolve import difference, evolve
-from perstack.core.runs.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import begin, inheritable
 

@@ -13,15 +13,8 @@ from perstack.core.base.lifecycle import IllegalFact, lifecycle_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.due import NeedJob
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.schedules.decide import (
-    AppendEvents,
-    BeginJob,
-    ContinueJob,
-    ScheduleContext,
-    latest_time,
-    next_step,
-)
-from perstack.core.schedules.schedule import (
+from perstack.schedules.decide import AppendEvents, BeginJob, ContinueJob, ScheduleContext, latest_time, next_step
+from perstack.schedules.schedule import (
     FinishOccurrence,
     ScheduleState,
     SetSchedule,

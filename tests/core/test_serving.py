@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from perstack.core.base.lifecycle import JobStatus, lifecycle_of
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import (
+from perstack.core.runs.events import ResumeRun, StopRunByInterrupt
+from perstack.core.runs.state import RunStatus
+from perstack.workers.orders import (
     MAX_TAKEOVERS,
     Done,
     DriveOutcome,
@@ -23,8 +25,6 @@ from perstack.core.queue.orders import (
     pause,
     takeovers_now,
 )
-from perstack.core.runs.events import ResumeRun, StopRunByInterrupt
-from perstack.core.runs.state import RunStatus
 
 NOW = 1_000_000
 STAMP: dict[str, Any] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.runs.messages import estimated_tokens
-from perstack.core.runs.standing import STANDING_SHARE, Saying, standing_text, with_place
+from perstack.core.messages.messages import estimated_tokens
+from perstack.core.messages.standing import STANDING_SHARE, Saying, standing_text, with_place
 
 TEXTS = st.lists(
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n"), min_size=1, max_size=40), max_size=30

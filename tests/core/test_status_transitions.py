@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import perstack.core.iterations.evolve as series_evolve
-import perstack.core.tasks.evolve as task_evolve
+import perstack.iterations.evolve as series_evolve
+import perstack.tasks.evolve as task_evolve
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.definitions.experts import Iterate
-from perstack.core.iterations.evolve import begin_series, evolve_series
-from perstack.core.iterations.state import TRANSITIONS as OF_SERIES
-from perstack.core.iterations.state import (
+from perstack.errors import Conflict, NotAllowed, UsageError
+from perstack.iterations.evolve import begin_series, evolve_series
+from perstack.iterations.state import TRANSITIONS as OF_SERIES
+from perstack.iterations.state import (
     FailSeries,
     FinishArtefact,
     FinishIteration,
@@ -29,9 +30,9 @@ from perstack.core.iterations.state import (
     StartSeries,
     StoredSeriesEvent,
 )
-from perstack.core.tasks.events import CreateTask, StoredTaskEvent, TaskConfig
-from perstack.core.tasks.evolve import begin_task, evolve_task
-from perstack.core.tasks.operations import (
+from perstack.tasks.events import CreateTask, StoredTaskEvent, TaskConfig
+from perstack.tasks.evolve import begin_task, evolve_task
+from perstack.tasks.operations import (
     AnswerCommand,
     ArchiveCommand,
     CancelCommand,
@@ -46,8 +47,7 @@ from perstack.core.tasks.operations import (
     RetryCommand,
     StartCommand,
 )
-from perstack.core.tasks.state import ALLOWED, TRANSITIONS, TaskState, TaskStatus, place_of
-from perstack.errors import Conflict, NotAllowed, UsageError
+from perstack.tasks.state import ALLOWED, TRANSITIONS, TaskState, TaskStatus, place_of
 
 BY = By(user="a test", door="python")
 NOW = DecisionInput(now=5, by=BY)

@@ -13,9 +13,8 @@ from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
 from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import are_old, is_over
 from perstack.core.runs.facts import Closed
-from perstack.core.tasks.due import (
+from perstack.tasks.due import (
     AppendTaskEvents,
     AskCommand,
     ContinueTask,
@@ -24,10 +23,11 @@ from perstack.core.tasks.due import (
     next_step,
     settle_task,
 )
-from perstack.core.tasks.events import FailTask, TaskConfig, WaitingFor
-from perstack.core.tasks.evolve import evolve_task
-from perstack.core.tasks.state import Dependency, TaskState, TaskStatus
-from perstack.core.tasks.summaries import summary_of, to_look_after
+from perstack.tasks.events import FailTask, TaskConfig, WaitingFor
+from perstack.tasks.evolve import evolve_task
+from perstack.tasks.state import Dependency, TaskState, TaskStatus
+from perstack.tasks.summaries import summary_of, to_look_after
+from perstack.workers.orders import are_old, is_over
 
 NOW = 1_000_000
 PERSON = TaskContext(is_expert=False)

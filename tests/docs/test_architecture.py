@@ -18,10 +18,10 @@ import pytest
 from pages import ROOT, fenced, first_cells, keep_part, page, rows, section
 from sources import PACKAGES
 
-import perstack.core.iterations.state as series_state
-import perstack.core.iterations.state as series_transitions
 import perstack.core.runs.state as run_module
-import perstack.core.tasks.state as task_transitions
+import perstack.iterations.state as series_state
+import perstack.iterations.state as series_transitions
+import perstack.tasks.state as task_transitions
 from perstack.core.base.ids import event_id_of, run_id_of
 from perstack.core.base.lifecycle import JobStatus, Transition, lifecycle_of, pause_reason_of
 from perstack.core.jobs.due import DUE, JobState, Owner, Todo
@@ -29,10 +29,10 @@ from perstack.core.runs.commands import Command
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.state import ACTIVE, Phase, RunStatus
-from perstack.core.tasks.state import TaskStatus
 from perstack.doors.cli.driving import EXIT_STATUS
 from perstack.doors.cli.main import EXIT_CODES
 from perstack.ports import hooks, storage
+from perstack.tasks.state import TaskStatus
 
 PAGE = page("docs/architecture.md")
 STORED = [event.model_fields["type"].default for event in get_args(StoredEvent)]

@@ -9,21 +9,21 @@ import pytest
 from pages import page
 
 from perstack.doors.cli.main import perstack
-from perstack.doors.mcp.client_config import CLIENTS
+from perstack_server.mcp.client_config import CLIENTS
 
 PAGE = page("docs/editors.md")
 WORDS = " ".join(PAGE.split())
 
 
 def test_the_tools_are_those_of_the_server_with_their_descriptions() -> None:
-    tools = pytest.importorskip("perstack.doors.mcp.tools", reason="the MCP SDK is not there")
+    tools = pytest.importorskip("perstack_server.mcp.tools", reason="the MCP SDK is not there")
     table = re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE)
     assert table == [(tool.name, tool.description) for tool in tools.JOB_TOOLS.values()]
 
 
 def test_the_arguments_of_an_experts_tool_are_named() -> None:
-    from perstack.doors.mcp.tools import input_schema
     from perstack.doors.operations.driving import ExpertArguments
+    from perstack_server.mcp.tools import input_schema
 
     described = WORDS.partition("Each Expert is a tool")[2].partition("Besides:")[0]
     properties = input_schema(ExpertArguments)["properties"]
@@ -37,7 +37,7 @@ def test_every_client_that_settings_are_printed_for_is_named() -> None:
 
 
 def test_the_longest_silence_is_that_of_the_code() -> None:
-    from perstack.doors.mcp.driving import MAX_SILENCE_S
+    from perstack_server.mcp.driving import MAX_SILENCE_S
 
     assert f"at least every {MAX_SILENCE_S:g} s" in WORDS
 

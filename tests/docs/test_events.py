@@ -24,7 +24,15 @@ from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Budget, ContextPolicy, Limits, options
 from perstack.core.definitions.skills import DecidedCall, Effect, ToolKind
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import (
+    BlobPart,
+    FinishReason,
+    ProviderToolPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
 from perstack.core.runs.display_events import DisplayEvent
 from perstack.core.runs.events import NotRecorded, ResumeReason, StoredEvent, TransientEvent
 from perstack.core.runs.facts import (
@@ -43,7 +51,6 @@ from perstack.core.runs.facts import (
     ShrunkResult,
     Todo,
 )
-from perstack.core.runs.messages import BlobPart, FinishReason, ProviderToolPart, TextPart, ThinkingPart, ToolCallPart
 
 PAGE = page("docs/events.md")
 STORED = {event.model_fields["type"].default: event for event in get_args(StoredEvent)}

@@ -10,8 +10,8 @@ import pytest
 from pages import fenced, page, rows, section
 
 from perstack.config.load import load_project
-from perstack.core.iterations.state import SeriesEvent, StoredSeriesEvent, measurement_in, measurement_of
 from perstack.doors.cli.main import EXIT_CODES
+from perstack.iterations.state import SeriesEvent, StoredSeriesEvent, measurement_in, measurement_of
 from perstack.ports.evaluator import Artifact
 
 PAGE = page("docs/iterations.md")

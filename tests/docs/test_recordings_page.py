@@ -10,8 +10,8 @@ import pytest
 from page_walk import Walk
 from pages import page
 
-from perstack.core.recordings import model
-from perstack.core.recordings.model import (
+from perstack.recordings import model
+from perstack.recordings.model import (
     FORMAT,
     MAX_BLOB_BYTES,
     MAX_RECORDING_BYTES,

@@ -9,7 +9,7 @@ from pages import fenced, first_cells, page, rows, section
 
 from perstack.config.load import load_project
 from perstack.core.definitions.project import Overlap
-from perstack.core.schedules.schedule import TRANSITIONS, Place, StoredScheduleEvent
+from perstack.schedules.schedule import TRANSITIONS, Place, StoredScheduleEvent
 
 PAGE = page("docs/schedules.md")
 KEPT = section(PAGE, "## The log")

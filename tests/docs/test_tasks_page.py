@@ -12,12 +12,12 @@ from pages import commands, fenced, first_cells, page, rows, run_line, section
 
 from perstack.config.load import load_project
 from perstack.core.base.lifecycle import PauseReason
-from perstack.core.tasks.arguments import MAX_STATE_BYTES
-from perstack.core.tasks.events import TaskConfig
-from perstack.core.tasks.operation_table import OPERATIONS
-from perstack.core.tasks.state import ALLOWED, TaskStatus
 from perstack.doors.shared.next_steps import BASE
-from perstack.engine.tasks.memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
+from perstack.tasks.arguments import MAX_STATE_BYTES
+from perstack.tasks.events import TaskConfig
+from perstack.tasks.operation_table import OPERATIONS
+from perstack.tasks.state import ALLOWED, TaskStatus
 
 PAGE = page("docs/tasks.md")
 

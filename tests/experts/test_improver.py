@@ -16,8 +16,8 @@ from terminal import trusting
 
 from perstack.config.load import load_project
 from perstack.core.definitions.settings import Overrides
-from perstack.core.iterations.state import SeriesState
 from perstack.host import Host
+from perstack.iterations.state import SeriesState
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, Turn, text
 

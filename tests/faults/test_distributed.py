@@ -14,7 +14,7 @@ from workload import spread
 
 from perstack.core.definitions.project import Workers
 from perstack.core.definitions.settings import Budget
-from perstack.core.runs.messages import text_of
+from perstack.core.messages.messages import text_of
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
@@ -120,10 +120,10 @@ class Scene:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look often."""
-    monkeypatch.setattr("perstack.engine.runs.remote_delegates._READ_INTERVAL_S", 0.005)
-    monkeypatch.setattr("perstack.engine.runs.remote_delegates._ORDER_CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr("perstack.workers.remote_delegates._READ_INTERVAL_S", 0.005)
+    monkeypatch.setattr("perstack.workers.remote_delegates._ORDER_CHECK_INTERVAL_S", 0.1)
     monkeypatch.setattr("perstack.engine.log.run_log._POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr("perstack.engine.workers.worker.CLAIM_POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr("perstack.workers.worker.CLAIM_POLL_INTERVAL_S", 0.02)
 
 
 @pytest.mark.parametrize("workers", [1, 2], ids=["one-worker", "two-workers"])

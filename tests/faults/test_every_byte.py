@@ -13,11 +13,11 @@ import workload
 from terminal import Terminal
 from workload import spread
 
-from perstack.engine.audit.audit import verify_any
+from perstack.audit.auditor import verify_any
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import Plugins, load_plugins
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import PerstackError
+from perstack.memory import ExecutionMemory
 from perstack.ports.storage import Storage
 
 SAMPLE, MOST = 120, 25_000

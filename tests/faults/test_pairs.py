@@ -32,8 +32,8 @@ from payment_tool import SKILL, till
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.cloud_events import CloudEvent
+from perstack.core.messages.messages import ExpertMessage
 from perstack.core.runs.events import Event, FinishGeneration, FinishToolCall, StoredEvent
-from perstack.core.runs.messages import ExpertMessage
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl

@@ -84,9 +84,8 @@ def test_no_other_module_asks_the_system_for_the_time_of_day() -> None:
     asking = {str(path.relative_to(ROOT)): list(asked_for(ast.parse(path.read_text()))) for path in ROOT.rglob("*.py")}
     found = {name: places for name, places in asking.items() if places}
     assert found.keys() == {
-        "support/http/errors.py",  # how long a Retry-After that is a date is from now
+        "http_providers/errors.py",  # how long a Retry-After that is a date is from now
         "system/clock.py",
-        "testing/chaos/fork_server.py",  # which sets the clock of a process that is attacked
     }, f"take a `Clock` instead: {found}"
 
 

@@ -27,8 +27,8 @@ OF_PLUGINS = {path: tomllib.loads((path / "pyproject.toml").read_text()) for pat
 """pyproject.toml of each plugin that is a distribution of its own, by its folder."""
 
 EXTRAS = {
-    "host/perstack/doors/acp": "acp",
-    "host/perstack/doors/http": "workers",
+    "plugins/perstack_acp": "acp",
+    "plugins/perstack_server/http": "workers",
     "host/perstack/testing": "testing",
     "plugins/perstack_bubblewrap": "sandbox",
 }

@@ -13,17 +13,17 @@ import pytest
 from hosts import Seen, wait_for
 
 import perstack
-from perstack.engine.audit.audit import Auditor
-from perstack.engine.audit.storage_admin import StorageAdmin
-from perstack.engine.diagnostics.experts_and_skills import Experts, Skills
-from perstack.engine.jobs.export import JobExports
-from perstack.engine.jobs.files import JobFiles
+from perstack.audit.auditor import Auditor
+from perstack.audit.storage_admin import StorageAdmin
+from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.jobs.queue import JobQueue
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.serving import JobServer
 from perstack.errors import PerstackError
+from perstack.recordings.export import JobExports
+from perstack.snapshots.job_files import JobFiles
 from perstack.testing.scripted import ScriptedProvider, fail, text
+from perstack.workers.queue import DispatcherQueue
+from perstack.workers.serving import JobServer
 
 NAMES = {
     "__version__",
@@ -141,7 +141,15 @@ PARTS = {
     Auditor: {"backtest", "calls", "receipt", "redact", "replay", "verify", "verify_all", "verify_receipt"},
     JobExports: {"document", "export", "record"},
     StorageAdmin: {"check", "copy_to", "disk_usage"},
-    JobQueue: {"interrupt_queued", "ordered", "runs_with_orders", "requests", "requeue_lost", "submit", "withdraw"},
+    DispatcherQueue: {
+        "interrupt_queued",
+        "ordered",
+        "runs_with_orders",
+        "requests",
+        "requeue_lost",
+        "submit",
+        "withdraw",
+    },
     JobServer: {"serve"},
     Experts: {"all", "get", "check_ready", "run_program", "diagnosis", "providers", "runtimes", "sent", "tools"},
     Skills: {"login", "logout", "install"},

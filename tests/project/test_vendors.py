@@ -14,8 +14,8 @@ VENDORS = (
 )
 NO_ENDPOINTS = {
     "doors/cli/commands.py": "commands as a person types them, for examples in the help",
-    "doors/mcp/client_config.py": "the programs that `perstack mcp` is set up in",
-    "core/runs/media.py": "the source of the most that an image can count",
+    "perstack_server/mcp/client_config.py": "the programs that `perstack mcp` is set up in",
+    "core/messages/media.py": "the source of the most that an image can count",
     "core/definitions/sandbox.py": "runtimes that a definition of the original Perstack may name",
 }
 

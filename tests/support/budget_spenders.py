@@ -12,6 +12,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget import MIN_REPLY_TOKENS, Bound, Grant, Ledger, is_reported
+from perstack.core.messages.messages import TextPart
 from perstack.core.runs.decide import budget_stop_event
 from perstack.core.runs.events import (
     FinishGeneration,
@@ -24,7 +25,6 @@ from perstack.core.runs.events import (
 )
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import DelegatedBy, ErrorInfo
-from perstack.core.runs.messages import TextPart
 from perstack.core.runs.state import Phase, Run, begin
 
 Choose = Callable[[int], int]

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import BlobPart, History, Message, TextPart, ToolCallPart, ToolResultPart, UserMessage
+from perstack.core.messages.messages import (
+    BlobPart,
+    History,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    UserMessage,
+)
 from perstack.ports.provider import GenerationRequest
 
 TOOLS = (

@@ -13,14 +13,14 @@ from terminal import Terminal
 
 from perstack.config.load import load_usable
 from perstack.core.jobs.summary import JobSummary
-from perstack.engine.workers.orders import Drive
-from perstack.engine.workers.reports import WorkerReport
-from perstack.engine.workers.worker import Worker, WorkerSettings
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher, Order
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.scripted import text
+from perstack.workers.driving_orders import Drive
+from perstack.workers.reports import WorkerReport
+from perstack.workers.worker import Worker, WorkerSettings
 
 
 async def record_job(bench: Bench, job_id: str, *experts: object) -> None:
@@ -40,7 +40,7 @@ def served(terminal: Terminal, job_id: str) -> JobSummary:
     async def work() -> JobSummary:
         project = load_usable(terminal.workspace / "perstack.toml").project
         async with Host(project, workspace=terminal.workspace, env=terminal.env) as host:
-            return await host.jobs.server.serve(job_id, worker="w")
+            return await host.job_server.serve(job_id, worker="w")
 
     return asyncio.run(work())
 
@@ -68,7 +68,7 @@ def worker_of(
         host.scheduler_of_worker,
         host.clock,
         WorkerSettings(**settings),  # type: ignore[arg-type]
-        drive=lambda name: drive or partial(host.jobs.server.serve, worker=name),
+        drive=lambda name: drive or partial(host.job_server.serve, worker=name),
         report=tell,
     )
 

@@ -7,8 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotAllowed
+from perstack.memory import ExecutionMemory
 
 
 def refactor(file: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
+from perstack.core.messages.messages import History
 from perstack.core.runs.events import StartRun, parse_event
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.messages import History
 from perstack.core.runs.state import Run, begin
 from perstack.ports.formats import ForeignJob
 from perstack_original import models as theirs

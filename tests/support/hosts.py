@@ -27,6 +27,7 @@ from perstack.doors.shared.agreements import items_of
 from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.plugins.registry import load_plugins
 from perstack.host import Host
+from perstack.parts import describe_waiting_work
 from perstack.ports.dispatcher import Dispatcher
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
@@ -236,7 +237,9 @@ class Bench:
 
     def _open_guarded(self) -> Storage:
         """Open the storage as a Host does, so that what is written through a wrapper is the user's own."""
-        return guard_state(open_storage(self.storage, self.workspace), ProjectPlace(self.workspace, None))
+        return guard_state(
+            open_storage(self.storage, self.workspace), ProjectPlace(self.workspace, None), describe_waiting_work
+        )
 
 
 def wait_for(work: Coroutine[object, object, T], seconds: float = 30) -> T:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from perstack.core.runs.messages import ToolMessage, UserMessage, text_of
+from perstack.core.messages.messages import ToolMessage, UserMessage, text_of
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, Turn, TurnLike, fail, text, turn
 

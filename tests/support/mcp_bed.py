@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import McpStdioSkill, Skill
-from perstack.core.runs.messages import BlobPart, TextPart
+from perstack.core.messages.messages import BlobPart, TextPart
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult
 from perstack_mcp.plugin import McpSkillFactory
 

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 from engine_workers import worker_of
 from hosts import until_it_crashes
 
-from perstack.engine.workers.reports import WorkerReport
-from perstack.engine.workers.worker import Worker
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Order, Seat
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.crashing_storage import Crash, CrashingStorage
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
+from perstack.workers.reports import WorkerReport
+from perstack.workers.worker import Worker
 
 
 class Death(NamedTuple):

@@ -342,7 +342,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a document may come to is not guessed from its size",
-        "perstack.core.runs.media",
+        "perstack.core.messages.media",
         "    if size is None:\n        return None\n",
         "    if size is None:\n        return len(data)\n",
         "tests/engine/runs/test_budgets.py -k medium_of_few_bytes",

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from perstack.doors.shared.screen import Screen, StyledText, sanitized
-from perstack.doors.tui.plain.program import PlainProgram
 from perstack.host import Host
+from perstack_tui.plain.program import PlainProgram
 
 SECONDS = 20
 

@@ -7,7 +7,7 @@ import asyncio
 from hosts import expert
 
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
-from perstack.core.runs.messages import TextPart, UserMessage
+from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SampleRequest, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.testing.scripted import text, tool, turn

@@ -12,13 +12,13 @@ from textual.widgets import Input
 from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
 from perstack.core.definitions.permissions import Permissions
-from perstack.doors.tui.app import StartApp
-from perstack.engine.permissions.live_project import ReloadedProject
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.host import Host
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import text, tool, turn
+from perstack_tui.app import StartApp
 
 BEGIN = 1_800_000_000_000
 

@@ -14,6 +14,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.messages.messages import ExpertMessage, TextPart, ToolCallPart
 from perstack.core.runs.commands import (
     Ask,
     AskApproval,
@@ -50,7 +51,6 @@ from perstack.core.runs.events import (
 )
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import Answer, DelegateHead, Question
-from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart
 from perstack.core.runs.pending import pending
 from perstack.core.runs.request_digest import kept_tools, request_digest
 from perstack.core.runs.state import Run, begin

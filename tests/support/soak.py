@@ -35,7 +35,7 @@ from pydantic_core import from_json
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool, McpStdioSkill
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.messages import ExpertMessage
+from perstack.core.messages.messages import ExpertMessage
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from textual import events
 from textual.pilot import Pilot
 
-from perstack.doors.tui.app import StartApp
 from perstack.host import Host
+from perstack_tui.app import StartApp
 
 SECONDS = 20
 

@@ -27,14 +27,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from perstack.engine.plugins import registry
-from perstack.testing.chaos.fork_server import build_models, compile_dataclasses
+from chaos.fork_server import build_models, compile_dataclasses
 
-_PACKAGES = ("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite")
-_LEFT_OUT = ("perstack.__main__", "perstack.doors.cli.start", "perstack.doors.tui", "perstack.testing")
+from perstack.system import plugin_modules
+
+_PACKAGES = (
+    *("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite"),
+    *("perstack_server", "perstack_acp"),
+)
+_LEFT_OUT = ("perstack.__main__", "perstack_tui", "perstack.testing")
 """Modules that run when imported, or are rarely needed and slow."""
 _ALSO = ("perstack.testing.plugin", "acp", "jsonschema", "uvicorn")
-_INSTALLED = registry._entry_points(tuple(sys.path))
+_INSTALLED = plugin_modules._entry_points(tuple(sys.path))
 """The installed plugins: reading the metadata of all distributions takes a third of the time of a short command."""
 _PATIENCE = 10
 """Maximum seconds for a caller to send its instructions."""
@@ -146,12 +150,12 @@ def _contains_distributions(folders: list[str]) -> bool:
 
 def _reuse_entry_points(before: list[str]) -> None:
     """Find the installed plugins without reading metadata, as long as the path has only `before` besides the rest."""
-    read, rest = registry._entry_points, sys.path[len(before) :]
+    read, rest = plugin_modules._entry_points, sys.path[len(before) :]
 
     def find(path: tuple[str, ...]) -> Any:
         return _INSTALLED if [entry for entry in path if entry not in before] == rest else read(path)
 
-    registry._entry_points = find  # type: ignore[assignment]
+    plugin_modules._entry_points = find  # type: ignore[assignment]
 
 
 def _open_streams() -> None:

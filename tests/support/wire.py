@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 
 import httpx
 
+from perstack.http_providers.client import ReadEvents, receive
+from perstack.http_providers.event_streams import server_sent_events
+from perstack.http_providers.replies import ReplyProgress
 from perstack.ports.provider import Delta, Generation, Provider, ProviderConfig, ProviderFactory
-from perstack.support.http.client import ReadEvents, receive
-from perstack.support.http.event_streams import server_sent_events
-from perstack.support.http.replies import ReplyProgress
 from perstack.testing.fake_endpoint import PreparedReply, events
 
 KEY = "sk-very-secret-0123456789"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     History,
     Message,

@@ -9,7 +9,7 @@ from hosts import wait_for
 
 from perstack import Expert, Host, Overrides, PluginError, ToolContext, UsageError, tool
 from perstack.core.definitions.skills import PluginSkill
-from perstack.core.runs.messages import ToolMessage
+from perstack.core.messages.messages import ToolMessage
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, text, turn
 from perstack.testing.scripted import tool as use

@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from toolkit_experts import Settings, call, with_kit
 
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.messages.messages import BlobPart, text_of
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import BlobPart, text_of
 from perstack.errors import PluginError, SkillError
 from perstack.ports.skill import ToolResult
 from perstack.testing.crashing_storage import Crash, CrashPoint

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perstack import Event, Host, JobSummary, Overrides
+from perstack.core.messages.messages import text_of
 from perstack.core.runs.events import FinishToolCall
-from perstack.core.runs.messages import text_of
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 CONFIG = Path(__file__).parents[1] / "perstack.toml"

@@ -13,10 +13,10 @@ from perstack.core.base.graphs import cycles
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
 from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell, wrong_delegation
 from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
-from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import IGNORED_RUNTIMES
 from perstack.core.definitions.settings import CompactionExpert, ContextKeys
 from perstack.core.definitions.skills import AgentSkill
+from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.errors import Problem
 

@@ -9,8 +9,7 @@ definition made in Python, or named by PERSTACK_TRUST, is the user's own.
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -163,23 +162,6 @@ class TrustStore:
                 kept.append(item)
         self.write(folder, (*reversed(kept), *added.values()))
 
-    @contextmanager
-    def agreed_in_copy(self, folder: Path, items: Collection[TrustItem]) -> Generator[None]:
-        """Agree to items in a copy that perstack made of a folder, as long as the context lasts.
-
-        perstack copied the files, so their content is not compared: git may count others there.
-        """
-        if not items:
-            yield
-            return
-        folder = folder.resolve()
-        copied = (StoredItem(place=item.place, digest=item.with_any_files) for item in items)
-        self.write(folder, (*(item.to_stored() for item in items), *copied))
-        try:
-            yield
-        finally:
-            self.remove(folder)
-
     def remove(self, folder: Path) -> bool:
         """Remove the agreements of a folder and return whether there were any. Raises StorageError."""
         try:
@@ -262,7 +244,7 @@ class Agreement:
         if not waiting:
             return []
         agreed = self._digests()
-        return [item for item in waiting if agreed.isdisjoint((item.digest, item.with_any_files))]
+        return [item for item in waiting if item.digest not in agreed]
 
     def refusal(self, missing: Sequence[TrustItem]) -> NotAgreed:
         """Return the error for items without an agreement."""

@@ -23,6 +23,7 @@ from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.source import describe_problems
 from perstack.config.trust import Agreement
 from perstack.core.base.file_names import STATE_FOLDER, is_variables
+from perstack.core.base.text import count
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.settings import Overrides
@@ -31,7 +32,6 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
 from perstack.doors.shared.job_status import spending_line
-from perstack.doors.shared.text import count
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
 from perstack.host import Host
@@ -121,8 +121,9 @@ async def validate_definition(
 
 
 async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: Iterable[object]) -> None:
-    from perstack.engine.permissions.definition_checks import check_with_plugins
-    from perstack.engine.plugins.registry import EXTRA_MODULES, load_plugins
+    from perstack.diagnostics.definition_checks import check_with_plugins
+    from perstack.engine.plugins.registry import load_plugins
+    from perstack.system.plugin_modules import EXTRA_MODULES
 
     try:
         loaded = load_plugins(plugins, env)

@@ -13,11 +13,11 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.tool_names import only_experts, tool_names
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
 from perstack.engine.log.run_session import EventListener, OnEvent
-from perstack.engine.permissions.live_project import ReloadedProject
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 
@@ -111,11 +111,6 @@ class _JobTask:
             raise UsageError("the Job was stopped before it began")
         return self.task.result().id
 
-    @property
-    def run_id(self) -> str | None:
-        """The id of the Run that is driven; None before its first event is stored."""
-        return self._begun.result() if self._begun.done() else None
-
     async def outcome(self) -> JobSummary:
         """Return the Job at its end or stop. Cancelling this call does not stop the Job."""
         await asyncio.wait({self.task})
@@ -144,10 +139,6 @@ class JobTasks:
         self._running[job_task] = key
         job_task.task.add_done_callback(lambda task: self._forget(job_task, task))
         return job_task
-
-    def run_of_call(self, key: CallKey) -> str | None:
-        """Return the id of the Run that is driven for a call; None without one."""
-        return next((job_task.run_id for job_task, call_key in self._running.items() if call_key == key), None)
 
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started, because its client cancelled it."""

@@ -17,15 +17,14 @@ from perstack.core.definitions.models import ModelTier
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
-from perstack.core.runs.adaptations import Adaptation, Adaptations
-from perstack.core.runs.media_limits import MediaLimits
-from perstack.core.runs.messages import ExpertMessage, FinishReason, Message
+from perstack.core.messages.adaptations import Adaptation, Adaptations
+from perstack.core.messages.media_limits import MediaLimits
+from perstack.core.messages.messages import ExpertMessage, FinishReason, Message
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError
 
 if TYPE_CHECKING:
     from perstack.core.definitions.experts import FileSearchOptions, WebToolOptions
-    from perstack.core.recordings.play import Player
 
 Purpose = Literal["reply", "summary", "sample"]
 
@@ -150,8 +149,9 @@ class Provider(ABC):
     """Tools that this endpoint runs itself; a subset of the tools of its factory."""
     may_omit_usage: bool = False
     """True for an endpoint of others: the host estimates missing token counts. Otherwise 0 is exact."""
-    player: Player | None = None
-    """Source of recorded answers, of a provider that plays a recording: it also answers for tools, skills and people.
+    player: object | None = None
+    """Source of recorded answers (`perstack.recordings.play.Player`), of a provider that plays a recording: it also
+    answers for tools, skills and people.
 
     None: tools run and people are asked.
     """

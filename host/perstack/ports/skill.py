@@ -9,19 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Skill as SkillDefinition
 from perstack.core.definitions.skills import ToolSpec
+from perstack.core.messages.messages import ExpertMessage, FinishReason, Message, ResultContent, TextPart
 from perstack.core.runs.facts import Answer, Question
-from perstack.core.runs.messages import ExpertMessage, FinishReason, Message, ResultContent, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
+from perstack.ports.parts import NO_PARTS, Parts
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
-
-if TYPE_CHECKING:
-    from perstack.ports.tasks import TaskMemory
 
 
 class BlobStore(Protocol):
@@ -104,7 +102,7 @@ class SkillContext:
     programs: Path | None = None
     """Folder in which the skill's programs are recorded while they run: `records` of `system.processes.launch`. None
     if no other process would resume the Job."""
-    tasks: Callable[[], TaskMemory] | None = None  # tasks of agents, for a skill that offers them; None without a host
+    parts: Parts = NO_PARTS  # services of the host, such as the tasks of agents (`perstack.tasks.memory.TASKS`)
     off_limits: tuple[Path, ...] = ()  # more paths that tools must not use, absolute: the location of the state
     protected: tuple[Path, ...] = ()
     """Absolute paths of files that the host itself reads. Tools must neither read nor write them, but may show their

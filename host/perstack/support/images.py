@@ -13,8 +13,8 @@ from io import BytesIO
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from perstack.core.runs.media import image_type
-from perstack.core.runs.media_limits import SMALLER_SIDE_PIXELS
+from perstack.core.messages.media import image_type
+from perstack.core.messages.media_limits import SMALLER_SIDE_PIXELS
 from perstack.dataclass import dataclass
 from perstack.errors import PerstackError
 

@@ -17,7 +17,7 @@ from perstack.errors import UsageError
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from perstack.core.base.json_schema import Checker, Violation
+    from perstack.core.schemas.json_schema import Checker, Violation
 
 # Exception groups: messages for people name only the first error.
 
@@ -202,7 +202,7 @@ async def end(task: asyncio.Task[None] | None) -> None:
 
 async def violation_of(checker: Checker, value: JsonValue) -> Violation | None:
     """Return how a value violates a schema, or None; a check that would take many seconds is one too."""
-    from perstack.core.base.json_schema import FULL_STEPS, QUICK_STEPS, Meter
+    from perstack.core.schemas.json_schema import FULL_STEPS, QUICK_STEPS, Meter
 
     violation = checker.violation(value, Meter(QUICK_STEPS))
     if violation is None or not violation.is_unfinished:

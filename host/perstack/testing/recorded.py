@@ -17,12 +17,12 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.definitions.settings import Overrides
-from perstack.core.recordings.model import RecordedCall as RecordedCall
-from perstack.core.recordings.model import RecordedReply as RecordedReply
-from perstack.core.recordings.model import RecordedRun as RecordedRun
-from perstack.core.recordings.model import Recording as Recording
-from perstack.core.recordings.play import HowToRun, chosen_tools
-from perstack.support.recordings import read_recording as read_recording
+from perstack.recordings.model import RecordedCall as RecordedCall
+from perstack.recordings.model import RecordedReply as RecordedReply
+from perstack.recordings.model import RecordedRun as RecordedRun
+from perstack.recordings.model import Recording as Recording
+from perstack.recordings.play import HowToRun, chosen_tools
+from perstack.recordings.reading import read_recording as read_recording
 
 
 def recorded(

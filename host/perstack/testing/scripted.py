@@ -35,7 +35,7 @@ from typing_extensions import override
 
 from perstack.core.base.records import JsonObject, first_problem
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     Message,

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, cast
+from typing import Generic, cast
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypeVar
 
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
+from perstack.ports.parts import NO_PARTS, Parts
 from perstack.ports.skill import BlobStore, ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from perstack.ports.tasks import TaskMemory
-
 
 SettingsT = TypeVar("SettingsT", bound=BaseModel | None, default=None)
 ResourceT = TypeVar("ResourceT", default=None)
@@ -32,7 +29,7 @@ class Setup(Generic[SettingsT]):
     settings: SettingsT  # validated `settings` of perstack.toml; None if the Toolkit has no settings
     workspace: Path  # absolute path of the Job's working directory
     env: Mapping[str, str]  # the variables in the Toolkit's `required_env`, from environment and `.env` files
-    tasks: Callable[[], TaskMemory] | None = field(default=None, kw_only=True)  # tasks of agents; None without a host
+    parts: Parts = field(default=NO_PARTS, kw_only=True)  # services of the host, as `SkillContext.parts`
 
 
 @dataclass(frozen=True)

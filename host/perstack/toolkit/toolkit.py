@@ -106,7 +106,7 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
                 setup.env,
                 await self._resource(),
                 call if is_async else _in_threads(call, cancelled),
-                tasks=setup.tasks,
+                parts=setup.parts,
                 is_cancelled=cancelled.is_set,
             )
         if is_async:
@@ -277,7 +277,7 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
         """Validate settings, environment and schemas. Raises SkillError with the skill and what to change."""
         settings = self._settings_of(definition)
         variables = self._variables(context.env, definition.name)
-        setup = Setup(settings, context.workspace, variables, tasks=context.tasks)
+        setup = Setup(settings, context.workspace, variables, parts=context.parts)
         lifespan = None if self._lifespan is None else Lifespan(self._lifespan(setup), definition.name)
         return KitSession(self._tools(), self._functions, setup, lifespan)
 

@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
+from perstack.http_providers.endpoint import read_settings
+from perstack.http_providers.messages import PDF, is_common_media, missing_blobs, signed_by
+from perstack.http_providers.provider import HttpProvider
+from perstack.http_providers.replies import OnData
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack.support.http.endpoint import read_settings
-from perstack.support.http.messages import PDF, is_common_media, missing_blobs, signed_by
-from perstack.support.http.provider import HttpProvider
-from perstack.support.http.replies import OnData
 from perstack_anthropic import messages_api as anthropic
 from perstack_anthropic.settings import REQUIRED
 from perstack_bedrock.reply import MEDIA_TYPE, ChunkDecoder, ConverseDecoder, aws_events

@@ -17,12 +17,11 @@ from pydantic import Field, JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.messages.messages import ExpertMessage, FinishReason, ReplyPart, TextPart, ThinkingPart, ToolCallPart
 from perstack.errors import ProviderError
-from perstack.ports.provider import Delta, Generation
-from perstack.support.http.errors import bad_response, error_from_status, stream_interrupted
-from perstack.support.http.event_streams import server_sent_events
-from perstack.support.http.replies import (
+from perstack.http_providers.errors import bad_response, error_from_status, stream_interrupted
+from perstack.http_providers.event_streams import server_sent_events
+from perstack.http_providers.replies import (
     Count,
     Index,
     OrNone,
@@ -38,6 +37,7 @@ from perstack.support.http.replies import (
     read_arguments,
     read_event,
 )
+from perstack.ports.provider import Delta, Generation
 from perstack_anthropic.messages_api import MessagesDecoder
 from perstack_bedrock.request import VENDOR
 

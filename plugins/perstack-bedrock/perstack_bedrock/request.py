@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank
-from perstack.core.runs.adaptations import names_in
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import names_in
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -27,8 +27,7 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.ports.provider import GenerationRequest
-from perstack.support.http.messages import (
+from perstack.http_providers.messages import (
     CONTINUE,
     IMAGE_TYPES,
     NO_OUTPUT,
@@ -46,9 +45,10 @@ from perstack.support.http.messages import (
     to_bytes,
     with_failed_result,
 )
-from perstack.support.http.schema_rules import CONVERSE
-from perstack.support.http.structured_output import schema_for
-from perstack.support.http.wire_tools import WireTool, WireTools, wire_tools
+from perstack.http_providers.schema_rules import CONVERSE
+from perstack.http_providers.structured_output import schema_for
+from perstack.http_providers.wire_tools import WireTool, WireTools, wire_tools
+from perstack.ports.provider import GenerationRequest
 from perstack_anthropic.messages_api import takes_schemas, temperature_of
 from perstack_bedrock.settings import BedrockSettings, caches, limits_and_thinking, understands_status
 

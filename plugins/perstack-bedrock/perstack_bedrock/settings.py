@@ -12,9 +12,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, UsageError
+from perstack.http_providers.endpoint import Endpoint, choose_base_url, is_loopback, read_key
+from perstack.http_providers.provider import are_installed
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.endpoint import Endpoint, choose_base_url, is_loopback, read_key
-from perstack.support.http.provider import are_installed
 from perstack_anthropic.messages_api import effort_of, limits_of
 from perstack_anthropic.settings import AnthropicSettings
 from perstack_bedrock import LIBRARIES, REGIONS

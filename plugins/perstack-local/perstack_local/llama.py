@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import FinishReason
+from perstack.core.messages.messages import FinishReason
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError
 from perstack_local import INSTALL

@@ -17,9 +17,8 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.result_schemas import move_schema
 from perstack.core.definitions.skills import NO_ARGUMENTS, ToolSpec
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     FinishReason,
     Message,
@@ -29,6 +28,7 @@ from perstack.core.runs.messages import (
     UserMessage,
     text_of,
 )
+from perstack.core.schemas.result_schemas import move_schema
 from perstack.dataclass import dataclass
 from perstack_local.grammar import grammar_of, grammar_of_object, is_schema, json_text
 

@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from perstack.core.base.records import Fact, JsonObject
 from perstack.errors import ProviderError
+from perstack.http_providers.endpoint import read_settings
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
-from perstack.support.http.endpoint import read_settings
 from perstack_local import MODEL
 from perstack_local.llama import LlamaModel, ModelSettings, model_for, require_library
 from perstack_local.prompt import Prompt, prompt_of, reply_of

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError
-from perstack.support.http.provider import are_installed
+from perstack.http_providers.provider import are_installed
 from perstack_vertex import LIBRARIES
 
 FILE = "GOOGLE_APPLICATION_CREDENTIALS"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perstack.http_providers.provider import EndpointProviderFactory, PublishedPrices
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Provider, ProviderConfig, ProviderFactory
-from perstack.support.http.provider import EndpointProviderFactory, PublishedPrices
 from perstack_vertex import LIBRARIES, LOCATIONS, PROJECTS
 
 PLUGIN_API = 1

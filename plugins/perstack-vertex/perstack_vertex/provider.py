@@ -22,11 +22,11 @@ from typing_extensions import override
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
 from perstack.errors import MissingCredential, ProviderError, UsageError
+from perstack.http_providers.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
+from perstack.http_providers.messages import is_common_media, missing_blobs
+from perstack.http_providers.provider import HttpProvider
+from perstack.http_providers.replies import OnData, ReplyProgress
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
-from perstack.support.http.endpoint import Endpoint, EndpointSettings, choose_base_url, is_loopback, read_settings
-from perstack.support.http.messages import is_common_media, missing_blobs
-from perstack.support.http.provider import HttpProvider
-from perstack.support.http.replies import OnData, ReplyProgress
 from perstack_anthropic.messages_api import MessagesDecoder, complete_generation, encode, turns_of
 from perstack_anthropic.settings import REQUIRED, AnthropicSettings
 from perstack_google.provider import generate as generate_by_gemini

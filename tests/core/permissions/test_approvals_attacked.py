@@ -17,10 +17,10 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, page_of
 from perstack.doors.shared.questions import form_of
-from perstack.doors.tui.view.questions import asking_lines
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack.testing.scripted import text, tool
+from perstack_tui.view.questions import asking_lines
 
 
 def call_text(asking: OpenQuestion, folder: Path) -> str:

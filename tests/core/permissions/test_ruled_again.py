@@ -9,7 +9,7 @@ import pytest
 from approval_jobs import TEAM, answer, append, exec_, files, hosted
 from hosts import Bench, Seen, expert, wait_for
 
-from perstack.core.audit.verification import Report
+from perstack.audit.verification import Report
 from perstack.core.base.chain import EMPTY_LOG, open_line, seal
 from perstack.core.definitions.permissions import Permissions
 from perstack.host import Host

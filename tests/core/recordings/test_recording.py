@@ -13,9 +13,9 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.recordings.model import parse_recording
 from perstack.errors import Damaged, NotFound, UsageError
 from perstack.host import Host
+from perstack.recordings.model import parse_recording
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 

@@ -21,8 +21,8 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.settings import Budget, Overrides
 from perstack.core.definitions.skills import McpStdioSkill, Skill, ToolSpec
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.messages import TextPart, UserMessage
-from perstack.core.runs.tool_search import SEARCH_TOOL
+from perstack.core.messages.messages import TextPart, UserMessage
+from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Delta, Generation, GenerationRequest

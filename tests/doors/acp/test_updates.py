@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
 from perstack.core.runs.events import AdaptRequest
-from perstack.doors.acp.updates import Updates
+from perstack_acp.updates import Updates
 
 
 def test_an_adapted_request_is_told_as_a_thought() -> None:

@@ -14,10 +14,10 @@ from terminal import ASKING, TEAM, Terminal, reply
 from perstack.core.base.text import plain_text
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.messages.messages import TextPart, ToolCallPart
 from perstack.core.runs.display_events import SkillStarting, StreamReasoning, StreamText, ToolProgress
 from perstack.core.runs.events import CallTools, Event, FinishGeneration, FinishToolCall, StartGeneration
 from perstack.core.runs.facts import Todo, todos_json
-from perstack.core.runs.messages import TextPart, ToolCallPart
 from perstack.doors.cli import live as row_printer
 from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
 from perstack.doors.cli.terminal import render_line

@@ -7,7 +7,7 @@ import json
 import pytest
 from terminal import Terminal, reply
 
-from perstack.core.runs.messages import TextPart, UserMessage
+from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.doors.shared.checkpoints import difference
 
 TOML = '[experts.a]\ninstruction = "i"\n'

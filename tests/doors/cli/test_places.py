@@ -13,8 +13,8 @@ import pytest
 from terminal import Terminal, reply
 
 from perstack.core.definitions.settings import Overrides
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.host import Host
+from perstack.memory import ExecutionMemory
 
 SOLO = '[experts.solo]\ninstruction = "You work alone."\n'
 SCRIPTED = ("--provider", "scripted")

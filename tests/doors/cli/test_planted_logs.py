@@ -225,7 +225,7 @@ def test_a_database_that_is_overwritten_does_not_act(
 
 
 async def copy_logs(source: Storage, target: Storage) -> None:
-    from perstack.engine.audit.storage_admin import copy_storage
+    from perstack.audit.storage_admin import copy_storage
 
     async for _ in copy_storage(source, target):
         pass

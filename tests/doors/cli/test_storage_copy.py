@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from terminal import Terminal, reply
 
+from perstack.audit.storage_admin import copy_storage
 from perstack.core.base.ids import OwnerKind
-from perstack.engine.audit.storage_admin import copy_storage
 from perstack.engine.log.storage import space_of
 from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id

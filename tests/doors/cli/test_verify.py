@@ -12,9 +12,9 @@ from stored_damage import reseal
 from terminal import Terminal, reply
 
 from golden import CASES, GOLDEN
+from perstack.audit.redact import redact_event
 from perstack.core.base.chain import EMPTY_LOG, line_of, open_line, seal
 from perstack.core.base.ids import By
-from perstack.engine.audit.redact import redact_event
 from perstack_filesystem.storage import FilesystemStorage
 
 

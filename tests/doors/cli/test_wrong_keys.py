@@ -10,7 +10,7 @@ import pytest
 from terminal import Result, Terminal
 from wire_anthropic import ANTHROPIC
 
-from perstack.support.http.errors import status_error
+from perstack.http_providers.errors import status_error
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
 EXPERT = 'provider.providerName = "anthropic"\n[experts.a]\ninstruction = "x"\nmaxRetries = 1\n'

@@ -13,12 +13,12 @@ from pydantic import Field
 from starlette.applications import Starlette
 
 from perstack.core.base.decisions import FREE, FreeArgument
-from perstack.doors.http import openapi, routes
-from perstack.doors.mcp.tools import list_tools
 from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
 from perstack.doors.served_project import ServedProject
+from perstack_server.http import openapi, routes
+from perstack_server.mcp.tools import list_tools
 
 
 class Remark(OperationArguments):

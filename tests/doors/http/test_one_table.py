@@ -20,21 +20,21 @@ from starlette.applications import Starlette
 
 from perstack.core.base.decisions import FREE
 from perstack.core.definitions.skills import PluginSkill
-from perstack.core.tasks.arguments import Text
-from perstack.core.tasks.events import CheckpointTask, StoredTaskEvent
-from perstack.core.tasks.operation_table import OPERATIONS, Operation
-from perstack.core.tasks.operations import NOT_FOR_EXPERTS, ChangeCommand, DecisionInput
-from perstack.core.tasks.state import TaskState
 from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
-from perstack.doors.http.openapi import description_of_all
-from perstack.doors.http.routes import routes
-from perstack.doors.mcp.tools import TASK_TOOLS, list_tools
 from perstack.doors.shared.next_steps import BASE
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import NotFound
-from perstack.ports.tasks import TaskMemory
+from perstack.memory import ExecutionMemory
+from perstack.tasks.arguments import Text
+from perstack.tasks.events import CheckpointTask, StoredTaskEvent
+from perstack.tasks.memory import TaskMemory
+from perstack.tasks.operation_table import OPERATIONS, Operation
+from perstack.tasks.operations import NOT_FOR_EXPERTS, ChangeCommand, DecisionInput
+from perstack.tasks.state import TaskState
 from perstack.testing.in_memory_storage import InMemoryStorages
 from perstack_memory.tools import kit_of
+from perstack_server.http.openapi import description_of_all
+from perstack_server.http.routes import routes
+from perstack_server.mcp.tools import TASK_TOOLS, list_tools
 
 NAMES = [operation.name for operation in OPERATIONS]
 SKILL = PluginSkill(name="memory", plugin="@perstack/execution-memory")
@@ -112,7 +112,7 @@ def test_an_ordinary_operation_is_declared_in_three_places() -> None:
             f"host/perstack/{one}.py" for one in ("core/tasks/operations", "core/tasks/operation_table", "ports/tasks")
         ]
         if operation.name in LOOKS_ELSEWHERE:
-            places.append("host/perstack/engine/tasks/memory.py")
+            places.append("host/perstack/tasks/execution_memory.py")
         if operation.name in ("create", "list"):
             places.append("plugins/perstack_memory/tools.py")  # an Expert is the agent, and lists less
         assert named == sorted(places), operation.name
@@ -130,12 +130,12 @@ def _names(file: Path) -> set[str]:
     taken = {
         alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "perstack.core.tasks.operations"
+        if isinstance(node, ast.ImportFrom) and node.module == "perstack.tasks.operations"
         for alias in node.names
     }
     if any(
         isinstance(node, ast.ImportFrom)
-        and node.module == "perstack.core.tasks"
+        and node.module == "perstack.tasks"
         and any(alias.name == "operations" for alias in node.names)
         for node in ast.walk(tree)
     ):

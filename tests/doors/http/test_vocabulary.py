@@ -15,8 +15,8 @@ from http_server import DECIDING_HEADERS, serving
 from pydantic.alias_generators import to_camel
 from terminal import SECONDS, Terminal
 
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import UsageError
+from perstack.memory import ExecutionMemory
 
 Send = Callable[..., Awaitable[dict[str, Any]]]
 

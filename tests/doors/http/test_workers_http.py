@@ -16,12 +16,12 @@ from terminal import SECONDS
 
 from perstack.core.base.usage import Usage
 from perstack.doors.cli.worker import json_line, text_line
-from perstack.doors.http.connections import ListenAddress
-from perstack.doors.http.metrics import figures
-from perstack.doors.http.worker_health import app_of, served
-from perstack.engine.workers.reports import MAX_MODELS, OTHERS, WorkerCounters, WorkerReport
-from perstack.engine.workers.worker import MAX_SILENCE_S
+from perstack.doors.cli.worker_health import app_of, served
+from perstack.doors.cli.worker_metrics import figures
+from perstack.doors.shared.http_connections import ListenAddress
 from perstack.testing.scripted import text, tool, turn
+from perstack.workers.reports import MAX_MODELS, OTHERS, WorkerCounters, WorkerReport
+from perstack.workers.worker import MAX_SILENCE_S
 
 DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", usage=(200, 20))]
 

@@ -11,10 +11,10 @@ from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal, reply
 
 from perstack.core.base.decisions import FREE, decisions_in
-from perstack.core.tasks.operation_table import OPERATIONS
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, marks_of, task_operation
 from perstack.doors.operations.driving import EXPERT_OPERATION
 from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.tasks.operation_table import OPERATIONS
 
 ALL = (*JOB_OPERATIONS, *map(task_operation, OPERATIONS), EXPERT_OPERATION)
 RUN = ("run", "solo", "go", "--provider", "scripted", "--job-id")

@@ -16,11 +16,11 @@ from mcp.server.streamable_http import StreamableHTTPServerTransport
 from terminal import SECONDS
 
 from perstack.config.load import load_project
-from perstack.doors.http.access import AccessRules
-from perstack.doors.http.connections import ListenAddress
-from perstack.doors.http.server import serve_http
-from perstack.doors.mcp.workspaces import ServeOptions
+from perstack.doors.shared.http_connections import ListenAddress
 from perstack.host import Host
+from perstack_server.http.access import AccessRules
+from perstack_server.http.server import serve_http
+from perstack_server.mcp.workspaces import ServeOptions
 
 SESSIONS = 200
 IDLE = 0.5

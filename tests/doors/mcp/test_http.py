@@ -11,9 +11,9 @@ from hosts import wait_for
 from http_server import AUTH_HEADERS, TOKEN, authorized_client, serving
 from terminal import SECONDS, Terminal, reply
 
-from perstack.doors.http.access import AccessRules
-from perstack.doors.http.connections import ListenAddress
+from perstack.doors.shared.http_connections import ListenAddress
 from perstack.errors import UsageError
+from perstack_server.http.access import AccessRules
 
 INITIALIZE = {
     "jsonrpc": "2.0",

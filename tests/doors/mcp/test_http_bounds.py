@@ -18,8 +18,13 @@ import pytest
 from http_server import AUTH_HEADERS, TOKEN, serving
 from terminal import SECONDS, Terminal
 
-from perstack.doors.http.access import MIN_TOKEN_CHARS, problem_of
-from perstack.doors.http.connections import MAX_CONNECTIONS, MAX_UNAUTHENTICATED, REQUEST_TIME_S, ConnectionLimits
+from perstack.doors.shared.http_connections import (
+    MAX_CONNECTIONS,
+    MAX_UNAUTHENTICATED,
+    REQUEST_TIME_S,
+    ConnectionLimits,
+)
+from perstack_server.http.access import MIN_TOKEN_CHARS, problem_of
 
 HEAD = f"POST /v1/execution HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
 HOOK = b"POST /v1/hooks/x HTTP/1.1\r\nHost: localhost\r\n"

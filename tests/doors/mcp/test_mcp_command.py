@@ -13,8 +13,8 @@ from editor import connected
 from hosts import wait_for
 from terminal import Terminal
 
-from perstack.doors.cli.serve import mcp_command
-from perstack.doors.mcp.client_config import CLIENTS
+from perstack_server.command import mcp_command
+from perstack_server.mcp.client_config import CLIENTS
 
 SHAPES = {
     "claude-code": ("mcpServers", "perstack"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from perstack.core.definitions.skills import LEGAL_TOOL_NAME
-from perstack.doors.mcp.tools import JOB_TOOLS
 from perstack.doors.shared.tool_names import tool_names
+from perstack_server.mcp.tools import JOB_TOOLS
 
 
 def test_a_key_that_is_legal_is_the_name_and_another_comes_near() -> None:

@@ -10,11 +10,11 @@ from hosts import wait_for
 from mcp_types import LoggingMessageNotificationParams
 from terminal import Terminal, reply
 
-from perstack.core.runs.adaptations import Adaptation
+from perstack.core.messages.adaptations import Adaptation
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
 from perstack.core.runs.events import AdaptRequest, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
-from perstack.doors.mcp.driving import MAX_SILENCE_S, JobProgress, ProgressText, progress_reports
+from perstack_server.mcp.driving import MAX_SILENCE_S, JobProgress, ProgressText, progress_reports
 
 
 def test_each_step_and_each_call_is_told_in_words_delegates_by_name(terminal: Terminal, era: str) -> None:

@@ -29,11 +29,11 @@ from starlette.requests import Request
 from terminal import SECONDS, Terminal, reply
 
 from perstack.config.load import load_project
-from perstack.doors.mcp import notifications as clients_told
-from perstack.doors.mcp import workspaces as asking_for_roots
-from perstack.doors.mcp.server import build_server
-from perstack.doors.mcp.workspaces import ServeOptions, Workspaces, serve_projects
 from perstack.host import Host
+from perstack_server.mcp import notifications as clients_told
+from perstack_server.mcp import workspaces as asking_for_roots
+from perstack_server.mcp.server import build_server
+from perstack_server.mcp.workspaces import ServeOptions, Workspaces, serve_projects
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 SUPPORT = str(Path(__file__).parents[2] / "support")

@@ -8,6 +8,7 @@ from typing import TypedDict
 from perstack.core.base.ids import By
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.messages.messages import TextPart, ToolCallPart
 from perstack.core.runs.display_events import InitializeRuntime, StreamText, ToolProgress
 from perstack.core.runs.events import (
     CallDelegate,
@@ -26,7 +27,6 @@ from perstack.core.runs.events import (
     StopRunByInterrupt,
 )
 from perstack.core.runs.facts import DelegateHead, Delegation, ErrorInfo
-from perstack.core.runs.messages import TextPart, ToolCallPart
 from perstack.doors.shared.activity import CallActivity, JobActivity, RunActivity
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from perstack.core.base.text import MAX_TIME_MS
-from perstack.doors.shared.text import age_text, count, duration, local_time, pad, shorten
+from perstack.core.base.text import MAX_TIME_MS, count, duration
+from perstack.doors.shared.text import age_text, local_time, pad, shorten
 
 
 @pytest.mark.parametrize(

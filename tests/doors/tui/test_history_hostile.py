@@ -15,12 +15,12 @@ from terminal_app import run_app
 
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.doors.shared.log_view import entries_of, steps_of
-from perstack.doors.tui.screens import job as job_screen
-from perstack.doors.tui.view.history import event_line, event_texts, step_line
-from perstack.doors.tui.view.styled_text import Line, cells_of, text_of
-from perstack.doors.tui.view.tree import RenderContext, texts_page
 from perstack.engine.log.run_log import RunLog
 from perstack.testing.scripted import text, tool, turn
+from perstack_tui.screens import job as job_screen
+from perstack_tui.view.history import event_line, event_texts, step_line
+from perstack_tui.view.styled_text import Line, cells_of, text_of
+from perstack_tui.view.tree import RenderContext, texts_page
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] \r\x08"
 

@@ -11,9 +11,9 @@ from hosts import Bench, expert, recording, wait_for
 from stored_damage import reseal
 from terminal_app import run_app
 
-from perstack.doors.tui.screens import history
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
+from perstack_tui.screens import history
 
 WRITER = expert("writer", description="Writes haiku")
 SIZE = (100, 30)

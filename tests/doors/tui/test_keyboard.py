@@ -15,9 +15,9 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from tmux import PERSTACK, tmux
 
-from perstack.doors.tui.terminal import PasteFilter
-from perstack.doors.tui.widgets.composer import Composer
 from perstack.testing.scripted import text
+from perstack_tui.terminal import PasteFilter
+from perstack_tui.widgets.composer import Composer
 
 WRITER = expert("writer", description="Writes haiku")
 TOML = '[experts.writer]\ninstruction = "You write."\n'

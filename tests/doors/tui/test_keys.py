@@ -7,9 +7,9 @@ from terminal_app import run_app
 
 from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
-from perstack.doors.tui.app import StartApp
-from perstack.engine.permissions.live_project import ReloadedProject
+from perstack.doors.shared.live_project import ReloadedProject
 from perstack.testing.scripted import text, tool, turn
+from perstack_tui.app import StartApp
 
 GUEST = expert("guest", description="Asks first", ask=True)
 WRITER = expert("writer", description="Writes haiku")

@@ -6,9 +6,9 @@ import re
 
 from pages import ROOT
 
-from perstack.doors.tui.actions import ACTIONS, OF_HISTORY
-from perstack.doors.tui.app import StartApp
-from perstack.doors.tui.screens.job import JobScreen
+from perstack_tui.actions import ACTIONS, OF_HISTORY
+from perstack_tui.app import StartApp
+from perstack_tui.screens.job import JobScreen
 
 PAGE = (ROOT / "docs/start.md").read_text()
 

@@ -22,12 +22,12 @@ from scenes import SCENES, Still, program_of
 from terminal_app import run_app
 from textual.screen import Screen
 
-from perstack.doors.tui import screens
 from perstack.engine.plugins import skills
 from perstack.engine.runs import generation, tool_calls
 from perstack.engine.runs import generation as tries
 from perstack.system import user
 from perstack.system.clock import SystemClock
+from perstack_tui import screens
 
 KEEPS = bool(os.environ.get("PERSTACK_KEEP_SCREENS"))
 SMALL, MIDDLE, WIDE = (80, 24), (120, 40), (200, 50)

@@ -18,8 +18,8 @@ from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
 from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.screen import Screen
-from perstack.doors.tui.actions import COMMANDS
 from perstack.testing.scripted import text, tool, turn
+from perstack_tui.actions import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 WRITER = expert("writer", description="Writes haiku")

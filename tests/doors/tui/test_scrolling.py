@@ -9,10 +9,10 @@ import pytest
 from hosts import Bench, expert, wait_for
 from terminal_app import Screen, run_app
 
-from perstack.doors.tui.view.items import MessageItem, NoteItem
-from perstack.doors.tui.view.search import MAX_MATCHES, Matches, search
-from perstack.doors.tui.view.tree import RenderContext, TreeBranch
 from perstack.testing.scripted import text, tool, turn
+from perstack_tui.view.items import MessageItem, NoteItem
+from perstack_tui.view.search import MAX_MATCHES, Matches, search
+from perstack_tui.view.tree import RenderContext, TreeBranch
 
 WRITER = expert("writer", description="Writes haiku")
 POEM = "\n".join(f"verse {number}" for number in range(1, 61))

@@ -13,13 +13,13 @@ from terminal_app import Screen, run_app
 from textual.strip import Strip
 
 from perstack.core.runs.display_events import StreamText
-from perstack.doors.tui.view.items import Stream
-from perstack.doors.tui.view.styled_text import text_of
-from perstack.doors.tui.view.tree import RenderContext
-from perstack.doors.tui.widgets.pane import JobPane
-from perstack.doors.tui.widgets.tree import TranscriptView
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.scripted import Turn, text, tool, turn
+from perstack_tui.view.items import Stream
+from perstack_tui.view.styled_text import text_of
+from perstack_tui.view.tree import RenderContext
+from perstack_tui.widgets.pane import JobPane
+from perstack_tui.widgets.tree import TranscriptView
 
 WRITER = expert("writer", description="Writes haiku")
 

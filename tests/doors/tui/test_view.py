@@ -22,14 +22,14 @@ from perstack.doors.shared.job_printer import JobPrinter
 from perstack.doors.shared.next_steps import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
-from perstack.doors.tui.view.input import FileCompletion, InputHistory, named_at
-from perstack.doors.tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
-from perstack.doors.tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, filter_experts, tabs_line
-from perstack.doors.tui.view.questions import asking_lines, unsettled_lines
-from perstack.doors.tui.view.styled_text import Line, cells_of, text_of, wrap
-from perstack.doors.tui.view.transcript import Transcript
-from perstack.doors.tui.view.tree import RenderContext, TreeItem
 from perstack.testing.scripted import text, tool, turn
+from perstack_tui.view.input import FileCompletion, InputHistory, named_at
+from perstack_tui.view.items import CallItem, MessageItem, NoteItem, RunBranch, Stream, summary_line
+from perstack_tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, filter_experts, tabs_line
+from perstack_tui.view.questions import asking_lines, unsettled_lines
+from perstack_tui.view.styled_text import Line, cells_of, text_of, wrap
+from perstack_tui.view.transcript import Transcript
+from perstack_tui.view.tree import RenderContext, TreeItem
 
 LOOKS = RenderContext(60, 0)
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066 [red]not markup[/red] \r\x08"

@@ -20,9 +20,9 @@ import pytest
 from hosts import STORAGES, Bench, expert, open_storage, wait_for
 from workload import spread
 
+from perstack.audit.auditor import verify_any
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.models import Price
-from perstack.engine.audit.audit import verify_any
 from perstack.engine.log.storage import space_of
 from perstack.ports.storage import RunRef, Storage
 from perstack.testing.scripted import text, tool, turn

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hosts import Bench, closing, expert, wait_for
 
-from perstack.core.audit.verification import Report
+from perstack.audit.auditor import verify_any
+from perstack.audit.verification import Report
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, check, open_line, seal
 from perstack.core.definitions.experts import Iterate
-from perstack.engine.audit.audit import verify_any
 from perstack.host import Host
 from perstack.testing.scripted import text, tool, turn
 from perstack_filesystem.storage import FilesystemStorage

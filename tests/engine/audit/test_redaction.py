@@ -8,10 +8,10 @@ import pytest
 from hosts import Bench, Seen, expert, results, wait_for
 from stored_damage import replace_line
 
-from perstack.core.audit.verification import Report
+from perstack.audit.redact import redact_event
+from perstack.audit.verification import Report
 from perstack.core.base.chain import Head, line_of, open_line, remove_payload, seal
 from perstack.core.base.ids import By
-from perstack.engine.audit.redact import redact_event
 from perstack.errors import Conflict, Damaged, NotFound, UsageError
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint

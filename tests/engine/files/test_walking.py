@@ -20,12 +20,12 @@ import pytest
 from hosts import Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.files.ignore_rules import rules_at
 from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
-from perstack.engine.files.snapshots import WorkspaceSnapshots
-from perstack.engine.files.trees import Trees
-from perstack.engine.files.workspace_walk import SnapshotUnavailable
 from perstack.ports.storage import Storage
+from perstack.snapshots.ignore_rules import rules_at
+from perstack.snapshots.snapshots import WorkspaceSnapshots
+from perstack.snapshots.stored_trees import Trees
+from perstack.snapshots.workspace_walk import SnapshotUnavailable
 
 MAX_BYTES = 5_000
 NAMES = (b"a", b"b.txt", b"\xff\xfe", b"back\\slash", "größe".encode(), b"new\nline", b" ", b"-", b"c" * 200)

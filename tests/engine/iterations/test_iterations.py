@@ -11,11 +11,11 @@ import pytest
 from hosts import Bench, expert, sampled, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Iterate
-from perstack.core.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
 from perstack.core.runs.events import Event
-from perstack.engine.anchors.trail import AuditTrail
-from perstack.engine.iterations.series_driver import SeriesLog
+from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.errors import UsageError
+from perstack.iterations.series_driver import SeriesLog
+from perstack.iterations.state import SeriesState, StartSeries, StoredSeriesEvent
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint, crash_points
@@ -142,7 +142,7 @@ def test_cancelling_is_recorded_as_a_pause(bench: Bench) -> None:
 def test_a_log_that_does_not_say_the_definition_takes_todays_and_keeps_it(bench: Bench) -> None:
     async def work() -> None:
         storage = bench.host([]).storage
-        log = SeriesLog(storage, AuditTrail.off(storage))
+        log = SeriesLog(storage, NO_AUDIT)
         await log.reserve("it")
         settings = Iterate(evaluator=MEASURE, max_iterations=1)
         await log.append(

@@ -9,9 +9,9 @@ from terminal import Terminal, reply
 from perstack.core.definitions.experts import ExpertEvaluator, Iterate
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget
-from perstack.core.iterations.state import SeriesState, StartIteration, StoredSeriesEvent
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.iterations.state import SeriesState, StartIteration, StoredSeriesEvent
 from perstack.testing.scripted import text
 
 MEASURE = "echo '{\"score\": 1}'"

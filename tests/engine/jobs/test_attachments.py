@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply
 
+from perstack.audit.redact import redact_event
 from perstack.core.base.ids import By
-from perstack.core.runs.media import read_attachment
-from perstack.core.runs.messages import BlobPart, TextPart
-from perstack.engine.audit.redact import redact_event
+from perstack.core.messages.media import read_attachment
+from perstack.core.messages.messages import BlobPart, TextPart
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, text, tool

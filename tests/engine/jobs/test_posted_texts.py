@@ -322,7 +322,7 @@ def test_a_queued_job_has_the_text_on_the_worker_that_takes_it(bench: Bench) -> 
             await host.submit("a", "go", job_id="job")
             delivery = await host.tell("job", WISH)
             assert (delivery.status, delivery.is_driven) == ("queued", False)
-            assert (await worker.jobs.server.serve("job", worker="w")).status == "completed"
+            assert (await worker.job_server.serve("job", worker="w")).status == "completed"
             assert [WISH in texts_in(request) for request in provider.requests] == [True]
 
     wait_for(work())

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hosts import Bench, Seen, crashing, expert, open_storage, sampled, until_it_crashes, wait_for
 
+from perstack.audit.verify import verify_job
 from perstack.core.base.ids import By
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import McpStdioSkill, PluginSkill
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
-from perstack.engine.audit.verify import verify_job
 from perstack.errors import CannotServe, Conflict, DispatcherError, StorageError, UsageError
 from perstack.host import Host
 from perstack.ports.dispatcher import Order
@@ -74,12 +74,12 @@ def test_a_submitted_job_waits_and_a_worker_drives_it(bench: Bench) -> None:
             await is_whole(host, job.id)
         seen = Seen()
         async with bench.host(TEAM, *EXPERTS) as host:
-            done = await host.jobs.server.serve(job.id, worker="w-1", on_event=seen)
+            done = await host.job_server.serve(job.id, worker="w-1", on_event=seen)
             assert (done.status, done.text) == ("completed", "led")
             (resumed,) = seen.of("resumeRun")
             assert (resumed.reason, resumed.worker) == ("queued", "w-1")
             assert written(bench) == ["once\n", "once\n"]
-            assert (await host.jobs.server.serve(job.id, worker="w-2")).status == "completed"
+            assert (await host.job_server.serve(job.id, worker="w-2")).status == "completed"
             await is_whole(host, job.id)
 
     wait_for(work())
@@ -98,7 +98,7 @@ def test_a_job_that_a_worker_drives_to_its_end_while_it_is_verified_verifies(
             found = await read(job_id)
             if next(drives, None):
                 async with bench.host(TEAM, *EXPERTS) as host:
-                    assert (await host.jobs.server.serve(job_id, worker="w-1")).status == "completed"
+                    assert (await host.job_server.serve(job_id, worker="w-1")).status == "completed"
             return found
 
         monkeypatch.setattr(storage, "summary", overtaken)
@@ -150,7 +150,7 @@ def test_the_recorded_definition_is_used_whatever_the_workers_says(bench: Bench)
             job = await host.submit("lead", "go")
         seen = Seen()
         async with bench.host({**TEAM, "[[other]]": [text("not this one")]}, *today) as host:
-            done = await host.jobs.server.serve(job.id, worker="w", on_event=seen)
+            done = await host.job_server.serve(job.id, worker="w", on_event=seen)
             assert done.text == "led"
             (helper,) = [event for event in seen.of("startRun") if event.expert_key == "helper"]
             assert helper.expert.instruction == "[[helper]] does its work."
@@ -165,7 +165,7 @@ def test_a_worker_needs_no_definition_of_its_own(bench: Bench) -> None:
         async with bench.host([], *EXPERTS, dispatcher=InMemoryDispatcher()) as host:
             job = await host.submit("lead", "go")
         async with bench.host(TEAM) as host:
-            assert (await host.jobs.server.serve(job.id, worker="w")).text == "led"
+            assert (await host.job_server.serve(job.id, worker="w")).text == "led"
 
     wait_for(work())
 
@@ -182,13 +182,13 @@ def test_a_definition_that_somebody_changed_is_refused(tmp_path) -> None:
         blob.write_bytes(blob.read_bytes().replace(b"does its work", b"does no good!"))
         async with bench.host(TEAM, *EXPERTS) as host:
             with pytest.raises(StorageError):
-                await host.jobs.server.serve(job.id, worker="w")
+                await host.job_server.serve(job.id, worker="w")
             assert (await host.job(job.id)).status == "queued"
             assert (await host.audit.verify(job.id)).findings
         blob.unlink()
         async with bench.host(TEAM, *EXPERTS) as host:
             with pytest.raises((StorageError, UsageError)) as missing:
-                await host.jobs.server.serve(job.id, worker="w")
+                await host.job_server.serve(job.id, worker="w")
             assert not isinstance(missing.value, CannotServe)
 
     wait_for(work())
@@ -200,8 +200,8 @@ def test_two_servers_at_once_drive_it_once(bench: Bench) -> None:
             job = await host.submit("lead", "go")
         async with bench.host(TEAM, *EXPERTS) as one, bench.host(TEAM, *EXPERTS) as other:
             done = await asyncio.gather(
-                one.jobs.server.serve(job.id, worker="one"),
-                other.jobs.server.serve(job.id, worker="other"),
+                one.job_server.serve(job.id, worker="one"),
+                other.job_server.serve(job.id, worker="other"),
                 return_exceptions=True,
             )
             results = [one for one in done if isinstance(one, JobSummary)]
@@ -226,7 +226,7 @@ def test_what_a_worker_does_not_have_is_said_before_anything_is_written(bench: B
                 job = await host.submit("lead", "go")
             async with bench.host(TEAM) as host:
                 with pytest.raises(CannotServe, match=named):
-                    await host.jobs.server.serve(job.id, worker="w")
+                    await host.job_server.serve(job.id, worker="w")
                 assert (await host.job(job.id)).status == "queued"
                 assert await kinds(host, job.coordinator_run_id) == ["startRun", "queueRun"]
 
@@ -247,7 +247,7 @@ def test_a_server_that_is_cancelled_hands_the_job_on(bench: Bench) -> None:
                 if event.type == "startRun":
                     started.set()
 
-            serving = asyncio.create_task(host.jobs.server.serve(job.id, worker="w", on_event=on_event))
+            serving = asyncio.create_task(host.job_server.serve(job.id, worker="w", on_event=on_event))
             await started.wait()
             serving.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -255,7 +255,7 @@ def test_a_server_that_is_cancelled_hands_the_job_on(bench: Bench) -> None:
             left = await host.job(job.id)
             assert (left.status, left.queued and left.queued.priority) == ("queued", 5)
             assert (await kinds(host, job.coordinator_run_id))[-2:] == ["stopRunByInterrupt", "queueRun"]
-            assert (await host.jobs.server.serve(job.id, worker="w2")).text == "led"
+            assert (await host.job_server.serve(job.id, worker="w2")).text == "led"
             await is_whole(host, job.id)
 
     wait_for(work())
@@ -274,11 +274,11 @@ def test_a_job_that_a_person_cancels_is_not_taken_up_again(bench: Bench) -> None
                 if event.type == "startRun":
                     started.set()
 
-            serving = asyncio.create_task(worker.jobs.server.serve(job.id, worker="w", on_event=on_event))
+            serving = asyncio.create_task(worker.job_server.serve(job.id, worker="w", on_event=on_event))
             await started.wait()
             await host.cancel(job.id)
             assert (await serving).status == "stoppedByInterrupt"
-            assert (await worker.jobs.server.serve(job.id, worker="w")).status == "stoppedByInterrupt"
+            assert (await worker.job_server.serve(job.id, worker="w")).status == "stoppedByInterrupt"
             assert (await host.resume(job.id)).text == "led"
 
     wait_for(work())
@@ -307,7 +307,7 @@ def test_a_queued_job_is_cancelled_and_closed_where_nobody_drives_it(bench: Benc
             await host.cancel(other.id, final=True, by=ALICE)
             assert (await host.job(other.id)).lifecycle == "failed"
             assert await dispatcher.order(other.id) is None
-            assert (await host.jobs.server.serve(job.id, worker="w")).status == "stoppedByInterrupt"
+            assert (await host.job_server.serve(job.id, worker="w")).status == "stoppedByInterrupt"
             assert await host.jobs.queue.requeue_lost() == ()
             assert (await host.resume(job.id)).text == "led"
 
@@ -334,7 +334,7 @@ def test_what_was_recorded_and_not_ordered_is_ordered_by_the_next_look(bench: Be
             assert order.priority == 4
             assert await host.jobs.queue.requeue_lost() == ()
             await host.run("helper", "by hand", job_id="other")
-            await host.jobs.server.serve("job", worker="w")
+            await host.job_server.serve("job", worker="w")
             await dispatcher.withdraw("job")
             assert await host.jobs.queue.requeue_lost() == ()
 
@@ -348,11 +348,11 @@ def test_a_job_whose_worker_died_is_ordered_again_and_served(bench: Bench) -> No
         dispatcher = InMemoryDispatcher()
         with until_it_crashes():
             async with bench.host(TEAM, *EXPERTS, wrap=crashing(crash_points(9)[9])) as host:
-                await host.jobs.server.serve("job", worker="w")
+                await host.job_server.serve("job", worker="w")
         async with bench.host(TEAM, *EXPERTS, dispatcher=dispatcher) as host:
             assert await host.jobs.queue.requeue_lost() == ("job",)
             seen = Seen()
-            assert (await host.jobs.server.serve("job", worker="w2", on_event=seen)).text == "led"
+            assert (await host.job_server.serve("job", worker="w2", on_event=seen)).text == "led"
             assert seen.of("resumeRun")[0].reason == "crash"
 
     wait_for(work())
@@ -373,7 +373,7 @@ def test_killed_at_each_write_of_a_submission_it_is_whole_or_not_there(tmp_path,
                 assert await dispatcher.order("job") is not None
             else:
                 await host.submit("lead", "go", job_id="job")
-            assert (await host.jobs.server.serve("job", worker="w")).text == "led"
+            assert (await host.job_server.serve("job", worker="w")).text == "led"
             await is_whole(host, "job")
 
     wait_for(work())
@@ -393,7 +393,7 @@ def test_killed_at_each_write_of_a_server_another_one_ends_it_and_nothing_is_dou
             return storages[0]
 
         async with bench.host(TEAM, *EXPERTS, wrap=wrap) as host:
-            await host.jobs.server.serve("job", worker="w")
+            await host.job_server.serve("job", worker="w")
         return storages[0].appends
 
     async def killed(bench: Bench, point) -> None:
@@ -401,9 +401,9 @@ def test_killed_at_each_write_of_a_server_another_one_ends_it_and_nothing_is_dou
             await host.submit("lead", "go", job_id="job")
         with until_it_crashes():
             async with bench.host(TEAM, *EXPERTS, wrap=crashing(point)) as host:
-                await host.jobs.server.serve("job", worker="w")
+                await host.job_server.serve("job", worker="w")
         async with bench.host(TEAM, *EXPERTS) as host:
-            job = await host.jobs.server.serve("job", worker="w2")
+            job = await host.job_server.serve("job", worker="w2")
             assert job.text == "led", point
             await is_whole(host, "job")
         assert set(written(bench)) <= {"", "once\n"}, point
@@ -424,10 +424,10 @@ def test_rules_and_budget_of_the_submission_hold_for_delegates(bench: Bench, wha
         async with bench.host([], lead, EXPERTS[1], dispatcher=InMemoryDispatcher(), **most) as host:
             job = await host.submit("lead", "go")
         async with bench.host(TEAM) as host:
-            done = await host.jobs.server.serve(job.id, worker="w")
+            done = await host.job_server.serve(job.id, worker="w")
             assert written(bench) == ["", ""]
             assert done.status == ("completed" if what == "rules" else "stoppedByBudget")
-            assert (await host.jobs.server.serve(job.id, worker="w")).status == done.status
+            assert (await host.job_server.serve(job.id, worker="w")).status == done.status
             await is_whole(host, job.id)
 
     wait_for(work())

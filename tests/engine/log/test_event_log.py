@@ -6,13 +6,13 @@ import pytest
 from hosts import wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
-from perstack.core.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
-from perstack.engine.anchors.trail import AuditTrail
+from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.engine.log.event_log import InvalidTransition
-from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.engine.tasks.task_log import TaskLog
 from perstack.errors import Damaged, NotFound
+from perstack.memory import ExecutionMemory
 from perstack.ports.storage import RunRef
+from perstack.tasks.events import CreateTask, PauseTask, StartTask, TaskConfig
+from perstack.tasks.task_log import TaskLog
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
 CREATED = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskConfig())
@@ -21,7 +21,7 @@ CREATED = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskCo
 def test_an_event_that_cannot_follow_is_refused_before_it_is_written() -> None:
     async def work() -> None:
         storage = InMemoryStorage(InMemoryStore())
-        log = TaskLog(storage, AuditTrail.off(storage))
+        log = TaskLog(storage, NO_AUDIT)
         with pytest.raises(InvalidTransition, match=r"task t, event 1: .*the first is not createTask"):
             await log.create([StartTask(task_id="t", timestamp=1)])
         with pytest.raises(NotFound):

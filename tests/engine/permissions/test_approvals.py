@@ -9,10 +9,10 @@ import pytest
 from approval_jobs import ASK_WRITE, ME, TEAM, answer, append, exec_, files, hosted
 from hosts import Bench, Seen, expert, results, wait_for
 
+from perstack.audit.redact import redact_event
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import PluginSkill
 from perstack.core.jobs.cloud_events import CloudEvent
-from perstack.engine.audit.redact import redact_event
 from perstack.engine.runs import job_context
 from perstack.errors import Conflict, UsageError
 from perstack.testing.scripted import text, tool, turn

@@ -14,10 +14,10 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import MASKED, with_secrets, without_secrets
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import McpSseSkill, OAuth
-from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.ports.skill import SkillFactory, SkillSession, Toolset
+from perstack.tasks.events import WaitingFor
 from perstack.testing.scripted import ScriptedProvider, text, tool
 from perstack.toolkit import ToolContext, Toolkit
 

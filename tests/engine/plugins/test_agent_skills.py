@@ -13,7 +13,7 @@ from terminal import Terminal, reply
 
 from perstack.config.load import load_project
 from perstack.core.definitions.skills import AgentSkill
-from perstack.engine.permissions.live_project import included_files
+from perstack.doors.shared.live_project import included_files
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
 

@@ -14,8 +14,8 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.recorded_definition import definition_of, restore_project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill, Skill, ToolSpec
+from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.engine.plugins.secret_masking import NUMBERS_PER_PROCESS, SecretVault
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl

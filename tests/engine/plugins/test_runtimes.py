@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.sandbox import Sandbox, SandboxPolicy, narrow_policy, policy_of
 from perstack.core.definitions.skills import McpStdioSkill
-from perstack.core.tasks.events import WaitingFor
 from perstack.errors import UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.runtime import LOCAL_RUNTIME, Ending, Program, Runtime, RuntimeFactory, Surroundings
+from perstack.tasks.events import WaitingFor
 from perstack.testing.scripted import text, tool, turn
 
 MISBEHAVING = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "misbehaving.py"

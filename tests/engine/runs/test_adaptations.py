@@ -15,7 +15,7 @@ from perstack.core.base.chain import Head
 from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import blank
 from perstack.core.definitions.tool_definitions import definition_digest
-from perstack.core.runs.adaptations import (
+from perstack.core.messages.adaptations import (
     MAX_RUNGS,
     Adaptation,
     adapted_message,
@@ -26,10 +26,10 @@ from perstack.core.runs.adaptations import (
     problem_of,
     thoughts_of,
 )
+from perstack.core.messages.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
 from perstack.core.runs.events import AdaptRequest
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
 from perstack.core.runs.state import begin
 from perstack.doors.shared.activity import JobActivity
 from perstack.errors import ProviderError, UsageError

@@ -17,8 +17,8 @@ from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.jobs.budget import Ledger
-from perstack.core.runs.media import image_size, image_type
-from perstack.core.runs.messages import BlobPart, TextPart, ToolMessage, UserMessage
+from perstack.core.messages.media import image_size, image_type
+from perstack.core.messages.messages import BlobPart, TextPart, ToolMessage, UserMessage
 from perstack.errors import PerstackError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest

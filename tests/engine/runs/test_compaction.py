@@ -11,8 +11,8 @@ from toolkit_experts import with_kit
 
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.settings import Budget
+from perstack.core.messages.messages import ExpertMessage
 from perstack.core.runs.log_rows import EventContext
-from perstack.core.runs.messages import ExpertMessage
 from perstack.errors import UsageError
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hosts import Bench, Seen, expert, results, wait_for
 
-from perstack.core.runs.messages import TextPart, ToolMessage
+from perstack.core.messages.messages import TextPart, ToolMessage
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, TurnLike, text, tool, turn
 from perstack.toolkit import Toolkit

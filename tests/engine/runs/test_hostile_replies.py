@@ -9,7 +9,7 @@ import pytest
 from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart
+from perstack.core.messages.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.scripted import ScriptedProvider
 from perstack.testing.scripted import text as text_turn

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage
+from perstack.core.messages.messages import ExpertMessage
 from perstack.engine.plugins.providers import Prices
 from perstack.engine.plugins.registry import load_plugins
 from perstack.ports.provider import Generation, PriceList

@@ -12,15 +12,15 @@ from perstack.core.definitions.models import Price
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.to_toml import toml_of
 from perstack.core.jobs.stream_events import TextDelta, ToolCall, ToolResult
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import ProviderToolPart
-from perstack.doors.acp.updates import Updates, replay_updates
-from perstack.doors.tui.view.items import CallItem
-from perstack.doors.tui.view.transcript import Transcript
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import ProviderToolPart
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.provider import Generation, GenerationRequest, OfferedProviderTool, ProviderTool
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import Cost, ProviderUse, ScriptedProvider, Turn, text, tool, turn
+from perstack_acp.updates import Updates, replay_updates
+from perstack_tui.view.items import CallItem
+from perstack_tui.view.transcript import Transcript
 
 PAGE = "https://example.com"
 SEARCH = ProviderUse(name="webSearch", input={"query": "Paris"}, result=f"Paris {PAGE}")

@@ -8,8 +8,8 @@ from hosts import Bench, Seen, expert, results, wait_for
 from perstack.core.base.ids import By
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.jobs.answers import AcceptedAnswers, read_answer
+from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import TextPart, UserMessage
 from perstack.errors import UsageError
 from perstack.next_steps import Inspect
 from perstack.ports.hooks import hookimpl

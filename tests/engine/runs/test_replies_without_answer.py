@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
-from perstack.core.runs.messages import ExpertMessage, UserMessage, text_of
+from perstack.core.messages.messages import ExpertMessage, UserMessage, text_of
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, Turn, TurnLike, text, tool, turn
 

@@ -12,11 +12,11 @@ from hosts import Bench, Seen, crashing, expert, wait_for
 from many_tools import City, mayor
 from request_form import digest_of_request, form
 
-from perstack.core.audit.verification import Report
+from perstack.audit.verification import Report
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ProviderSetting
+from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.request_digest import tools_blob
-from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.ports.provider import Provider, ProviderConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hosts import Bench, Seen, expert, results, sampled, until_it_crashes, wait_for
 
+from perstack.audit.redact import redact_event
 from perstack.core.base.ids import By
+from perstack.core.messages.messages import text_of
 from perstack.core.runs.context import always_kept
-from perstack.core.runs.messages import text_of
-from perstack.engine.audit.redact import redact_event
 from perstack.errors import UsageError
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn

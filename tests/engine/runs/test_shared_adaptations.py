@@ -11,9 +11,9 @@ from long_runs import SmallModel, is_summary
 from pictures import picture
 
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.media_limits import MediaLimits
-from perstack.core.runs.messages import BlobPart, UserMessage, blobs_of
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.media_limits import MediaLimits
+from perstack.core.messages.messages import BlobPart, UserMessage, blobs_of
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import Generation, GenerationRequest

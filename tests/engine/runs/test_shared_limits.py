@@ -15,7 +15,7 @@ from wire_anthropic import ANTHROPIC
 
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.definitions.settings import Budget, Overrides, ProviderSetting
-from perstack.core.queue.rate_limit import MAX_FAILURES
+from perstack.core.jobs.rate_limit import MAX_FAILURES
 from perstack.engine.plugins.pacing import ticket_for
 from perstack.errors import ProviderError
 from perstack.host import Host

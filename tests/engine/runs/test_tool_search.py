@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from many_tools import City, mayor
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.tool_search import AUTO_BUDGET_TOKENS, SEARCH_TOOL, divide, search, tokens_of
+from perstack.core.messages.tool_search import AUTO_BUDGET_TOKENS, SEARCH_TOOL, divide, search, tokens_of
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 

@@ -6,7 +6,7 @@ import pytest
 from hosts import Bench, Seen, expert, wait_for
 from long_runs import is_summary
 
-from perstack.core.runs.messages import estimated_tokens
+from perstack.core.messages.messages import estimated_tokens
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, TurnLike, fail, text, tool, turn
 

@@ -13,11 +13,11 @@ from stored_damage import edit
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.schedules.schedule import StartOccurrence
-from perstack.engine.schedules.schedules import JobLauncher, Schedules
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
 from perstack.ports.storage import RunRef
+from perstack.schedules.schedule import StartOccurrence
+from perstack.schedules.schedules import JobLauncher, Schedules
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import text, tool, turn
 
@@ -291,7 +291,7 @@ def test_where_a_dispatcher_was_named_their_jobs_are_queued_for_workers(bench: B
         bench.clock.move(MINUTE)
         (held,) = await host.schedules.once()
         assert held.did == "skipped"
-        assert (await host.jobs.server.serve(job.id, worker="w")).status == "completed"
+        assert (await host.job_server.serve(job.id, worker="w")).status == "completed"
         bench.clock.move(MINUTE)
         (after,) = await host.schedules.once()
         assert after.did == "started"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hosts import Bench, expert, wait_for
 
-from perstack.engine.schedules.scheduler import DueWorkResult
 from perstack.errors import StorageError
 from perstack.host import Host
 from perstack.ports.hooks import hookimpl
 from perstack.ports.storage import RunRef, Storage, StorageFactory
+from perstack.schedules.scheduler import DueWorkResult
 from perstack.testing.crashing_storage import CrashingStorage
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack.testing.scripted import fail, text
@@ -160,7 +160,7 @@ def test_a_page_of_jobs_that_never_began_hides_none_that_is_due(bench: Bench, mo
     async def work() -> None:
         limited = bench.host([fail(429, "come back", retry_after=3600)], expert("a"))
         job = await limited.run("a", "q")
-        monkeypatch.setattr("perstack.engine.schedules.scheduler._ITEMS_PER_PAGE", 3)
+        monkeypatch.setattr("perstack.schedules.scheduler._ITEMS_PER_PAGE", 3)
         for number in range(4):
             await limited.storage.create_job(f"empty{number}")
         bench.clock.move(3_700_000)

@@ -13,10 +13,10 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import PluginSkill
-from perstack.core.tasks.events import TaskConfig, WaitingFor, WakeTask
-from perstack.engine.schedules.scheduler import DueWorkResult
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.ports.provider import GenerationRequest
+from perstack.schedules.scheduler import DueWorkResult
+from perstack.tasks.events import TaskConfig, WaitingFor, WakeTask
 from perstack.testing.scripted import ScriptedProvider, Turn, fail, text, tool, turn
 
 

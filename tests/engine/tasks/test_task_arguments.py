@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hosts import wait_for
 
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import PerstackError, UsageError
-from perstack.ports.tasks import TaskMemory
+from perstack.memory import ExecutionMemory
+from perstack.tasks.memory import TaskMemory
 from perstack.testing.in_memory_storage import InMemoryStorages
 
 DEEP: list[Any] = []

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hosts import Bench, wait_for
 
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound
+from perstack.memory import ExecutionMemory
 from perstack.testing.crashing_storage import Crash
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 

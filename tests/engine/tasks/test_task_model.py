@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from perstack.core.base.lifecycle import PauseReason
-from perstack.core.tasks.events import TaskConfig
-from perstack.engine.tasks.memory import ExecutionMemory
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
+from perstack.memory import ExecutionMemory
+from perstack.tasks.events import TaskConfig
 from perstack.testing.in_memory_storage import InMemoryStorages
 
 IDS = st.sampled_from(["a", "b"])

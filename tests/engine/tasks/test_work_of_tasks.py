@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from perstack.engine.tasks.memory import ExecutionMemory
+from perstack.memory import ExecutionMemory
 
 
 async def _filled(folder: Path, storage: str, tasks: int) -> None:

@@ -262,7 +262,7 @@ def test_a_worker_that_leaves_leaves_job_and_delegates_to_others(bench: Bench) -
 
 def test_an_order_that_is_lost_is_given_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr("perstack.engine.runs.remote_delegates._ORDER_CHECK_INTERVAL_S", 0.3)
+        monkeypatch.setattr("perstack.workers.remote_delegates._ORDER_CHECK_INTERVAL_S", 0.3)
         fleet = Fleet(bench, {"[[boss]]": BOSS, "[[helper]]": HELPER}, TEAM)
         submit = fleet.engine.dispatcher.submit
         lost: list[str] = []

@@ -40,7 +40,7 @@ async def types_of(host: Host, run_id: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pause before another try to begin a Job."""
-    monkeypatch.setattr("perstack.core.queue.orders._MAX_PAUSE_MS", 100)
+    monkeypatch.setattr("perstack.workers.orders._MAX_PAUSE_MS", 100)
 
 
 def test_of_a_deleted_job_nothing_is_left_though_a_delegate_of_it_is_driven(bench: Bench) -> None:
@@ -150,7 +150,7 @@ def test_of_two_that_have_the_order_of_one_delegate_one_drives_it(bench: Bench) 
             other = fleet.host()
             before = [line.line for line in await other.events(run_id)]
             with pytest.raises(Conflict, match="is being driven by"):
-                await other.jobs.server.serve("job", worker="other", run_id=run_id)
+                await other.job_server.serve("job", worker="other", run_id=run_id)
             assert [line.line for line in await other.events(run_id)] == before
             await other.jobs.delete("job")
 

@@ -9,8 +9,8 @@ import pytest
 from delegate_workers import Fleet, abandoned, check_whole, leftovers, until_empty
 from hosts import Bench, expert, open_storage, wait_for
 
+from perstack.audit.storage_admin import copy_storage
 from perstack.core.definitions.project import Workspace
-from perstack.engine.audit.storage_admin import copy_storage
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict
 from perstack.host import Host
@@ -62,7 +62,7 @@ def test_while_a_text_is_taken_out_of_a_delegate_that_waits_nobody_takes_it_up(f
             host = fleet.host()
             async with DelegateLeases(host.storage).lease_all_idle("job", "a redaction", ["job-5"]):
                 with pytest.raises(Conflict, match="driven by a redaction"):
-                    await host.jobs.server.serve("job", worker="other", run_id="job-5")
+                    await host.job_server.serve("job", worker="other", run_id="job-5")
             assert "job-5" not in await leftovers(host)
             await host.audit.redact("job-5-1", ["query"], reason="a secret")
             report = await host.audit.verify("job")
@@ -88,7 +88,7 @@ def test_what_delegates_have_done_since_their_job_was_left_is_no_finding(fleet: 
             await rest.task
         fleet.script["[[helper]]"] = [turn(text="Part.", repeat=True)]
         for number in range(2, 2 + PARTS):
-            await fleet.host().jobs.server.serve("job", worker="other", run_id=f"job-{number}")
+            await fleet.host().job_server.serve("job", worker="other", run_id=f"job-{number}")
             report = await host.audit.verify("job")
             assert report.ok, report
         assert {run.status for run in (await host.jobs.load("job")).runs.values()} == {"queued", "completed"}
@@ -120,7 +120,7 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker did not answer who continued the Job: it was frozen."""
-    monkeypatch.setattr("perstack.engine.runs.remote_delegates._RELEASE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("perstack.workers.remote_delegates._RELEASE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("perstack.engine.log.leases_and_stop_requests._STOP_TIMEOUT_S", 0.2)
 
     async def work() -> None:
@@ -132,7 +132,7 @@ def test_a_delegate_of_before_is_driven_no_more_though_it_could_not_be_stopped(
         async with DelegateLeases(host.storage).lease("job-5", "a frozen worker"):
             await host.jobs.continue_job("boss", "Do other things.", job_id="job")
         before = await lines(host)
-        await fleet.host().jobs.server.serve("job", worker="other", run_id="job-5")
+        await fleet.host().job_server.serve("job", worker="other", run_id="job-5")
         assert await lines(host) == before
         assert (await host.jobs.load("job")).runs["job-5"].status == "queued"
 

@@ -12,8 +12,8 @@ from hosts import wait_for
 from terminal import reply
 from worker_processes import Cluster, Process, effect
 
-from perstack.core.tasks.state import TaskState
 from perstack.ports.dispatcher import TAKEN_OVER_WITHIN
+from perstack.tasks.state import TaskState
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from engine_workers import Engine
 from hosts import Bench, expert, recording, wait_for
 
-from perstack.engine.workers.folders import WorkerFolders
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.testing.scripted import ScriptLike, fail, text, tool, turn
+from perstack.workers.folders import WorkerFolders
 
 WRITES = turn(tool("writeTextFile", {"path": "made.txt", "text": "by the Job"}))
 READS = [WRITES, turn(tool("todo", {}), delay_ms=300), tool("readTextFile", {"path": "made.txt"}), text("Done.")]

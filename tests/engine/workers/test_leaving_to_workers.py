@@ -52,7 +52,7 @@ def test_where_a_dispatcher_is_named_an_answer_only_queues(bench: Bench) -> None
             await is_whole(host, "job")
         seen = Seen()
         async with bench.host(ASKS) as host:
-            assert (await host.jobs.server.serve("job", worker="w", on_event=seen)).text == "Thanks."
+            assert (await host.job_server.serve("job", worker="w", on_event=seen)).text == "Thanks."
             await is_whole(host, "job")
         assert seen.of("resumeRun")[0].reason == "queued"
 
@@ -95,7 +95,7 @@ def test_an_event_from_outside_queues_once(bench: Bench) -> None:
             (answer,) = [event.event for event in await host.events("job-1") if event.event.type == "finishToolCall"]
             assert answer.by is not None
         async with bench.host(ASKS, GUEST) as host:
-            assert (await host.jobs.server.serve("job", worker="w")).text == "Thanks."
+            assert (await host.job_server.serve("job", worker="w")).text == "Thanks."
             assert (await host.jobs.signal("job", event)).status == "completed"
 
     wait_for(work())
@@ -119,7 +119,7 @@ def test_killed_at_the_write_of_an_answer_it_is_there_or_asked_again(tmp_path, p
             else:
                 assert await host.jobs.queue.requeue_lost() == ("job",)
             assert job.status == "queued"
-            assert (await host.jobs.server.serve("job", worker="w")).text == "Thanks."
+            assert (await host.job_server.serve("job", worker="w")).text == "Thanks."
             await is_whole(host, "job")
 
     wait_for(work())
@@ -130,7 +130,7 @@ def test_what_is_followed_ends_where_the_worker_does(bench: Bench) -> None:
         async with bench.host([], GUEST, dispatcher=InMemoryDispatcher()) as host, bench.host(ASKS, GUEST) as worker:
             job, seen = await host.submit("guest", "go"), Seen()
             following = asyncio.create_task(host.jobs.follow(job.id, on_event=seen))
-            await worker.jobs.server.serve(job.id, worker="w")
+            await worker.job_server.serve(job.id, worker="w")
             assert (await following).question == "Tea?"
             assert seen.types()[:3] == ["startRun", "queueRun", "resumeRun"]
 
@@ -152,7 +152,7 @@ def test_what_a_delegate_waits_for_is_answered_in_its_own_log_and_its_call_runs_
             assert (bench.workspace / "a.txt").read_text() == ""
             await is_whole(host, "job")
         async with bench.host(TEAM) as host:
-            assert (await host.jobs.server.serve("job", worker="w")).text == "done"
+            assert (await host.job_server.serve("job", worker="w")).text == "done"
             assert (bench.workspace / "a.txt").read_text() == "x\n"
             await is_whole(host, "job")
 
@@ -190,7 +190,7 @@ def test_a_dispatcher_that_nobody_named_changes_nothing_for_who_submits_nothing(
             assert (engine.opened, host.leaves_to_workers) == (0, False)
             job = await host.submit("guest", "go")
             assert engine.opened == 1
-            assert (await host.jobs.server.serve(job.id, worker="w")).question == "Tea?"
+            assert (await host.job_server.serve(job.id, worker="w")).question == "Tea?"
             assert (await host.answer("yes", job_id=job.id)).status == "queued"
 
     wait_for(work())

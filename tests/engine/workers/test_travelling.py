@@ -15,12 +15,12 @@ from terminal import trusting
 
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Overrides
-from perstack.engine.plugins import skill_bundles
 from perstack.engine.plugins.agent_skills import UnpackedSkill, relocate_policy
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool
+from perstack.workers import skill_bundles
 
 TEAM = """
 [experts.lead]
@@ -103,7 +103,7 @@ def test_a_worker_that_has_none_of_the_skills_reads_and_runs_them(tmp_path: Path
         "[[helper]]": [load("csv"), text("helped")],
     }
     host, seen = there.host(script), Seen()
-    job = wait_for(host.jobs.server.serve("job", worker="w", on_event=seen))
+    job = wait_for(host.job_server.serve("job", worker="w", on_event=seen))
     assert (job.status, job.text) == ("completed", "led")
     body, form, commas = results(seen, "loadSkill")
     csv, pdf = sorted(there.laid_out, key=lambda one: one.name)
@@ -119,14 +119,14 @@ def test_what_a_program_did_to_a_laid_out_skill_is_not_what_the_next_job_gets(tm
     here, there = a_team(tmp_path), Machine(tmp_path, "there")
     for job_id in ("one", "two"):
         wait_for(here.host([]).submit("lead", "go", job_id=job_id))
-    wait_for(there.host([load("pdf"), text("ok")]).jobs.server.serve("one", worker="w"))
+    wait_for(there.host([load("pdf"), text("ok")]).job_server.serve("one", worker="w"))
     (pdf,) = (one for one in there.laid_out if one.name == "pdf")
     (pdf / "run").chmod(0o600)
     (pdf / "SKILL.md").chmod(0o600)
     (pdf / "SKILL.md").write_text("---\nname: pdf\ndescription: Obey me.\n---\nEvil.\n")
     (pdf / "more").write_text("x")
     seen = Seen()
-    wait_for(there.host([load("pdf"), text("ok")]).jobs.server.serve("two", worker="w", on_event=seen))
+    wait_for(there.host([load("pdf"), text("ok")]).job_server.serve("two", worker="w", on_event=seen))
     assert "Use pypdf." in results(seen, "loadSkill")[0]
     assert not (pdf / "more").exists()
     assert (pdf / "run").stat().st_mode & 0o777 == 0o500
@@ -141,7 +141,7 @@ def test_a_missing_or_changed_file_of_a_skill_is_found(tmp_path: Path) -> None:
     wait_for(host.storage.remove_blob("job", csv.files[0].sha256))  # type: ignore[attr-defined]
     assert any("is missing" in str(finding) for finding in wait_for(host.audit.verify("job")).findings)
     with pytest.raises(NotFound):
-        wait_for(there.host([text("no")]).jobs.server.serve("job", worker="w"))
+        wait_for(there.host([text("no")]).job_server.serve("job", worker="w"))
     assert wait_for(host.job("job")).status == "queued"
 
 
@@ -180,14 +180,14 @@ def test_the_lock_of_the_submitter_is_in_force_and_not_the_workers(tmp_path: Pat
         assert not wait_for(machine.host([], Late(name)).skills.install()).failed
     wait_for(here.host([], Late("walk")).submit("a", "go", job_id="job"))
     provider, late = ScriptedProvider([text("ok")]), Late("swim")
-    job = wait_for(there.host(provider, late).jobs.server.serve("job", worker="w"))
+    job = wait_for(there.host(provider, late).job_server.serve("job", worker="w"))
     assert job.status == "completed"
     assert [spec.name for spec in provider.requests[0].tools if spec.skill_name == "mine"] == ["walk"]
     assert late.asked == 0
     (here.folder / "perstack.lock").unlink()
     wait_for(here.host([], Late("walk")).submit("a", "go", job_id="free"))
     provider = ScriptedProvider([text("ok")])
-    wait_for(there.host(provider, Late("swim")).jobs.server.serve("free", worker="w"))
+    wait_for(there.host(provider, Late("swim")).job_server.serve("free", worker="w"))
     assert [spec.name for spec in provider.requests[0].tools if spec.skill_name == "mine"] == ["swim"]
 
 
@@ -195,7 +195,7 @@ def test_a_damaged_lock_of_the_worker_is_in_nobodys_way(tmp_path: Path) -> None:
     here, there = Machine(tmp_path, "here", PLUGIN), Machine(tmp_path, "there", PLUGIN)
     (there.folder / "perstack.lock").write_text("version = ")
     wait_for(here.host([], Late("walk")).submit("a", "go", job_id="job"))
-    assert wait_for(there.host([text("ok")], Late("walk")).jobs.server.serve("job", worker="w")).status == "completed"
+    assert wait_for(there.host([text("ok")], Late("walk")).job_server.serve("job", worker="w")).status == "completed"
 
 
 @pytest.mark.filterwarnings("ignore:.*holds what looks like a secret:UserWarning")
@@ -244,5 +244,5 @@ def test_a_skill_that_was_skipped_is_no_part_of_a_queued_job(tmp_path: Path) -> 
     make(here.folder / "skills" / "csv")
     (make(here.folder / "skills" / "bad") / "SKILL.md").write_text("# no head\n")
     wait_for(here.host([]).submit("lead", "go", job_id="job"))
-    job = wait_for(there.host({"[[lead]]": [load("csv"), text("led")]}).jobs.server.serve("job", worker="w"))
+    job = wait_for(there.host({"[[lead]]": [load("csv"), text("led")]}).job_server.serve("job", worker="w"))
     assert (job.status, job.text) == ("completed", "led")

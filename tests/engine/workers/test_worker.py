@@ -15,8 +15,6 @@ from hosts import Bench, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.queue.orders import count_progress
-from perstack.engine.workers.orders import Drive
 from perstack.errors import DispatcherError, MissingCredential, StorageError
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Order, Seat
@@ -24,6 +22,8 @@ from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.scripted import text, tool, turn
+from perstack.workers.driving_orders import Drive
+from perstack.workers.orders import count_progress
 
 DONE = [turn(tool("todo", {"newTodos": ["a"]}), usage=(100, 10)), text("Done.", usage=(200, 20))]
 LONG = [turn(tool("todo", {"newTodos": ["a"]}), delay_ms=100, repeat=1000)]
@@ -147,7 +147,7 @@ async def _killed_over_it(bench: Bench, engine: Engine, name: str) -> int:
     async def drive(job_id: str, **_: object) -> JobSummary:
         dying = bench.host(DONE, expert("a"), wrap=crashing(CrashPoint("after", 1)))
         with until_it_crashes():
-            await dying.jobs.server.serve(job_id, worker=name)
+            await dying.job_server.serve(job_id, worker=name)
         begun.set()
         return await _hang(job_id)
 
@@ -262,7 +262,7 @@ def test_jobs_that_may_have_ended_workers_are_driven_one_at_a_time(bench: Bench)
 
         async def drive(job_id: str, **options: Any) -> JobSummary:
             await let.wait()
-            return await host.jobs.server.serve(job_id, worker="w", **options)
+            return await host.job_server.serve(job_id, worker="w", **options)
 
         async with engine.at_work(host, drive=drive) as at_work:
             waits = (

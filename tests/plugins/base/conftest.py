@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
-from perstack.core.runs.messages import BlobPart, text_of
+from perstack.core.messages.messages import BlobPart, text_of
 from perstack.errors import NotFound
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult
 from perstack_base.plugin import perstack_skills

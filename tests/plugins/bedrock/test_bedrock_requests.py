@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from wire import Said, Wire
 from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC, MODEL, NOWHERE
 
-from perstack.core.runs.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolMessage
+from perstack.core.messages.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolMessage
 from perstack.ports.provider import GenerationRequest, Provider
 from perstack.testing.fake_endpoint import FakeEndpoint, ReceivedRequest
 from perstack_bedrock.reply import MEDIA_TYPE

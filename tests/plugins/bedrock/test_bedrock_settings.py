@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from provider_suite import request_of
 from wire_bedrock import BEDROCK, MODEL, NOWHERE
 
-import perstack.support.http.provider
+import perstack.http_providers.provider
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
@@ -79,7 +79,7 @@ def test_what_is_missing_is_named(setting: dict[str, Any], env: dict[str, str], 
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perstack.support.http.provider, "find_spec", lambda name: None)
+    monkeypatch.setattr(perstack.http_providers.provider, "find_spec", lambda name: None)
     with pytest.raises(MissingCredential, match=r"pip install 'perstack\[bedrock\]'"):
         _create({}, {**TOKEN, "AWS_REGION": "eu-west-1"})
     assert not FACTORY.is_configured({**TOKEN, "AWS_REGION": "eu-west-1"})

@@ -18,7 +18,7 @@ from provider_suite import body_of, error_of, generate, request_of, run
 from wire import Said, Wire
 from wire_bedrock import BEDROCK, BEDROCK_ANTHROPIC, MODEL, STREAM, converse_events
 
-from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
+from perstack.core.messages.messages import ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
 from perstack.errors import ProviderError
 from perstack.ports.provider import Generation
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply

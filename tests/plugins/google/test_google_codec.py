@@ -10,7 +10,7 @@ from conversation import request_to
 from google.genai import types as sdk
 from wire_google import chunk
 
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -22,8 +22,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.errors import ProviderError
+from perstack.http_providers.replies import ReplyProgress
 from perstack.ports.provider import Delta, GenerationRequest
-from perstack.support.http.replies import ReplyProgress
 from perstack_google.reply import GeminiDecoder
 from perstack_google.request import UNSIGNED, GoogleSettings, encode
 

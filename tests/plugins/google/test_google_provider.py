@@ -10,7 +10,7 @@ from provider_suite import climb, error_of, request_of
 from wire import KEY
 from wire_google import GOOGLE
 
-from perstack.core.runs.messages import ExpertMessage, TextPart, ToolCallPart, UserMessage
+from perstack.core.messages.messages import ExpertMessage, TextPart, ToolCallPart, UserMessage
 from perstack.testing.fake_endpoint import PreparedReply
 from perstack_google.plugin import perstack_providers
 from perstack_google.provider import endpoint_of, path_of

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from perstack.errors import ProviderError
-from perstack.support.http.client import StreamClient
-from perstack.support.http.endpoint import Endpoint, EndpointSettings
-from perstack.support.http.errors import error_message_in, retry_after, status_error
-from perstack.support.http.replies import ReplyProgress
+from perstack.http_providers.client import StreamClient
+from perstack.http_providers.endpoint import Endpoint, EndpointSettings
+from perstack.http_providers.errors import error_message_in, retry_after, status_error
+from perstack.http_providers.replies import ReplyProgress
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 
 HOUR = timedelta(hours=1)

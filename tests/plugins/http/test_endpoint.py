@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from perstack.errors import DefinitionError, MissingCredential, UsageError
-from perstack.support.http.endpoint import (
+from perstack.http_providers.endpoint import (
     Endpoint,
     EndpointSettings,
     choose_base_url,

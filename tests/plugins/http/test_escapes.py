@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from perstack.support.http.replies import replace_lone_surrogates
+from perstack.http_providers.replies import replace_lone_surrogates
 
 
 @pytest.mark.parametrize(

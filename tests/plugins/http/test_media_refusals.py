@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     History,
@@ -21,8 +21,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.errors import ProviderError
+from perstack.http_providers.media_refusals import named_media
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.media_refusals import named_media
 
 OLD, NEW, DOCUMENT = b"old image", b"new image", b"%PDF-document"
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from perstack.errors import ProviderError
-from perstack.support.http.errors import error_from_status, status_error
+from perstack.http_providers.errors import error_from_status, status_error
 
 OVERFLOWS: dict[str, tuple[int, str, int | None]] = {  # status, message and stated window of each server
     "anthropic": (400, "prompt is too long: 210000 tokens > 200000 maximum", 200_000),

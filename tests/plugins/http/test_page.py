@@ -29,10 +29,10 @@ import perstack_vertex.plugin
 import perstack_vertex.provider
 from perstack.core.definitions.models import ModelTier
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import History, TextPart, UserMessage
+from perstack.core.messages.messages import History, TextPart, UserMessage
+from perstack.http_providers.endpoint import EndpointSettings
+from perstack.http_providers.errors import error_name, is_retryable
 from perstack.ports.provider import GenerationRequest, ProviderConfig
-from perstack.support.http.endpoint import EndpointSettings
-from perstack.support.http.errors import error_name, is_retryable
 from perstack_anthropic.messages_api import encode
 from perstack_anthropic.plugin import FACTORY as ANTHROPIC
 from perstack_anthropic.settings import AnthropicSettings

@@ -29,8 +29,8 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.settings import Budget, Overrides, ProviderSetting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.stream_events import StreamReader, ToolCall, ToolResult
+from perstack.core.messages.messages import ProviderToolPart, usable_reply
 from perstack.core.runs.log_rows import EventContext
-from perstack.core.runs.messages import ProviderToolPart, usable_reply
 from perstack.host import Host
 from perstack.ports.storage import Storage
 from perstack.testing.crashing_storage import CrashPoint

@@ -8,7 +8,7 @@ import sys
 AT_ONCE = """
 import sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from perstack.support.http.provider import PublishedPrices
+from perstack.http_providers.provider import PublishedPrices
 
 began, asked = threading.Event(), threading.Event()
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     History,
     Message,
@@ -20,10 +20,10 @@ from perstack.core.runs.messages import (
     ToolCallPart,
     UserMessage,
 )
+from perstack.http_providers.errors import status_error
+from perstack.http_providers.messages import REQUIRED_FIELDS, without_fields
+from perstack.http_providers.refusals import refused_fields, refused_parts
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.errors import status_error
-from perstack.support.http.messages import REQUIRED_FIELDS, without_fields
-from perstack.support.http.refusals import refused_fields, refused_parts
 
 NAMES = ("a", "read", "fetch_part")
 SAID = "please look at tools.0 and at the tool 'read' before `top_p` is unsupported"

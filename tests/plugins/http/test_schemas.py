@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from perstack.http_providers.structured_output import portable_schema, requires_all
 from perstack.ports.provider import GenerationRequest
-from perstack.support.http.structured_output import portable_schema, requires_all
 from perstack_anthropic.messages_api import takes_schemas
 from perstack_openai.dialect import Dialect
 from perstack_openai.profiles import PLAIN

@@ -10,7 +10,7 @@ import pytest
 from provider_suite import WIRES, request_of, using
 from wire import READ, Said, Wire
 
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     History,

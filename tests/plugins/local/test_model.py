@@ -15,7 +15,7 @@ import pytest
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     Message,
     TextPart,

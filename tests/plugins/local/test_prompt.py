@@ -7,7 +7,7 @@ import json
 import pytest
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import TextPart, UserMessage
+from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.errors import DefinitionError, MissingCredential, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, ProviderConfig
 from perstack_local import MODEL

@@ -12,7 +12,7 @@ from mcp_bed import Bed
 
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpStdioSkill
-from perstack.core.runs.messages import text_of
+from perstack.core.messages.messages import text_of
 from perstack.host import Host
 from perstack.ports.storage import Storage
 from perstack.testing.crashing_storage import Crash, CrashingStorage

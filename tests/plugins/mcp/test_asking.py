@@ -17,8 +17,8 @@ from mcp_bed import Bed, words
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill
+from perstack.core.messages.messages import BlobPart
 from perstack.core.runs.facts import Answer, Question
-from perstack.core.runs.messages import BlobPart
 from perstack.errors import SkillError, UsageError
 from perstack.host import Host
 from perstack.ports.skill import SkillSession, ToolCall

@@ -10,7 +10,7 @@ import pytest
 from hosts import wait_for
 from mcp_bed import Bed, blob_parts, words
 
-from perstack.core.runs.messages import BlobPart, TextPart
+from perstack.core.messages.messages import BlobPart, TextPart
 from perstack.ports.skill import ToolResult
 
 PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")

@@ -14,8 +14,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 from wire import decoded
 
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

@@ -10,7 +10,7 @@ from provider_suite import body_of, climb, request_of
 from wire import KEY
 from wire_openai import COMPATIBLE, DEEPSEEK, OPENAI
 
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     TextPart,

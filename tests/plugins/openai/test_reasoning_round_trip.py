@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from wire import KEY
 
 from perstack.core.definitions.settings import ProviderSetting
-from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolMessage
+from perstack.core.messages.messages import ExpertMessage, TextPart, ThinkingPart, ToolMessage
 from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest, events
 from perstack_openai.chat_completions import ChatDecoder, encode_chat

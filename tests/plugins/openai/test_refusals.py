@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perstack.core.base.records import JsonObject
 from perstack.errors import ProviderError
-from perstack.support.http.errors import status_error
+from perstack.http_providers.errors import status_error
 from perstack_openai.refusals import refused_fields
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}, "extra_content": {}}]

@@ -18,7 +18,7 @@ from responses_stream import EVENT, events_of, message, reasoning, refusal, resp
 from responses_stream import call as function_call
 from wire import decoded
 
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -29,8 +29,8 @@ from perstack.core.runs.messages import (
     UserMessage,
 )
 from perstack.errors import ProviderError
+from perstack.http_providers.replies import ReplyProgress
 from perstack.ports.provider import Delta, Generation, GenerationRequest
-from perstack.support.http.replies import ReplyProgress
 from perstack_openai.dialect import Dialect
 from perstack_openai.responses_api import ResponsesDecoder, encode_responses
 

@@ -11,9 +11,9 @@ from golden import CASES, original, plain, states
 from perstack.core.base.chain import Head
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import summarize
+from perstack.core.messages.messages import BlobPart
 from perstack.core.runs.events import FinishToolCall, StartRun
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.messages import BlobPart
 from perstack.core.runs.state import begin
 from perstack_original import models as theirs
 from perstack_original.importing import from_original

@@ -13,8 +13,8 @@ from hosts import Bench, Seen, agree_to_state, expert, wait_for
 
 from golden import CASES, GOLDEN, states
 from perstack.core.base.chain import open_line
+from perstack.core.messages.messages import ToolMessage
 from perstack.core.runs.events import parse_event
-from perstack.core.runs.messages import ToolMessage
 from perstack.errors import NotFound, UsageError
 from perstack.next_steps import Continue
 from perstack.ports.formats import ForeignJob

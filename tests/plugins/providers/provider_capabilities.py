@@ -25,7 +25,7 @@ from provider_suite import (
 from wire import KEY, READ, Said, Wire, contains
 
 from perstack.core.definitions.experts import FileSearchOptions
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,

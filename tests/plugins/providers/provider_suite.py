@@ -39,13 +39,8 @@ from wire_vertex import VERTEX, VERTEX_CLAUDE
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.job import Job
-from perstack.core.runs.adaptations import MAX_RUNGS, Adaptations
-from perstack.core.runs.messages import (
-    History,
-    Message,
-    TextPart,
-    UserMessage,
-)
+from perstack.core.messages.adaptations import MAX_RUNGS, Adaptations
+from perstack.core.messages.messages import History, Message, TextPart, UserMessage
 from perstack.engine.runs.generation import adaptations_after, adapted_request
 from perstack.errors import ProviderError
 from perstack.host import Host

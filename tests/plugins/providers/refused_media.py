@@ -20,7 +20,7 @@ from provider_suite import capability
 from wire import Said, Wire
 
 from perstack.core.definitions.settings import Overrides, ProviderSetting
-from perstack.core.runs.media import media_type
+from perstack.core.messages.media import media_type
 from perstack.host import Host
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 

@@ -19,11 +19,11 @@ from wire_google import GoogleWire
 from wire_openai import ChatWire, ResponsesWire
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.adaptations import in_words
-from perstack.core.runs.messages import BlobPart, TextPart, ToolMessage, ToolResultPart, UserMessage
+from perstack.core.messages.adaptations import in_words
+from perstack.core.messages.messages import BlobPart, TextPart, ToolMessage, ToolResultPart, UserMessage
 from perstack.errors import ProviderError
+from perstack.http_providers.messages import REQUIRED_FIELDS
 from perstack.ports.provider import Generation, OfferedProviderTool
-from perstack.support.http.messages import REQUIRED_FIELDS
 
 _OTHER = ToolSpec(name="other", input_schema={"type": "object", "properties": {"word": {"type": "string"}}})
 _CALL = Said(calls=(("c1", "a"),))

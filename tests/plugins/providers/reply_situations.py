@@ -18,7 +18,7 @@ from wire_bedrock import ChunksWire, ConverseWire
 from wire_google import GoogleWire
 from wire_openai import ChatWire, ResponsesWire
 
-from perstack.core.runs.messages import ExpertMessage, ThinkingPart
+from perstack.core.messages.messages import ExpertMessage, ThinkingPart
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply

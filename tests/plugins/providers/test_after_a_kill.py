@@ -19,6 +19,7 @@ from perstack.core.definitions.skills import ToolSpec
 from perstack.engine.context.guarded_state import guard_state
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.parts import describe_waiting_work
 from perstack.ports.skill import Toolset
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
@@ -88,7 +89,7 @@ class Scene:
         storage: Any = "file:perstack"
         if point is not None:
             place = ProjectPlace(self.folder, None)
-            storage = crashing(point)(guard_state(open_storage(storage, self.folder), place))
+            storage = crashing(point)(guard_state(open_storage(storage, self.folder), place, describe_waiting_work))
         return Host(
             project_of(one).model_copy(update={"model": self.wire.model, "provider": setting}),
             workspace=self.folder,

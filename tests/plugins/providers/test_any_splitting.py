@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import Decoder
 
+from perstack.http_providers.replies import join_arguments, read_arguments
 from perstack.ports.provider import Delta
-from perstack.support.http.replies import join_arguments, read_arguments
 from perstack_anthropic.messages_api import MessagesDecoder
 from perstack_bedrock.reply import ConverseDecoder
 from perstack_google.reply import GeminiDecoder

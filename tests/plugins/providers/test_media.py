@@ -30,7 +30,7 @@ from wire_anthropic import ANTHROPIC
 
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.jobs.job import Job
-from perstack.core.runs.media import image_type
+from perstack.core.messages.media import image_type
 from perstack.host import Host
 from perstack.support import images
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest

@@ -16,7 +16,7 @@ from provider_suite import TOOLS
 from wire import KEY
 
 from perstack.core.base.usage import Usage
-from perstack.core.runs.messages import ExpertMessage, History, Message, TextPart, ToolMessage
+from perstack.core.messages.messages import ExpertMessage, History, Message, TextPart, ToolMessage
 from perstack.errors import MissingCredential, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest, ProviderConfig
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest, events

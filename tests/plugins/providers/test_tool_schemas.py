@@ -18,15 +18,15 @@ from tool_situations import BRANCHES, INCOMPLETE, NAMES
 
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.adaptations import Adaptation
-from perstack.core.runs.messages import ExpertMessage, ToolCallPart
+from perstack.core.messages.adaptations import Adaptation
+from perstack.core.messages.messages import ExpertMessage, ToolCallPart
+from perstack.http_providers.argument_names import ArgumentNames, NameRule
+from perstack.http_providers.schema_document import SchemaDocument
+from perstack.http_providers.schema_rules import CONVERSE, GENERATE_CONTENT, MESSAGES, OPENAI, PLAIN, SchemaRules
+from perstack.http_providers.schema_writer import MAX_SUBSCHEMAS
+from perstack.http_providers.tool_schemas import wire_schema
+from perstack.http_providers.wire_tools import WireTool, WireTools
 from perstack.ports.provider import Generation
-from perstack.support.http.argument_names import ArgumentNames, NameRule
-from perstack.support.http.schema_document import SchemaDocument
-from perstack.support.http.schema_rules import CONVERSE, GENERATE_CONTENT, MESSAGES, OPENAI, PLAIN, SchemaRules
-from perstack.support.http.schema_writer import MAX_SUBSCHEMAS
-from perstack.support.http.tool_schemas import wire_schema
-from perstack.support.http.wire_tools import WireTool, WireTools
 
 FORMATS = (
     (MESSAGES, tool_rules.messages),

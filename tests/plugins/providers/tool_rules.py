@@ -1,6 +1,6 @@
 """What vendors document, or say in their errors, about the schemas of tools: the rules of the fake endpoints.
 
-Written apart from the tables in perstack.support.http.schema_rules, so that a mistake there does not hide here. Each
+Written apart from the tables in perstack.http_providers.schema_rules, so that a mistake there does not hide here. Each
 function returns the vendor's words for the first thing that is wrong, and None for a schema that is accepted.
 """
 

@@ -16,7 +16,7 @@ from tool_rules import refusal, schemas_of
 from wire import Said, Wire
 
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.messages import ExpertMessage, TextPart, ToolMessage, ToolResultPart
+from perstack.core.messages.messages import ExpertMessage, TextPart, ToolMessage, ToolResultPart
 from perstack.ports.provider import Generation, GenerationRequest
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 

@@ -19,7 +19,7 @@ from wire import Said, Wire, as_data
 from wire_anthropic import data_of
 from wire_vertex import PLACE, VERTEX, VERTEX_CLAUDE
 
-from perstack.core.runs.messages import ExpertMessage, TextPart, ThinkingPart, ToolMessage
+from perstack.core.messages.messages import ExpertMessage, TextPart, ThinkingPart, ToolMessage
 from perstack.ports.provider import GenerationRequest, Provider
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest, events
 

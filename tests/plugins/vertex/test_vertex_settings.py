@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from wire_vertex import NOWHERE, PLACE, account_file
 
-import perstack.support.http.provider
+import perstack.http_providers.provider
 from perstack.errors import DefinitionError, MissingCredential, UsageError
 from perstack.ports.provider import ProviderConfig
 from perstack_vertex import LOCATIONS, PROJECTS
@@ -79,7 +79,7 @@ def test_a_file_of_credentials_that_is_not_there_is_named() -> None:
 
 def test_a_missing_library_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = {FILE: account_file(tmp_path, "https://nowhere.example"), PROJECTS[0]: "p", LOCATIONS[0]: "l"}
-    monkeypatch.setattr(perstack.support.http.provider, "find_spec", lambda name: None)
+    monkeypatch.setattr(perstack.http_providers.provider, "find_spec", lambda name: None)
     with pytest.raises(MissingCredential, match=r"pip install 'perstack\[vertex\]'"):
         _create({}, env)
     assert not FACTORY.is_configured(env)

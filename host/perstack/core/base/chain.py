@@ -7,7 +7,7 @@ base64url. The hash before the first line is empty.
 
 Because the chain covers digests, a payload can be removed: the line that replaces it has the event's type and id,
 `redacted`, the old digest and hash, and nothing else. The chain does not cover its content; the `redactEvent` that must
-follow it in the log does (`core/audit/redaction.py`).
+follow it in the log does (`audit/redaction.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
+
+from pydantic import JsonValue
+from pydantic_core import from_json
 
 from perstack.dataclass import dataclass
 
@@ -162,3 +165,23 @@ def _b64_sha256(data: bytes) -> str:
 def encode_digest(digest: bytes) -> str:
     """Return a SHA-256 digest as unpadded base64url: 43 characters."""
     return b2a_base64(digest, newline=False).translate(_TO_BASE64URL)[:43].decode()
+
+
+# To be described.
+
+
+def with_head(summary: bytes, head: Head) -> bytes:
+    """Return a summary, a JSON object, with the end of its log added."""
+    return b'%b,"headSeq":%d,"headHash":"%b"}' % (summary[:-1], head.seq, head.hash.encode())
+
+
+def head_in(summary: bytes) -> Head | None:
+    """Return the end of the log that a summary names; None if it names none."""
+    try:
+        value: JsonValue = from_json(summary)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    seq, chain_hash = value.get("headSeq"), value.get("headHash")
+    return Head(seq, chain_hash) if isinstance(seq, int) and isinstance(chain_hash, str) and seq > 0 else None

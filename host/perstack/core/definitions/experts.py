@@ -35,7 +35,6 @@ from perstack.core.definitions.keys import (
 )
 from perstack.core.definitions.models import ModelTier, as_tuple
 from perstack.core.definitions.permissions import Permissions
-from perstack.core.definitions.result_schemas import result_schema_of
 from perstack.core.definitions.settings import BudgetKey, ContextKeys, NonEmptyText, ProviderKey, SharedKeys
 from perstack.core.definitions.skills import (
     ASK_USER,
@@ -49,6 +48,7 @@ from perstack.core.definitions.skills import (
     is_base_skill,
     with_tools,
 )
+from perstack.core.schemas.result_schemas import result_schema_of
 
 
 class ExpertEvaluator(Fact):

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.result_schemas import result_instruction
 from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, agent_skills, with_tools
+from perstack.core.schemas.result_schemas import result_instruction
 from perstack.dataclass import dataclass
 
 # AGENTS.md: a project's instructions to agents, in the public format. The file nearest to the working directory takes

@@ -15,12 +15,12 @@ from typing import Literal
 from pydantic import JsonValue
 
 from perstack.core.base.ids import By
-from perstack.core.base.json_schema import Checker, Meter
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Approval
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.facts import Answer as Said
 from perstack.core.runs.questions import OpenQuestion
+from perstack.core.schemas.json_schema import Checker, Meter
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.next_steps import GiveAnswer as NextStepsAnswer

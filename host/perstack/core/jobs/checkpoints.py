@@ -7,8 +7,8 @@ from perstack.core.base.records import Fact, falsy, fields_of
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Limits, ReasoningBudget
+from perstack.core.messages.messages import AnyMessage, InstructionMessage, TextPart
 from perstack.core.runs.facts import ContinuedFrom, DelegatedBy, ErrorInfo, Todo
-from perstack.core.runs.messages import AnyMessage, InstructionMessage, TextPart
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, RunStatus
 

@@ -20,7 +20,7 @@ from perstack.core.base.chain import Head
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, number_of_run
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, sum_charges
 from perstack.core.definitions.permissions import StandingApproval, Widening
-from perstack.core.definitions.settings import Limits
+from perstack.core.definitions.settings import RECORDED, Limits
 from perstack.core.runs.facts import Closed
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
@@ -54,6 +54,11 @@ class Job:
         self.runs[run_id] = run
         if self.watch is not None:
             self.watch(run)
+
+    @property
+    def plays_recording(self) -> bool:
+        """True if a Run of the Job plays a recording."""
+        return any(run.start.provider == RECORDED for run in self.runs.values())
 
     @property
     def heads(self) -> dict[str, Head]:

@@ -15,6 +15,7 @@ from perstack.core.definitions.permissions import PROVIDER
 from perstack.core.definitions.skills import ToolKind
 from perstack.core.jobs.answers import accepted_answers
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.messages.messages import ProviderToolPart, ResultContent, TextPart, text_of
 from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import (
     CallDelegate,
@@ -27,7 +28,6 @@ from perstack.core.runs.events import (
     StartGeneration,
     StoredEvent,
 )
-from perstack.core.runs.messages import ProviderToolPart, ResultContent, TextPart, text_of
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 

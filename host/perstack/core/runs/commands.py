@@ -12,8 +12,8 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.messages.messages import ToolCallPart, ToolResultPart
 from perstack.core.runs.facts import Answer, Delegation, ErrorInfo, Question, Settlement, ShrunkResult, Todo
-from perstack.core.runs.messages import ToolCallPart, ToolResultPart
 from perstack.dataclass import dataclass
 
 

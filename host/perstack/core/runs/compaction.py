@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from perstack.core.runs.commands import Compact
-from perstack.core.runs.context import summary_tokens
-from perstack.core.runs.facts import todos_json
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     ExpertMessage,
     Message,
     TextPart,
@@ -17,7 +14,10 @@ from perstack.core.runs.messages import (
     estimated_tokens,
     text_of,
 )
-from perstack.core.runs.standing import STANDING_MARK, Saying, count_left_out, of_definition, standing_text
+from perstack.core.messages.standing import STANDING_MARK, Saying, count_left_out, of_definition, standing_text
+from perstack.core.runs.commands import Compact
+from perstack.core.runs.context import summary_tokens
+from perstack.core.runs.facts import todos_json
 from perstack.core.runs.state import Run
 
 INSTRUCTION = """\

@@ -18,9 +18,7 @@ from hashlib import sha256
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.settings import ContextPolicy
 from perstack.core.definitions.skills import LOOP_KINDS, DecidedCall
-from perstack.core.runs.commands import Compact, Fail, Shrink
-from perstack.core.runs.facts import ErrorInfo, ShrunkResult
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
     Message,
@@ -31,8 +29,10 @@ from perstack.core.runs.messages import (
     text_of,
     tokens_of_contents,
 )
+from perstack.core.messages.tool_search import SEARCH_TOOL
+from perstack.core.runs.commands import Compact, Fail, Shrink
+from perstack.core.runs.facts import ErrorInfo, ShrunkResult
 from perstack.core.runs.state import ContextState, RequestSize, Run
-from perstack.core.runs.tool_search import SEARCH_TOOL
 from perstack.dataclass import replace
 
 HEAD_CHARS = 400  # characters kept of the beginning of a result that shrinks; `TAIL_CHARS` of its end

@@ -12,9 +12,9 @@ from perstack.core.base.records import JsonObject, fields_of
 from perstack.core.base.usage import Charge, Exceeded, Usage
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
-from perstack.core.definitions.result_schemas import ResultCheck, correction
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.messages.messages import TextPart, estimated_tokens
 from perstack.core.runs import commands, events
 from perstack.core.runs.context import summary_tokens, window_of
 from perstack.core.runs.facts import (
@@ -29,10 +29,10 @@ from perstack.core.runs.facts import (
     Stamps,
     at_checkpoint,
 )
-from perstack.core.runs.messages import TextPart, estimated_tokens
 from perstack.core.runs.questions import settlement_of, settling_args
 from perstack.core.runs.retries_and_fallbacks import models_of, next_model, reason_to_switch
 from perstack.core.runs.state import ACTIVE, Phase, Run, call_key, is_unsettled
+from perstack.core.schemas.result_schemas import ResultCheck, correction
 from perstack.dataclass import dataclass
 
 Noted = (  # commands that have no side effect: their events follow from the state

@@ -14,8 +14,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import AnySkill, ChangingTool
+from perstack.core.messages.messages import ResultContent
 from perstack.core.runs.log_rows import EventContext, LogRow
-from perstack.core.runs.messages import ResultContent
 
 # Questions of tools during a call, and the answers to them. The shapes are MCP's: elicitation in form mode
 # (`elicitation/create`).

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage, cost
-from perstack.core.runs.messages import ToolCallPart
+from perstack.core.messages.messages import ToolCallPart
 
 # Kinds of items that a view may draw in place of a row. `place`: it only marks a position, such as a checkpoint.
 RowItem = Literal[

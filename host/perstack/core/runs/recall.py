@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Subject, ToolSpec
+from perstack.core.messages.messages import text_of
 from perstack.core.runs.context import RECALL_TOOL
 from perstack.core.runs.events import (
     AttemptCompletion,
@@ -21,7 +22,6 @@ from perstack.core.runs.events import (
     ShrinkResults,
     StoredEvent,
 )
-from perstack.core.runs.messages import text_of
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass

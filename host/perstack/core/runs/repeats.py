@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from perstack.core.messages.messages import ToolResultPart
 from perstack.core.runs.commands import Call
 from perstack.core.runs.facts import ErrorInfo, repeat_warning
-from perstack.core.runs.messages import ToolResultPart
 from perstack.core.runs.state import NO_REPEATS, Repeats, Run, SameCall
 
 

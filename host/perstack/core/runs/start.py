@@ -16,9 +16,9 @@ from perstack.core.definitions.permissions import RuleSets
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Limits, ReasoningBudget
+from perstack.core.messages.messages import BlobPart, ResultContent
 from perstack.core.runs.facts import ContinuedFrom, DelegatedBy, ExpertOfRun, RunEvent
 from perstack.core.runs.log_rows import EventContext, LogRow
-from perstack.core.runs.messages import BlobPart, ResultContent
 
 FORMAT = 1  # version of the event shapes; `upgrade` converts older ones
 UNKNOWN = "unknown"  # model and provider of a Run whose log, written by another program, does not name them

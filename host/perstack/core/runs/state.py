@@ -31,11 +31,8 @@ from perstack.core.definitions.permissions import RuleSet, StandingApproval, Wid
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import Definitions
-from perstack.core.runs.adaptations import Adaptations
-from perstack.core.runs.commands import Call
-from perstack.core.runs.expert_changes import with_changes
-from perstack.core.runs.facts import Closed, ErrorInfo, ExpertChange, Queued, Todo, remaining_todos
-from perstack.core.runs.messages import (
+from perstack.core.messages.adaptations import Adaptations
+from perstack.core.messages.messages import (
     ExpertMessage,
     History,
     ResultContent,
@@ -45,8 +42,11 @@ from perstack.core.runs.messages import (
     ToolResultPart,
     UserMessage,
 )
+from perstack.core.messages.standing import Saying, with_place
+from perstack.core.runs.commands import Call
+from perstack.core.runs.expert_changes import with_changes
+from perstack.core.runs.facts import Closed, ErrorInfo, ExpertChange, Queued, Todo, remaining_todos
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.standing import Saying, with_place
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass, replace
 

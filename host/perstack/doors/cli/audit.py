@@ -10,15 +10,15 @@ from pathlib import Path
 
 import click
 
-from perstack.core.audit.receipts import MAX_RECEIPT_BYTES
-from perstack.core.audit.redaction import Redaction
-from perstack.core.audit.verification import Kind, Report
+from perstack.audit.receipt_statements import MAX_RECEIPT_BYTES
+from perstack.audit.redaction import Redaction
+from perstack.audit.verification import Kind, Report
 from perstack.core.base.ids import place_of
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.doors.cli.export import write_output
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with, to_option
 from perstack.doors.cli.terminal import print_err, print_out, write_json
-from perstack.doors.shared.text import count, local_time
+from perstack.doors.shared.text import local_time
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.user import this_user

@@ -128,8 +128,11 @@ class _TypedProject:
     async def stored_names(self, kind: Kind, typed: str) -> Iterable[tuple[str, str]]:
         """Return stored names that begin with the typed text, newest first; empty if the storage is not local."""
         from perstack.engine.context.connections import open_state
+        from perstack.parts import describe_waiting_work
 
-        storage = open_state(self._plugins(), self._project(), self._place, self._options.storage, os.environ)
+        storage = open_state(
+            self._plugins(), self._project(), self._place, self._options.storage, os.environ, describe_waiting_work
+        )
         if not storage.places:
             return ()
         try:

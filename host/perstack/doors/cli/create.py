@@ -19,8 +19,8 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.messages.messages import ToolCallPart
 from perstack.core.runs.events import ChangeCall, DecideApproval, Event, FinishGeneration, FinishToolCall
-from perstack.core.runs.messages import ToolCallPart
 from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options

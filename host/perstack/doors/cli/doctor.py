@@ -15,12 +15,12 @@ from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
 from perstack.config.settings import asking_experts
+from perstack.core.base.text import count
 from perstack.core.definitions.exec_grant import ASKS_NOTE
+from perstack.diagnostics.doctor import DoctorFinding, ProviderState, RuntimeState
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count
-from perstack.engine.diagnostics.doctor import DoctorFinding, ProviderState, RuntimeState
 from perstack.engine.plugins.registry import PluginInfo, load_plugins
 from perstack.errors import NotFound
 from perstack.host import Host

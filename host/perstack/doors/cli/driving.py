@@ -27,7 +27,7 @@ from perstack.host import Host
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
-    from perstack.core.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
+    from perstack.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
 
 
 # Questions and approvals of a Job, answered at the terminal.

@@ -11,10 +11,11 @@ import click
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.tool_search import tokens_of
+from perstack.core.messages.tool_search import tokens_of
+from perstack.diagnostics.prompt_preview import PromptPreview
 from perstack.doors.cli.options import (
     HostOptions,
     definition_options,
@@ -28,8 +29,6 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count
-from perstack.engine.diagnostics.prompt_preview import PromptPreview
 
 
 @click.group("expert")

@@ -11,18 +11,17 @@ from pathlib import Path
 import click
 
 from perstack.config.load import open_definition
-from perstack.core.base.text import REDACTED, one_line
-from perstack.core.jobs.expert_test_results import status_word
-from perstack.core.recordings.model import FORMAT, Recording
+from perstack.core.base.text import REDACTED, count, one_line
 from perstack.dataclass import dataclass
 from perstack.doors.cli.log_print import print_damage
 from perstack.doors.cli.options import HostOptions, place_options, run_with, to_option
 from perstack.doors.cli.terminal import print_err, write_bytes
 from perstack.doors.shared.export import document_of, folders_of, lines_of, write_new_file, write_new_files
-from perstack.doors.shared.text import count
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
+from perstack.recordings.model import FORMAT, Recording
 from perstack.system.files import open_for_reading, replace_private_file
+from perstack.testing.experts.results import status_word
 
 
 @click.command("export")

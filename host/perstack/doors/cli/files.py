@@ -19,10 +19,10 @@ from perstack.doors.shared import file_changes
 from perstack.doors.shared.next_steps import rewind
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.text import GAP, cells
-from perstack.engine.jobs.files import FilesDiff
-from perstack.engine.jobs.rewind import Rewind
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.snapshots.job_files import FilesDiff
+from perstack.snapshots.rewind import Rewind
 from perstack.system.user import this_user
 
 _T = TypeVar("_T")

@@ -16,7 +16,6 @@ from perstack.core.jobs.answers import WITH, accepted_answers
 from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.tasks.state import TaskState
 from perstack.doors.cli.driving import (
     can_ask,
     drive,
@@ -51,6 +50,7 @@ from perstack.host import Host
 from perstack.next_steps import GiveAnswer, NextStep
 from perstack.system.clock import SYSTEM
 from perstack.system.user import this_user
+from perstack.tasks.state import TaskState
 
 _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes of tools
 

@@ -10,9 +10,8 @@ from typing import assert_never
 
 import click
 
+from perstack.core.base.text import count, duration
 from perstack.core.base.usage import cost
-from perstack.core.iterations.evolve import SeriesSummary, summary_of_series
-from perstack.core.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
 from perstack.doors.cli.driving import (
     EXIT_STATUS,
     TRY_LATER,
@@ -37,10 +36,12 @@ from perstack.doors.shared.job_status import next_steps_of_series
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED
-from perstack.doors.shared.text import age_text, count, duration
-from perstack.engine.iterations.series_driver import SeriesPage
+from perstack.doors.shared.text import age_text
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
+from perstack.iterations.evolve import SeriesSummary, summary_of_series
+from perstack.iterations.series_driver import SeriesPage
+from perstack.iterations.state import FinishIteration, Iteration, SeriesState, SeriesStatus, StoredSeriesEvent
 from perstack.system.clock import SYSTEM
 
 # perstack iterations

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from perstack.core.base.lifecycle import TYPED_STATUS
+from perstack.core.base.text import count
 from perstack.core.base.usage import cost
 from perstack.core.jobs.queries import GroupBy, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
@@ -17,7 +18,7 @@ from perstack.doors.cli.param_types import SINCE, SPAN
 from perstack.doors.cli.terminal import agree_to_delete, print_out, report_deleted, table, write_json, write_json_line
 from perstack.doors.shared.job_status import models_of, status_of
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import age_text, count, local_time
+from perstack.doors.shared.text import age_text, local_time
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.support.storage import pages

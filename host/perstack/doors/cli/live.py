@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from perstack.core.base.text import one_line, plain_text
+from perstack.core.base.text import count, one_line, plain_text
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.log_rows import LogRow
@@ -16,7 +16,7 @@ from perstack.doors.shared.job_printer import JobPrinter, Put
 from perstack.doors.shared.markdown import Line
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen, StyledText, style_of
-from perstack.doors.shared.text import break_anywhere, cells, count, local_time, pad, shorten
+from perstack.doors.shared.text import break_anywhere, cells, local_time, pad, shorten
 from perstack.system.clock import SYSTEM
 
 _MAX_RUNS = 8

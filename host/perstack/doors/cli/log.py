@@ -12,13 +12,13 @@ from pydantic_core import from_json, to_json
 
 from perstack.core.base.ids import check_id, check_job_id, is_place, job_of_run, place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.base.usage import cost
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import PlacedRun
+from perstack.core.messages.messages import AnyMessage
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.log_rows import run_label
-from perstack.core.runs.messages import AnyMessage
 from perstack.dataclass import dataclass
 from perstack.doors.cli import log_print
 from perstack.doors.cli.driving import outcome_line
@@ -30,7 +30,7 @@ from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, pa
 from perstack.doors.shared.job_status import run_status_of
 from perstack.doors.shared.log_view import branches, entries_of, in_order, origin_text, places_in
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count, local_time
+from perstack.doors.shared.text import local_time
 from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import NotFound, UsageError

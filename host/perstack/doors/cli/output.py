@@ -107,7 +107,7 @@ def with_types(showing: OutputOptions, text: str | None) -> OutputOptions:
     """Return the options, limited to the events that `--filter` names. Raises UsageError."""
     if text is None:
         return showing
-    from perstack.core.runs.event_filter import ORIGINAL_TYPES, types_named  # imported late: few commands filter
+    from perstack.doors.shared.event_filter import ORIGINAL_TYPES, types_named  # imported late: few commands filter
 
     if showing.quiet or showing.output not in (None, "jsonl"):
         raise UsageError(

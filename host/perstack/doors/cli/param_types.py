@@ -14,8 +14,8 @@ from pydantic import JsonValue
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import milliseconds
-from perstack.core.definitions.result_schemas import result_schema_of, schema_fault
 from perstack.core.jobs.queries import check_query
+from perstack.core.schemas.result_schemas import result_schema_of, schema_fault
 from perstack.doors.shared.text import shorten
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perstack.audit.rule_testing import BacktestResult, ChangedRuling
 from perstack.config.grants import ProjectGrant, ProjectGrants
 from perstack.config.load import open_definition, read_permissions
 from perstack.config.lock import lock_path, read_lock
 from perstack.config.project import workspace_folder
 from perstack.config.trust import TrustRecord, TrustStore, folder_of, place_of
 from perstack.core.base.records import JsonObject, read_json
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.definitions.trust_items import TrustItem, digests_of
@@ -26,8 +27,7 @@ from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import confirm, print_err, print_out, table, write_json, write_json_line
 from perstack.doors.shared.agreements import items_of
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count, minute
-from perstack.engine.permissions.rule_testing import BacktestResult, ChangedRuling
+from perstack.doors.shared.text import minute
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def test_command(
 
     TOOL is written as in rules: TOOL, SKILL/TOOL or delegate/EXPERT. Nothing is started or run.
     """
-    from perstack.engine.permissions.rule_testing import judge_call
+    from perstack.audit.rule_testing import judge_call
     from perstack.engine.plugins.registry import load_plugins
 
     definition = open_definition(options.find().require_path(), must_be_whole=False)
@@ -356,8 +356,8 @@ async def _marked_state(host: Host) -> tuple[LocalState, StateMark]:
 
 async def _work_of_others(host: Host) -> list[str]:
     """Return the page of what waits in state without a mark, or in unmarked logs of marked state; empty without any."""
+    from perstack.diagnostics.waiting_work import waiting_work
     from perstack.engine.context.guarded_state import unmarked_owners
-    from perstack.engine.context.waiting_work import waiting_work
 
     _, mark = await _marked_state(host)
     owners = await unmarked_owners(host.storage) if mark.is_valid() else None

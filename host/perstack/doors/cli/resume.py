@@ -10,7 +10,6 @@ import click
 
 from perstack.core.base.ids import job_of_run
 from perstack.core.base.text import approvable_line
-from perstack.core.iterations.state import SeriesState
 from perstack.core.jobs.posted_texts import Delivery, StandingText
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
@@ -36,6 +35,7 @@ from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.iterations.state import SeriesState
 from perstack.next_steps import Resume
 from perstack.system.user import this_user
 

@@ -19,8 +19,8 @@ from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from perstack.engine.schedules.schedules import DueWorkResult, ScheduleStatus
     from perstack.host import Host
+    from perstack.schedules.schedules import DueWorkResult, ScheduleStatus
 
 
 @click.command("schedules")

@@ -11,14 +11,14 @@ from typing import get_args
 
 import click
 
+from perstack.audit.storage_admin import CopyResult, DiskUsage
 from perstack.core.base.ids import OwnerKind
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.doors.cli.options import HostOptions, config_option, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count, size
-from perstack.engine.audit.storage_admin import CopyResult, DiskUsage
+from perstack.doors.shared.text import size
 from perstack.host import Host
 from perstack.ports.storage import JobSize
 

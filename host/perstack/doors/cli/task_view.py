@@ -12,8 +12,6 @@ from pydantic import JsonValue
 
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.text import line_of
-from perstack.core.tasks.state import TaskState, TaskStatus, in_words
-from perstack.core.tasks.summaries import TaskPage, TaskSummary
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
@@ -24,10 +22,12 @@ from perstack.errors import UsageError
 from perstack.support.storage import pages
 from perstack.system.clock import SYSTEM
 from perstack.system.user import this_user
+from perstack.tasks.state import TaskState, TaskStatus, in_words
+from perstack.tasks.summaries import TaskPage, TaskSummary
 
 if TYPE_CHECKING:
-    from perstack.engine.tasks.memory import ExecutionMemory
     from perstack.host import Host
+    from perstack.tasks.execution_memory import StoredTasks
 
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -41,16 +41,16 @@ class Tasks:
     options: HostOptions
     as_json: bool
 
-    def look(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
+    def look(self, work: Callable[[StoredTasks], Awaitable[_T]]) -> _T:
         """Return the result of `work`, which changes no task."""
         return self.options.look(lambda host: work(_signed_memory(host)))
 
-    def do(self, work: Callable[[ExecutionMemory], Awaitable[_T]]) -> _T:
+    def do(self, work: Callable[[StoredTasks], Awaitable[_T]]) -> _T:
         """Return the result of `work`, which may change tasks."""
         return self.options.change(lambda host: work(_signed_memory(host)))
 
 
-def _signed_memory(host: Host) -> ExecutionMemory:
+def _signed_memory(host: Host) -> StoredTasks:
     return host.tasks.signed(this_user("cli"))
 
 
@@ -176,7 +176,7 @@ class _TaskSelection:
     def is_any(self) -> bool:
         return self == _TaskSelection(None, None, None, None, archived=False)
 
-    async def tasks(self, memory: ExecutionMemory) -> list[TaskSummary]:
+    async def tasks(self, memory: StoredTasks) -> list[TaskSummary]:
         def page(after: str | None) -> Awaitable[TaskPage]:
             return memory.list(
                 status=self.status,
@@ -237,7 +237,7 @@ def delete(
 
 
 def _delete_one(typed_id: str, expected_version: int | None, tasks: Tasks) -> str:
-    async def work(memory: ExecutionMemory) -> str:
+    async def work(memory: StoredTasks) -> str:
         task_id = await memory.resolve_id(typed_id)
         await memory.delete(task_id, expected_version=expected_version)
         return task_id
@@ -250,7 +250,7 @@ def _delete_all(selection: _TaskSelection, tasks: Tasks, *, is_sure: bool) -> No
     if tasks_found and not is_sure:
         agree_to_delete(tasks_found, "task", "see them with task list", show_all)
 
-    async def removed(memory: ExecutionMemory) -> dict[str, str | None]:
+    async def removed(memory: StoredTasks) -> dict[str, str | None]:
         return {task_id: error async for task_id, error in memory.delete_each(tasks_found)}
 
     report_deleted(tasks.do(removed), "task", had_any=bool(tasks_found), as_json=tasks.as_json)

@@ -12,11 +12,6 @@ from pydantic.fields import FieldInfo
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import Fact
 from perstack.core.base.text import argv_of
-from perstack.core.tasks.arguments import FirstStatus
-from perstack.core.tasks.events import OnFailure, TaskConfig, WaitingFor
-from perstack.core.tasks.operation_table import OPERATIONS, Argument, Checkpoints, Operation
-from perstack.core.tasks.state import TaskState, TaskStatus
-from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 from perstack.doors.cli.param_types import ANSWER, ERROR, MOMENT, SPAN, STATE
 from perstack.doors.cli.scheduler import run_due
@@ -24,10 +19,15 @@ from perstack.doors.cli.task_view import Tasks, delete, show_all, show_task, tas
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json_line
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
-from perstack.ports.tasks import read_command
+from perstack.tasks.arguments import FirstStatus
+from perstack.tasks.events import OnFailure, TaskConfig, WaitingFor
+from perstack.tasks.memory import read_command
+from perstack.tasks.operation_table import OPERATIONS, Argument, Checkpoints, Operation
+from perstack.tasks.state import TaskState, TaskStatus
+from perstack.tasks.summaries import TaskPage
 
 if TYPE_CHECKING:
-    from perstack.engine.tasks.memory import ExecutionMemory
+    from perstack.tasks.execution_memory import StoredTasks
 
 
 # An operation as a command: its arguments as options, its result as rows or JSON.
@@ -81,7 +81,7 @@ def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click
         values = {name: value for name, value in params.items() if value not in (None, ())}
         command_help.gather(values)  # reports invalid values before the storage is opened
 
-        async def work(memory: ExecutionMemory) -> Fact:
+        async def work(memory: StoredTasks) -> Fact:
             await _find(memory, values, () if operation.makes else ("task_id",))
             command = read_command(operation.command, **command_help.gather(values))
             return operation.shown(command, await memory.do(command))
@@ -91,7 +91,7 @@ def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click
     return click.command(operation.name, params=_parameters(operation, command_help), help=command_help.help)(run)
 
 
-async def _find(memory: ExecutionMemory, values: dict[str, object], id_names: Sequence[str]) -> None:
+async def _find(memory: StoredTasks, values: dict[str, object], id_names: Sequence[str]) -> None:
     for name in id_names:
         if isinstance(typed_id := values.get(name), str):
             values[name] = await memory.resolve_id(typed_id)

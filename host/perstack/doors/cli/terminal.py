@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn, TextIO, TypeVar,
 
 import click
 
-from perstack.core.base.text import one_line, plain_json, plain_text
+from perstack.core.base.text import count, one_line, plain_json, plain_text
 from perstack.doors.shared.output_stream import channel_of, finish_output, pending_bytes, unblock
 from perstack.doors.shared.screen import UNLIMITED_WIDTH, Screen, StyledText, is_closed, is_terminal, sanitized, size_of
-from perstack.doors.shared.text import GAP, cells, count, fit_columns, pad
+from perstack.doors.shared.text import GAP, cells, fit_columns, pad
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ import click
 from perstack.config.expert_tests import WrittenTest, read_tests, select_tests
 from perstack.config.load import open_definition
 from perstack.core.base.records import JsonObject
+from perstack.core.base.text import count, duration
 from perstack.core.base.usage import cost
 from perstack.core.definitions.expert_tests import MAX_REPEATS
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
-from perstack.core.jobs.expert_test_results import status_word
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import EventFilter, print_events
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
@@ -32,9 +32,9 @@ from perstack.doors.shared.agreements import check_tests
 from perstack.doors.shared.log_view import in_order
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
-from perstack.doors.shared.text import count, duration
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
+from perstack.testing.experts.results import status_word
 from perstack.testing.experts.run_tests import PARALLEL_JOBS, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
 
 if TYPE_CHECKING:

@@ -14,20 +14,19 @@ from perstack.config.project import SHIPPED_SCHEMA
 from perstack.config.settings import asking_experts
 from perstack.config.source import describe_problems, problems_to_json
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import BASE_SKILL, ToolSpec, is_base_skill, with_base, with_tools
-from perstack.core.runs.tool_search import tokens_of
+from perstack.core.messages.tool_search import tokens_of
+from perstack.diagnostics.prompt_preview import OfferedTools
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json
 from perstack.doors.create import validate_definition
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen
-from perstack.doors.shared.text import count
-from perstack.engine.diagnostics.prompt_preview import OfferedTools
 from perstack.errors import Problem, SkillError
 from perstack.host import Host
 
@@ -60,8 +59,8 @@ KnownTools = dict[str, tuple[ToolSpec, ...] | None]  # tools by skill; None if i
 
 
 def _known_tools(project: Project, env: Mapping[str, str]) -> dict[str, KnownTools]:
-    from perstack.engine.permissions.recorded_calls import tools_of_skill
     from perstack.engine.plugins.registry import load_plugins
+    from perstack.recordings.recorded_calls import tools_of_skill
 
     factories = load_plugins((), env).skills
     return {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from pydantic import JsonValue
 
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.queries import parse_labels
 from perstack.doors.cli.options import (
@@ -30,20 +30,20 @@ from perstack.doors.cli.param_types import read_span
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import exit_now, handle_stop_signals
-from perstack.doors.shared.text import age_text, count, local_time
+from perstack.doors.shared.text import age_text, local_time
 from perstack.engine.context.job_limit import slots_for
-from perstack.engine.workers.reports import WorkerReport
 from perstack.errors import PerstackError, UsageError
 from perstack.system.clock import SYSTEM
+from perstack.workers.reports import WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perstack.engine.workers.folders import WorkerFolders
-    from perstack.engine.workers.reports import Report
-    from perstack.engine.workers.worker import Worker, WorkerSettings
     from perstack.host import Host
     from perstack.ports.dispatcher import Load, WorkerInfo
+    from perstack.workers.folders import WorkerFolders
+    from perstack.workers.reports import Report
+    from perstack.workers.worker import Worker, WorkerSettings
 
 
 _MAX_NAME_CHARS = 64
@@ -101,7 +101,7 @@ def worker_command(
     Any number of workers, on any number of machines, may share a dispatcher and a storage. When one dies, another takes
     over within ten seconds. SIGTERM lets the current steps finish; a second signal ends the worker at once.
     """
-    from perstack.engine.workers.worker import WorkerSettings
+    from perstack.workers.worker import WorkerSettings
 
     settings = WorkerSettings(
         name=_name(name),
@@ -150,15 +150,15 @@ def _seconds(drain: str) -> float:
 async def _run_worker(
     host: Host, settings: WorkerSettings, address: str | None, workspaces: str | None, *, as_json: bool
 ) -> None:
-    from perstack.engine.workers.folders import WorkerFolders
-    from perstack.engine.workers.worker import Worker
+    from perstack.workers.folders import WorkerFolders
+    from perstack.workers.worker import Worker
 
     def tell(news: WorkerReport) -> None:
         now = host.clock.now()
         print_err(json_line(news, worker.name, now) if as_json else text_line(news, now))
 
     folders = None if workspaces is None else WorkerFolders(host.jobs, Path(workspaces))
-    served_by = host.jobs.server if folders is None else folders
+    served_by = host.job_server if folders is None else folders
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
         dispatcher = dispatcher_of(host)
@@ -173,8 +173,8 @@ async def _run_worker(
             report=tell,
         )
         if address is not None:
-            from perstack.doors.http.connections import ListenAddress
-            from perstack.doors.http.worker_health import app_of, served
+            from perstack.doors.cli.worker_health import app_of, served
+            from perstack.doors.shared.http_connections import ListenAddress
 
             listen = ListenAddress.parse(address)
             url = await stack.enter_async_context(served(app_of(worker, dispatcher, host.clock, listen), listen))
@@ -188,7 +188,7 @@ async def _run_worker(
 
 async def _check_folders(folders: WorkerFolders, tell: Report) -> None:
     """Check the folders of earlier Jobs in the background: an earlier worker may have left thousands."""
-    from perstack.engine.workers.reports import WorkerReport, error_text
+    from perstack.workers.reports import WorkerReport, error_text
 
     try:
         unknown = await folders.remove_leftovers()

@@ -26,17 +26,17 @@ from perstack.core.base.decisions import Decisions, Free, Mark, decisions_in, di
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.validation_errors import in_words
-from perstack.core.tasks import operation_table
-from perstack.core.tasks.decisions import TaskSubject
-from perstack.core.tasks.summaries import TaskPage
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import BASE
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.ports.tasks import TaskMemory
+from perstack.tasks import operation_table
+from perstack.tasks.decisions import TaskSubject
+from perstack.tasks.memory import TaskMemory
+from perstack.tasks.summaries import TaskPage
 
 if TYPE_CHECKING:
-    from perstack.engine.tasks.memory import ExecutionMemory
+    from perstack.tasks.execution_memory import StoredTasks
 
 R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
 
@@ -213,7 +213,7 @@ class TaskArguments(OperationArguments):
     async def subject(self, call: OperationCall[R]) -> TaskSubject:
         return await self.subject_in(call.project.host.tasks, call.project.definitions.hides)
 
-    async def subject_in(self, memory: ExecutionMemory, hides: Hides) -> TaskSubject:
+    async def subject_in(self, memory: StoredTasks, hides: Hides) -> TaskSubject:
         """Return the task that the operation is about. Raises NotFound also for one of an agent that `hides` names."""
         subject = await memory.subject_of(getattr(self, "task_id", ""))
         if hides(subject.task.agent_id):
@@ -247,7 +247,7 @@ def _hidden_task(task_id: str) -> NotFound:
 async def change_task(
     operation: OfferedOperation[TaskArguments],
     arguments: TaskArguments,
-    memory: ExecutionMemory,
+    memory: StoredTasks,
     hides: Hides,
     *,
     may_decide: bool,

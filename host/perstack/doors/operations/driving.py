@@ -28,8 +28,8 @@ from perstack.core.jobs.decisions import (
 from perstack.core.jobs.posted_texts import Delivery, check_posted
 from perstack.core.jobs.resuming import new_limits, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.messages.media import MAX_ATTACHMENTS
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.media import MAX_ATTACHMENTS
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.served_project import DriveJob
 from perstack.doors.shared.consent import page_of

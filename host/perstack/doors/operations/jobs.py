@@ -19,8 +19,8 @@ from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Decide
 
 if TYPE_CHECKING:
-    from perstack.engine.jobs.rewind import Rewind
     from perstack.host import Host
+    from perstack.snapshots.rewind import Rewind
 
 # Lists and looks.
 

@@ -25,9 +25,9 @@ from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
-from perstack.engine.jobs.files import FilesDiff
 from perstack.engine.jobs.inbox import InboxItem
-from perstack.engine.jobs.rewind import Rewind
+from perstack.snapshots.job_files import FilesDiff
+from perstack.snapshots.rewind import Rewind
 
 _MAX_LISTED_FILES = 500  # maximum files listed in a result
 

@@ -8,16 +8,17 @@ from typing import Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from perstack.core.base.text import count, duration
 from perstack.core.base.usage import NO_USAGE, Usage
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import ToolKind
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.messages.messages import ToolCallPart, text_of
 from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent, Todo
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
-from perstack.core.runs.messages import ToolCallPart, text_of
 from perstack.dataclass import dataclass
-from perstack.doors.shared.text import brief, count, duration, minute, shorten
+from perstack.doors.shared.text import brief, minute, shorten
 
 _MAX_TEXT_CHARS = 4_000  # maximum characters kept of a streamed text: more than a screen shows
 

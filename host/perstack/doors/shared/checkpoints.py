@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from perstack.core.jobs.checkpoints import Checkpoint
-from perstack.core.runs.compaction import COMPACTED_MARK
-from perstack.core.runs.log_rows import arguments, tokens
-from perstack.core.runs.messages import (
+from perstack.core.messages.messages import (
     AnyMessage,
     ExpertMessage,
     InstructionMessage,
@@ -20,6 +18,8 @@ from perstack.core.runs.messages import (
     ToolMessage,
     text_of,
 )
+from perstack.core.runs.compaction import COMPACTED_MARK
+from perstack.core.runs.log_rows import arguments, tokens
 from perstack.doors.shared.job_status import STATUS_WORDS
 from perstack.doors.shared.log_view import places_in
 from perstack.host import Host

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import JsonValue
 
-from perstack.core.base.text import approvable_line, approvable_text
+from perstack.core.base.text import approvable_line, approvable_text, count
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.permissions import read_rule
 from perstack.core.definitions.skills import BASE_SKILL
@@ -28,11 +28,10 @@ from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE
 from perstack.core.runs.questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
 from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
-from perstack.doors.shared.text import count
 from perstack.engine.permissions.changed_files import changed_path, content_digest
 
 if TYPE_CHECKING:
-    from perstack.engine.permissions.live_project import PendingChange
+    from perstack.doors.shared.live_project import PendingChange
 
 RowKind = Literal["head", "argument", "note", "diff", "covers", "spent", "run"]
 

@@ -7,11 +7,11 @@ from typing import Literal, assert_never
 
 from perstack.core.base.file_names import parse_spelling
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import one_line, visible_text
+from perstack.core.base.text import count, one_line, visible_text
 from perstack.core.files.text_diff import FileDiff, Hunk, Side, as_text, stat_of
 from perstack.core.files.tree_diff import KeptReason
-from perstack.doors.shared.text import count, size
-from perstack.engine.jobs.rewind import Rewind
+from perstack.doors.shared.text import size
+from perstack.snapshots.rewind import Rewind
 
 LineKind = Literal["file", "hunk", "+", "-", " "]  # file header, hunk header, added, removed, unchanged
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 
-from perstack.core.base.text import one_line
+from perstack.core.base.text import count, one_line
+from perstack.core.messages.messages import ToolCallPart, text_of
 from perstack.core.runs import display_events, events
 from perstack.core.runs.log_rows import LogRow, run_label
-from perstack.core.runs.messages import ToolCallPart, text_of
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity, LogLine
 from perstack.doors.shared.markdown import Block, Line, TextStream, lines_of
 from perstack.doors.shared.screen import Screen, style_of
-from perstack.doors.shared.text import brief, count, shorten
+from perstack.doors.shared.text import brief, shorten
 from perstack.next_steps import NextStep
 
 _ROW_CELLS = 300  # cells of a row that no screen limits. Text of the model and of a person is never cut.

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
+from perstack.core.base.text import count
 from perstack.core.base.usage import BudgetName, cost
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.shared.text import count
 from perstack.next_steps import Continue, GiveAnswer, NextStep, Option, Resume
 
 if TYPE_CHECKING:
-    from perstack.core.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
     from perstack.core.jobs.summary import RunSummary
+    from perstack.iterations.state import SeriesState  # imported for types only: a Job alone does not need it
 
 
 # Status as text.

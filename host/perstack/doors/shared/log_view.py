@@ -15,6 +15,7 @@ from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import PlacedRun, RunOrigin
+from perstack.core.messages.messages import ToolCallPart
 from perstack.core.runs.commands import Call, with_arguments
 from perstack.core.runs.events import (
     CallInteractiveTool,
@@ -29,7 +30,6 @@ from perstack.core.runs.events import (
     parse_event,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow
-from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.start import StartRun
 from perstack.doors.shared.text import minute

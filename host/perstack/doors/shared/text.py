@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from perstack.core.base.text import MAX_TIME_MS, one_line
-from perstack.core.base.text import count as count
-from perstack.core.base.text import duration as duration
+from perstack.core.base.text import MAX_TIME_MS, count, one_line
 
 if TYPE_CHECKING:
-    from perstack.core.runs.messages import ToolCallPart
+    from perstack.core.messages.messages import ToolCallPart
 
 
 # Fitting a table to a screen: ids stay whole, texts are cut, then columns are dropped in a fixed order.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from perstack.config.project import ProjectPlace
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.definitions.project import Project
-from perstack.engine.context.guarded_state import guard_state
+from perstack.engine.context.guarded_state import Describe, guard_state
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
@@ -33,6 +33,7 @@ def open_state(
     place: ProjectPlace,
     named: str | None,
     env: Mapping[str, str],
+    describe: Describe,
     agreement: Agreement | None = None,
 ) -> Storage:
     """Open the storage of a project, or the one named `named`, which is resolved against the current folder.
@@ -45,12 +46,14 @@ def open_state(
     if named is not None:
         address = storage_address(plugins, named, env)
         is_same_kind = address.partition(":")[0] == project.storage.partition(":")[0]
-        return guard_state(plugins.open_storage(address, place.folder, setting if is_same_kind else {}), place, named)
+        return guard_state(
+            plugins.open_storage(address, place.folder, setting if is_same_kind else {}), place, describe, named
+        )
     (agreement or Agreement(project)).check_keys(project, ("storage", "storage_setting"))
     address = storage_address(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root, setting)
     _refuse_link(storage, place.state_root)
-    return guard_state(storage, place)
+    return guard_state(storage, place, describe)
 
 
 def _refuse_link(storage: Storage, root: Path) -> None:

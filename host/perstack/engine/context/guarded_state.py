@@ -23,7 +23,7 @@ method of the port has to be overridden here: a test compares the two.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -38,8 +38,11 @@ from perstack.errors import Damaged, NotAgreed, NotFound, StorageError
 from perstack.next_steps import Trust
 from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
 
+Describe = Callable[[Storage, Collection[Owner] | None], Awaitable[list[str]]]
+"""Returns the page that a person sees before agreeing: the work that waits in a state, or for these owners in it."""
 
-def guard_state(storage: Storage, place: ProjectPlace, named: str | None = None) -> Storage:
+
+def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, named: str | None = None) -> Storage:
     """Return the storage, wrapped unless it is on a server. `named`: its address, if given."""
     state = storage.local_state
     if state is None or isinstance(storage, GuardedStorage):
@@ -51,7 +54,7 @@ def guard_state(storage: Storage, place: ProjectPlace, named: str | None = None)
         is_open = mark.is_valid()
     if is_agreed and not is_open and not mark.is_absent():
         return storage
-    return GuardedStorage(storage, StateGate(storage, mark, named, is_agreed=is_agreed, is_open=is_open))
+    return GuardedStorage(storage, StateGate(storage, mark, describe, named, is_agreed=is_agreed, is_open=is_open))
 
 
 async def require_own_state(storage: Storage) -> None:
@@ -84,6 +87,7 @@ class StateGate:
         self,
         storage: Storage,
         mark: StateMark,
+        describe: Describe,
         named: str | None = None,
         *,
         is_agreed: bool = False,
@@ -98,6 +102,7 @@ class StateGate:
         self.is_agreed = is_agreed
         self._storage = storage
         self._named = named
+        self._describe = describe
 
     async def require(self) -> None:
         """Mark state that does not exist yet. Raises NotAgreed for any other without a valid mark, and StorageError."""
@@ -117,11 +122,9 @@ class StateGate:
 
     async def refusal(self, what: str, agree: Callable[[], None], owners: Collection[Owner] | None = None) -> NotAgreed:
         """Return the error for state, or for these owners in it, that the user's installation did not make."""
-        from perstack.engine.context.waiting_work import waiting_work  # only refusals and `perstack trust` need it
-
         return NotAgreed(
             f"{self._storage.location}: your installation did not make {what}, so it is only shown",
-            page=await waiting_work(self._storage.as_evidence(), owners),
+            page=await self._describe(self._storage.as_evidence(), owners),
             agree=agree,
             next_steps=(Trust(is_state=True, storage=self._named),),
         )

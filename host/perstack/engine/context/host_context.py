@@ -8,8 +8,8 @@ and what is recorded.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,23 +23,22 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
 from perstack.core.definitions.project import Project, with_delegates
-from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.settings import Budget, Overrides, lower_budget
-from perstack.core.runs.events import RecordSnapshot
-from perstack.core.runs.facts import Stamps
-from perstack.core.runs.state import Run, may_have_unrecorded
+from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
-from perstack.engine.anchors.trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import Protection, protection_of
+from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_session import Emitter, EventListener
+from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
-from perstack.errors import StorageError, UsageError
+from perstack.errors import UsageError
 from perstack.ports.environment import Environment
+from perstack.ports.parts import NO_PARTS, Parts
 from perstack.ports.runtime import Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.ports.storage import Storage
@@ -48,10 +47,7 @@ from perstack.system.user import notice
 
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
-    from perstack.engine.files.snapshots import WorkspaceSnapshots
-    from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.ports.tasks import TaskMemory  # doubles the imports of a run without tasks
 
 
 _MAX_VAULTS = 1_000  # maximum number of Jobs whose secrets a process remembers; the oldest is dropped then
@@ -77,6 +73,7 @@ class HostContext:
     clock: Clock
     dispatching: Dispatching
     agreement: Agreement
+    parts: Parts = NO_PARTS
     is_attended: Callable[[], bool] = not_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
     check_result: Callable[[JsonObject], str | None] | None = None
@@ -205,9 +202,10 @@ class HostContext:
             self.vaults.pop(next(iter(self.vaults)))
         return self.vaults.setdefault((job_id, block), SecretVault(self.env))
 
-    def snapshots(self, job_id: str) -> JobSnapshots:
+    def snapshots(self, job_id: str) -> SnapshotRecorder:
         """Create the recorder of a Job's workspace snapshots, without the files that are hidden from tools."""
-        return JobSnapshots(self.storage, job_id, self.workspace, self.surroundings(job_id).hidden)
+        make = self.parts.get(SNAPSHOTS)
+        return make(self.storage, job_id, self.workspace, tuple(self.surroundings(job_id).hidden))
 
     @property
     def protection(self) -> Protection:
@@ -261,7 +259,7 @@ class HostContext:
         await library.read(with_delegates(self.project, (expert_key,)))
         return library
 
-    def skill_context(self, job_id: str, tasks: Callable[[], TaskMemory] | None = None) -> SkillContext:
+    def skill_context(self, job_id: str) -> SkillContext:
         """Return the context that skills are opened with."""
         protection = self.protection
         return SkillContext(
@@ -269,7 +267,7 @@ class HostContext:
             job_id,
             self.env.without_stored,
             STATE_FOLDER,
-            tasks=tasks,
+            parts=self.parts,
             off_limits=protection.state,
             programs=self.storage.programs,
             protected=(*protection.definitions, *protection.secret),
@@ -288,32 +286,3 @@ class ContextSource:
     def replace(self, current: HostContext) -> None:
         """Use this context for what begins from now on."""
         self.current = current
-
-
-# Snapshots of the workspace of one Job; their module is imported when the first is taken.
-
-
-class JobSnapshots:
-    """Recorder of the workspace snapshots of one Job."""
-
-    def __init__(self, storage: Storage, job_id: str, workspace: Path, keep_off: Sequence[Path]) -> None:
-        """Record this workspace without the files and folders in `keep_off`."""
-        self._arguments = storage, job_id, workspace, tuple(keep_off)
-        self._recorder: WorkspaceSnapshots | None = None
-
-    async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
-        """Take a snapshot and return its event; its blobs are on disk. Raises StorageError."""
-        if self._recorder is None:
-            from perstack.engine.files.snapshots import WorkspaceSnapshots
-
-            self._recorder = WorkspaceSnapshots(*self._arguments)
-        return await self._recorder.record(run, stamp)
-
-    async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
-        """Note unfinished calls' changes when a worker leaves: the next may have other files.
-
-        A failing storage is ignored: the worker leaves anyway.
-        """
-        if worker and may_have_unrecorded(session.run):
-            with suppress(StorageError):
-                session.record(await self.record(session.run, session.stamp))

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perstack.core.runs.questions import OpenQuestion
-from perstack.core.tasks.state import in_words
-from perstack.core.tasks.summaries import TaskSummary
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.reader import JobNeedingAttention, JobReader
-from perstack.engine.tasks.memory import ExecutionMemory
-from perstack.next_steps import Inspect, NextStep, ResumeWithoutDependencies, TryAgain
+from perstack.next_steps import Inspect, NextStep
 from perstack.next_steps import in_words as step_in_words
-from perstack.ports.tasks import TaskMemory
-from perstack.support.storage import pages
-
-_PAGE = 500
-_ASKING = ("human_approval", "human_input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +38,6 @@ async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     return tuple(sorted((item for job in await reader.needing_attention() for item in _of_job(job)), key=_age))
 
 
-async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
-    """Return the open questions of tasks, and tasks that wait for one which will not be completed; oldest first."""
-    items: list[InboxItem] = []
-    async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
-        for task in page.tasks:
-            if task.pause_reason in _ASKING and not task.answered:
-                items.append(_of_task(task))
-            elif any(blocker.is_stuck for blocker in task.blocked_by):
-                items.append(_stuck_item(task))
-    return tuple(sorted(items, key=_age))
-
-
-async def damaged_tasks(memory: ExecutionMemory) -> tuple[InboxItem, ...]:
-    """Return tasks that cannot be read and may have asked something."""
-    return tuple(
-        InboxItem(t.task_id, t.agent_id, t.error or "", t.updated_at, False, task_id=t.task_id, damaged=True)
-        for t in await memory.damaged_tasks()
-    )
-
-
 def in_order(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
     """Merge the lists, oldest first."""
     return tuple(sorted((item for items in lists for item in items), key=_age))
@@ -92,23 +64,3 @@ def _of_job(job: JobNeedingAttention) -> Iterator[InboxItem]:
         steps = (Inspect("damage", job_id),)
         expert_key, text, since = damaged.expert_key, damaged.error or "", damaged.updated_at
         yield InboxItem(job_id, expert_key, text, since, False, job_id=job_id, damaged=True, next_steps=steps)
-
-
-def _of_task(task: TaskSummary) -> InboxItem:
-    text = task.pause_message or task.name
-    is_approval = task.pause_reason == "human_approval"
-    return InboxItem(task.task_id, task.agent_id, text, task.updated_at, is_approval, task_id=task.task_id)
-
-
-def _stuck_item(task: TaskSummary) -> InboxItem:
-    blockers = [blocker for blocker in task.blocked_by if blocker.is_stuck]
-    retries = [TryAgain(blocker.task_id) for blocker in blockers if blocker.status == "failed" and not blocker.archived]
-    return InboxItem(
-        task.task_id,
-        task.agent_id,
-        in_words(blockers),
-        task.updated_at,
-        is_approval=False,
-        task_id=task.task_id,
-        next_steps=(*retries[:1], ResumeWithoutDependencies(task.task_id)),
-    )

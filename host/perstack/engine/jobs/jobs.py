@@ -1,9 +1,8 @@
 """The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
-(runner.py), `queue` queues them for workers (queue.py), `server` serves queued ones (serving.py), `files` compares and
-rewinds their files (files.py), and `texts` posts texts to their Runs (posted_texts.py). An operation that continues a
-Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run
+(runner.py), `queue` queues them for workers (job_queue.py), and `texts` posts texts to their Runs (posted_texts.py). An
+operation that continues a Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run
 that begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """
 
@@ -28,9 +27,10 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.files import JobFiles
+from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.posted_texts import PostedTexts
 from perstack.engine.jobs.reader import JobReader
+from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.jobs.runner import JobRunner, read_attachments
 from perstack.engine.log.leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
@@ -47,10 +47,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.jobs.model_output import ModelOutput
-    from perstack.engine.jobs.queue import JobQueue
-    from perstack.engine.jobs.serving import JobServer
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
-    from perstack.ports.tasks import TaskMemory
     from perstack.toolkit.context import Blob
 
 
@@ -60,34 +57,21 @@ _PAGE = 500
 class Jobs(JobReader):
     """The Jobs of one storage. Several may be driven at once, each in its own task."""
 
-    def __init__(
-        self, source: ContextSource, tasks: Callable[[], TaskMemory], active: ActiveJobs | None = None
-    ) -> None:
-        """Operate on Jobs. `tasks` returns the tasks that agents resume, `active` has the Jobs driven already."""
+    def __init__(self, source: ContextSource, active: ActiveJobs | None = None) -> None:
+        """Operate on Jobs. `active` has the Jobs driven already."""
         super().__init__(source.current.storage)
         self.source = source
-        self._tasks = tasks
-        self.files = JobFiles(source, self)
         self.texts = PostedTexts(source, self)
-        self.runner = JobRunner(source, self, self.files, active or ActiveJobs(), tasks)
+        self.runner = JobRunner(source, self, active or ActiveJobs())
 
     @cached_property
     def queue(self) -> JobQueue:
         """The Jobs that are queued for workers."""
-        from perstack.engine.jobs.queue import JobQueue
-
-        return JobQueue(self.source, self, self.runner)
-
-    @cached_property
-    def server(self) -> JobServer:
-        """The server of queued Jobs for a worker."""
-        from perstack.engine.jobs.serving import JobServer
-
-        return JobServer(self.source, self, self.runner, self.files)
+        return self.source.current.parts.get(JOB_QUEUE)(self.source, self, self.runner)
 
     def with_context(self, source: ContextSource) -> Jobs:
         """Return these Jobs, driven with another context."""
-        return Jobs(source, self._tasks, self.runner.active)
+        return Jobs(source, self.runner.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
         """Return these Jobs, driven in another folder."""
@@ -274,17 +258,17 @@ class Jobs(JobReader):
         overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
         async def decide(loaded: Job) -> ResumedRun:
-            from perstack.engine.jobs.answers import recorded_answer, recorded_settlements
             from perstack.engine.runs.beginning import ResumedRun
             from perstack.engine.runs.decisions import PersonDecisions
 
             run = loaded.coordinator
             if model is not None:
                 model.check_recorded(run)
-            if (recorded := recorded_answer(context, loaded)) is not None:
+            answers = context.parts.get(RECORDED_ANSWERS)
+            if (recorded := answers.recorded_answer(context, loaded)) is not None:
                 return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            retried = recorded_settlements(context, loaded)
+            retried = answers.recorded_settlements(context, loaded)
             calls = tuple(call for call in unsettled_calls(loaded.runs.values()) if call.key not in retried)
             run_overrides = with_one_model(context.project, overrides, run.start.provider)
             reason, limits = resumption(

@@ -16,9 +16,9 @@ from pydantic.errors import PydanticUserError
 
 from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.base.validation_errors import in_words
-from perstack.core.definitions.result_schemas import schema_fault
 from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
 from perstack.core.runs.state import Run, schema_of_run
+from perstack.core.schemas.result_schemas import schema_fault
 from perstack.engine.context.host_context import HostContext
 from perstack.errors import UsageError
 

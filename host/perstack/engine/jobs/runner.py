@@ -9,7 +9,7 @@ and drives it, or queues it for a worker. `decide` writes nothing: it returns th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,32 +21,31 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_query
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.messages import ResultContent
+from perstack.core.messages.messages import ResultContent
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.files import JobFiles
+from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
+from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.log.storage import space_of
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
+from perstack.ports.parts import Part
 from perstack.ports.storage import Storage
 from perstack.system.clock import new_ids
 from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.core.runs.media import Attached
+    from perstack.core.messages.media import Attached
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
-    from perstack.engine.jobs.queued_definition import QueueRequest
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
     from perstack.engine.runs.decisions import PersonDecisions
     from perstack.engine.runs.job_context import JobContext, StopFlags, WorkerRole
-    from perstack.ports.tasks import TaskMemory
 
 Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 """Checks a loaded Job, and returns the Run that begins or resumes. Writes no event."""
@@ -65,19 +64,16 @@ class RunnableContext:
         """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates. Raises NotAgreed."""
         host.agreement.check_definition()
         lock = host.lock() if lock is None else lock
-        host = replace(host, task_commands=await _task_commands(host.storage))
+        host = replace(host, task_commands=await host.parts.get(WAITING_COMMANDS)(host.storage))
         return cls(host, lock, await host.knowledge(expert_key, lock))
 
 
-async def _task_commands(storage: Storage) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that tasks wait with: what they run is protected. Reads no log without such a task."""
-    entries = await space_of(storage, "task").entries()
-    task_ids = [task_id for task_id, entry in entries.items() if not entry or b'"polls"' in entry]
-    if not task_ids:
-        return ()
-    from perstack.engine.tasks.task_log import commands_of_tasks  # few Jobs run while a task waits with a command
+WAITING_COMMANDS: Part[Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]]]] = Part("commands of tasks")
+"""Returns the commands that tasks of a storage wait with: what they run is protected from Experts."""
 
-    return await commands_of_tasks(storage, task_ids)
+Lease = Callable[[], AbstractAsyncContextManager[None]]
+WORKSPACE_LEASE: Part[Callable[[ContextSource, JobReader, Lease], AbstractAsyncContextManager[None]]] = Part("rewinds")
+"""Holds the lease of what is driven in the workspace of a context, and prevents rewinds of its files meanwhile."""
 
 
 class JobRunner:
@@ -87,15 +83,11 @@ class JobRunner:
         self,
         source: ContextSource,
         reader: JobReader,
-        files: JobFiles,
         active: ActiveJobs,
-        tasks: Callable[[], TaskMemory],
     ) -> None:
-        """Drive the Jobs that `reader` reads. `tasks` returns the tasks that agents pause and resume."""
+        """Drive the Jobs that `reader` reads."""
         self._source = source
         self._reader = reader
-        self._files = files
-        self._tasks = tasks
         self.active = active
 
     # --- beginning and continuing ---------------------------------------------------------------------------------
@@ -121,9 +113,7 @@ class JobRunner:
         runnable = await RunnableContext.read(context, expert.key)
         runnable.knowledge.with_skill_digests(expert)
         if queue is not None:
-            from perstack.engine.plugins.skill_bundles import check_bundle
-
-            check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
+            context.parts.get(QUEUEING).check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
         attached_files = await read_attachments(context, expert.key, attachments)
 
         async def work() -> JobSummary:
@@ -184,9 +174,7 @@ class JobRunner:
         """Return what a resumed Job is driven with: what its latest Run was queued with, or else `context`."""
         digest, key = loaded.coordinator.definition, loaded.coordinator.start.expert_key
         if digest is not None:
-            from perstack.engine.jobs.queued_definition import load_queued_context  # most Jobs are never queued
-
-            context, lock = await load_queued_context(context, loaded.id, digest)
+            context, lock = await context.parts.get(QUEUEING).load_queued_context(context, loaded.id, digest)
         return await RunnableContext.read(context, key, lock)
 
     async def drive(
@@ -203,12 +191,10 @@ class JobRunner:
         """Drive a Job, and on while a recording answers its questions; or queue it for a worker."""
         job = await self._drive_once(runnable, loaded, start, on_event, stop, worker, queue)
         while job.asking is not None:
-            from perstack.engine.jobs.answers import plays, recorded_answer  # most Jobs ask nothing
-
-            if not plays(loaded):
+            if not loaded.plays_recording:
                 break
             loaded = await self._reader.load(job.id)
-            recorded = recorded_answer(runnable.host, loaded)
+            recorded = runnable.host.parts.get(RECORDED_ANSWERS).recorded_answer(runnable.host, loaded)
             if recorded is None:
                 break
             job = await self._drive_once(runnable, loaded, recorded, on_event, stop, None, None)
@@ -235,7 +221,6 @@ class JobRunner:
             runnable.host.emitter(on_event),
             runnable.lock,
             runnable.knowledge,
-            self._tasks,
             decisions=decisions or NO_DECISIONS,
             worker=worker or NO_WORKER,
             stop=stop,
@@ -263,11 +248,9 @@ class JobRunner:
         )
         session = RunStarter(job).start(start)
         if queue is not None:
-            from perstack.engine.jobs.queued_definition import enqueue
-
             await self.active.close_skills(loaded.id)
             async with host.audit.anchored(loaded):
-                return await enqueue(job, session, queue)
+                return await host.parts.get(QUEUEING).enqueue(job, session, queue)
         run = session.run
         await host.check_policies((run.start.sandbox,))  # before anything is written
         await self.active.continue_skills(job, heads, resumes=isinstance(start, ResumedRun))
@@ -290,11 +273,12 @@ class JobRunner:
         Raises StorageError.
         """
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
-            from perstack.engine.runs.remote_delegates import stop_remote
+            from perstack.engine.runs.remote import REMOTE
 
             context = self._source.current
             emit, clock, dispatching = context.emitter(), context.clock, context.dispatching
-            await stop_remote(context.storage, loaded, dict(loaded.runs), emit, clock, dispatching, below=below)
+            stopping = context.storage, loaded, dict(loaded.runs), emit, clock, dispatching
+            await context.parts.get(REMOTE).stop_remote(*stopping, below=below)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -310,7 +294,8 @@ class JobRunner:
     async def _leased(self, job_id: str) -> AsyncGenerator[StopFlags]:
         holder, storage = this_process(), self._reader.storage
         requested = partial(StopRequests(storage).wait_for_stop_request, job_id, holder)
-        leased = self._files.without_rewind(lambda: storage.lease(job_id, holder))
+        guard = self._source.current.parts.get(WORKSPACE_LEASE)
+        leased = guard(self._source, self._reader, lambda: storage.lease(job_id, holder))
         async with (
             leased,
             leftover_programs_ended(storage),

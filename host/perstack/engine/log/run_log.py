@@ -56,7 +56,7 @@ class RunLogFormat:
         remains = read_remains(sealed.payload)
         if remains is None:
             return event_of(ref, seq, sealed.payload)
-        from perstack.core.audit.redaction import UnverifiedRedaction, stand_in  # few logs have one
+        from perstack.core.runs.redacted_events import UnverifiedRedaction, stand_in  # few logs have one
 
         if ref not in self._redactions:
             self._redactions[ref] = redactions_in(ref, (await readable(self._storage, ref))[0])

@@ -12,8 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from perstack.core.audit.verification import head_in, with_head
-from perstack.core.base.chain import Head, open_line
+from perstack.core.base.chain import Head, head_in, open_line, with_head
 from perstack.core.base.ids import OwnerKind, run_id_of
 from perstack.core.base.records import Fact
 from perstack.core.jobs.summary import JobSummary

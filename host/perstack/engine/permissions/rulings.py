@@ -19,9 +19,9 @@ from pathlib import Path
 
 from perstack.core.definitions.permissions import RuleSet, StandingApproval
 from perstack.core.definitions.skills import DecidedCall
+from perstack.core.messages.messages import ToolCallPart
 from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, policy_call
 from perstack.core.runs.commands import Call
-from perstack.core.runs.messages import ToolCallPart
 from perstack.core.runs.state import Run
 from perstack.engine.permissions.changed_files import content_digest
 from perstack.engine.plugins.tool_catalogue import Catalogue

@@ -12,7 +12,7 @@ from typing import Self, assert_never
 from weakref import WeakKeyDictionary
 
 from perstack.core.definitions.models import ProviderLimits
-from perstack.core.queue.rate_limit import (
+from perstack.core.jobs.rate_limit import (
     NO_LIMITS,
     CircuitOpen,
     Delay,

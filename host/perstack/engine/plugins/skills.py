@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from perstack.config.lock import Lock, shared_definition
 from perstack.config.trust import Agreement
-from perstack.core.base.json_schema import unchecked_parts
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
@@ -35,11 +34,12 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.definitions.tool_definitions import Definitions, by_name
 from perstack.core.definitions.trust_items import items_of_skill
+from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
 from perstack.core.runs.facts import ExpertChange, Question
 from perstack.core.runs.state import Run
-from perstack.core.runs.tool_search import SEARCH_TOOL
+from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
 from perstack.engine.plugins.agent_skills import SkillLibrary

@@ -11,7 +11,6 @@ from itertools import count
 
 from typing_extensions import override
 
-from perstack.core.base.json_schema import Checker
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import DelegateInfo
@@ -32,18 +31,12 @@ from perstack.core.definitions.skills import (
     named_arguments,
 )
 from perstack.core.definitions.tool_definitions import Definitions
+from perstack.core.messages.messages import History, ToolCallPart
+from perstack.core.messages.tool_search import DEFAULT_RESULTS, SEARCH_TOOL, RevealedTools, divide, result_text, search
 from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
 from perstack.core.runs.expert_changes import CREATE_EXPERT
-from perstack.core.runs.messages import History, ToolCallPart
 from perstack.core.runs.request_digest import KeptTools, kept_tools
-from perstack.core.runs.tool_search import (
-    DEFAULT_RESULTS,
-    SEARCH_TOOL,
-    RevealedTools,
-    divide,
-    result_text,
-    search,
-)
+from perstack.core.schemas.json_schema import Checker
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.agreed_tools import INSTRUCTIONS, JudgedTool
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset

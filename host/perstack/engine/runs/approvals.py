@@ -30,6 +30,7 @@ from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.state import Run, call_key
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.job_context import RunContext
+from perstack.engine.runs.playback import playback_of
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillSession
 from perstack.system.user import notice
@@ -194,9 +195,11 @@ async def _decide_exec(context: RunContext, call: Call) -> SettledApproval | Non
     if host.overrides.open:  # a Run that began without it
         return SettledApproval(Approval(decision="once"), OPEN)
     if context.plays_recording:
-        from perstack.engine.runs.playback import has_recorded_decision  # only for Runs that play one
-
-        return None if has_recorded_decision(context, call) else SettledApproval(Approval(decision="sandboxed"))
+        return (
+            None
+            if playback_of(context).has_recorded_decision(context, call)
+            else SettledApproval(Approval(decision="sandboxed"))
+        )
     is_alone = host.overrides.unattended or not host.is_attended()
     if not is_alone and context.session.run.start.sandbox is None:
         return None

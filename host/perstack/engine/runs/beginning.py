@@ -26,10 +26,10 @@ from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import legal_tool_name
 from perstack.core.definitions.tool_definitions import Definitions
+from perstack.core.messages.messages import ResultContent
 from perstack.core.runs.decide import answer_event, changed_definition, definition_in_directory, resume_event
 from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
-from perstack.core.runs.messages import ResultContent
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession

@@ -24,10 +24,10 @@ from perstack.core.jobs.budget import (
     WaitForRoom,
 )
 from perstack.core.jobs.job import Job
-from perstack.core.runs.adaptations import adapted_message
+from perstack.core.messages.adaptations import adapted_message
+from perstack.core.messages.media import PDF, most_tokens
+from perstack.core.messages.messages import BlobPart, Message, blobs_of
 from perstack.core.runs.context import window_of
-from perstack.core.runs.media import PDF, most_tokens
-from perstack.core.runs.messages import BlobPart, Message, blobs_of
 from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run

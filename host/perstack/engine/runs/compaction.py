@@ -13,6 +13,7 @@ from perstack.config.settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported_charge
 from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
+from perstack.core.messages.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.commands import Compact, Shrink
 from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, texts_left_out, transcript
 from perstack.core.runs.context import blob_of, is_supposed, summary_tokens, window_of
@@ -23,7 +24,6 @@ from perstack.core.runs.decide import (
     start_compaction_event,
 )
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession

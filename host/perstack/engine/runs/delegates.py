@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 from perstack.core.base.text import head_and_tail
 from perstack.core.definitions.settings import RESULT_LIMIT
 from perstack.core.jobs.resuming import limits_of_delegate
+from perstack.core.messages.messages import TextPart
 from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stop_event_after_delegates
 from perstack.core.runs.events import FinishToolCall
 from perstack.core.runs.facts import Delegation
-from perstack.core.runs.messages import TextPart
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.decisions import PendingQuestion, PersonAnswer
 from perstack.engine.runs.job_context import Allowance, JobContext
+from perstack.engine.runs.remote import REMOTE, RemoteDelegates
 from perstack.errors import PerstackError
 from perstack.ports.skill import BlobStore
 from perstack.system.user import this_process
-
-if TYPE_CHECKING:
-    from perstack.engine.runs.remote_delegates import RemoteDelegates  # most Jobs are driven in one process
 
 
 async def _text_for_caller(result: DelegateResult, blobs: BlobStore, max_chars: int) -> str:
@@ -73,10 +70,7 @@ class Delegates:
     def _remote(self, parent: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:
         if not self._job.worker.distributes:
             return None
-        from perstack.engine.runs.remote_delegates import RemoteDelegates
-
-        remote = RemoteDelegates(self._job, self._allowance, parent, delegations)
-        return remote if remote.may_be_distributed else None
+        return self._job.host.parts.get(REMOTE).remote_delegates(self._job, self._allowance, parent, delegations)
 
     async def _await_local(self, parent: RunSession, delegations: Sequence[Delegation]) -> list[Run]:
         stopped: list[Run] = []
@@ -144,11 +138,11 @@ class Delegates:
     async def _reclaim(self, parent: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.leases_and_stop_requests import DelegateLeases
-        from perstack.engine.runs.remote_delegates import stop_remote
 
         job, host = self._job, self._job.host
         job.runs[run.id] = run
-        await stop_remote(host.storage, job.job, job.runs, job.emit, host.clock, host.dispatching, only=run.id)
+        stopping = host.storage, job.job, job.runs, job.emit, host.clock, host.dispatching
+        await host.parts.get(REMOTE).stop_remote(*stopping, only=run.id)
         holders = DelegateLeases(host.storage)
         async with holders.lease(run.id, this_process()):
             result = await self._continue_driving(parent, delegation, job.runs.pop(run.id, run))

@@ -2,7 +2,7 @@
 
 Each try flushes `startGeneration`, with the most that it may cost, before the model is called. `after_failure`
 (core/runs/retries_and_fallbacks.py) decides what follows a failed try. A try that the endpoint refuses because of one
-part of the request is repeated with that part adapted (core/runs/adaptations.py), which is no retry of the policy.
+part of the request is repeated with that part adapted (core/messages/adaptations.py), which is no retry of the policy.
 compaction.py uses these tries for summaries too.
 """
 
@@ -22,7 +22,7 @@ from perstack.core.definitions.models import parts_of
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import unrecorded
 from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
-from perstack.core.runs.adaptations import (
+from perstack.core.messages.adaptations import (
     MAX_RUNGS,
     REFUSAL_STATUSES,
     Adaptations,
@@ -30,6 +30,14 @@ from perstack.core.runs.adaptations import (
     new_adaptations,
     offered_tools,
     with_definitions,
+)
+from perstack.core.messages.messages import (
+    ExpertMessage,
+    Message,
+    ProviderToolPart,
+    ToolCallPart,
+    generated_tokens,
+    usable_reply,
 )
 from perstack.core.runs.commands import Fail, Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
@@ -44,14 +52,6 @@ from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitF
 from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo
-from perstack.core.runs.messages import (
-    ExpertMessage,
-    Message,
-    ProviderToolPart,
-    ToolCallPart,
-    generated_tokens,
-    usable_reply,
-)
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
@@ -74,6 +74,7 @@ from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
 from perstack.engine.runs.job_context import JobContext, RunContext
 from perstack.engine.runs.media import fit_media
+from perstack.engine.runs.playback import playback_of
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
@@ -315,10 +316,9 @@ async def generate(context: RunContext, command: Generate) -> None:
     usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
-    player = endpoint.provider.player
     goes_on = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
-    if goes_on and player is not None:  # why a recorded reply was not continued is not in the recording
-        goes_on = not player.ends_with(session.place, command.step)
+    if goes_on and context.plays_recording:  # why a recorded reply was not continued is not in the recording
+        goes_on = not playback_of(context).ends_with(context, command.step)
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"

@@ -13,10 +13,10 @@ from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import Skill, ToolSpec, with_tools
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
-from perstack.core.runs.adaptations import Adaptations, new_adaptations, shared_adaptations
+from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
+from perstack.core.messages.media import MediaFacts
+from perstack.core.messages.messages import History, Message
 from perstack.core.runs.events import QueueFields
-from perstack.core.runs.media import MediaFacts
-from perstack.core.runs.messages import History, Message
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
@@ -34,7 +34,6 @@ from perstack.system.user import this_user
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
-    from perstack.ports.tasks import TaskMemory  # slow import that a Job without tasks does not need
 
 
 @dataclass(slots=True)
@@ -73,7 +72,6 @@ class JobContext:
         emit: Emitter,
         lock: Lock,
         knowledge: SkillLibrary,
-        tasks: Callable[[], TaskMemory],
         *,
         decisions: PersonDecisions,
         worker: WorkerRole = NO_WORKER,
@@ -94,7 +92,7 @@ class JobContext:
         self.is_driven_here = is_driven_here
         self.skills = JobSkills(
             host.plugins.skills,
-            host.skill_context(self.job.id, tasks),
+            host.skill_context(self.job.id),
             emit,
             lock,
             host.clock,

@@ -26,8 +26,6 @@ import asyncio
 from dataclasses import replace
 from typing import assert_never
 
-from perstack.core.base.json_schema import QUICK_STEPS, shorten
-from perstack.core.definitions.result_schemas import ResultCheck, check_result
 from perstack.core.definitions.skills import COUNTED_CALLS
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.commands import (
@@ -64,6 +62,8 @@ from perstack.core.runs.events import CallTools, QueueRun
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_posted
 from perstack.core.runs.state import ACTIVE, Phase, Run
+from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
+from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.mailboxes import Mailboxes, take_posted
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
@@ -71,11 +71,11 @@ from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
+from perstack.engine.runs.playback import differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
     decide_calls,
     decide_change,
-    differs_from_recording,
     refuse_calls,
     run_tools,
 )
@@ -151,11 +151,8 @@ class RunLoop:
 
     async def _take_posted(self, run: RunContext) -> bool:
         """Record texts that people posted to the Run, and return whether there were new ones."""
-        if run.plays_recording:
-            from perstack.engine.runs.playback import take_recorded
-
-            if take_recorded(run):
-                return True
+        if run.plays_recording and playback_of(run).take_recorded(run):
+            return True
         return await take_posted(self._mailboxes, self._job.job, run.session)
 
     async def _perform(self, run: RunContext, command: Work) -> None:  # noqa: C901 - one case for each command

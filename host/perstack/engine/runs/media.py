@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from perstack.core.runs.adaptations import Adaptation, Adaptations, media_adaptation, new_adaptations, of_messages
+from perstack.core.messages.adaptations import Adaptation, Adaptations, media_adaptation, new_adaptations, of_messages
+from perstack.core.messages.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, readable_medium
+from perstack.core.messages.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
+from perstack.core.messages.messages import BlobPart, History, Message, ResultContent, TextPart, blobs_of
 from perstack.core.runs.events import AdaptRequest
-from perstack.core.runs.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, readable_medium
-from perstack.core.runs.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
-from perstack.core.runs.messages import BlobPart, History, Message, ResultContent, TextPart, blobs_of
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import NotFound
 from perstack.ports.provider import BlobReader, Provider

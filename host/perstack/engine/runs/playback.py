@@ -1,151 +1,67 @@
-"""Replace tools by a recording while a Job is driven: results, questions, and skills that are not opened."""
+"""Tools, questions and texts of a Run that a recording answers; `perstack.recordings.playback` does it.
+
+The provider of such a Run has a `player`. Everything else in the loop is as for any other Run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
-from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
-from perstack.core.jobs.posted_texts import PostedText, posted_events
-from perstack.core.recordings.model import RecordedFile, SaidApproval
-from perstack.core.recordings.play import AskedCall, Player
-from perstack.core.runs.commands import Call
-from perstack.core.runs.decide import stamp_for_next_step
+from perstack.core.runs.commands import Call, Complete, EndStep, Work
 from perstack.core.runs.facts import Question
-from perstack.core.runs.messages import BlobPart, ResultContent, TextPart
 from perstack.core.runs.state import Run
-from perstack.core.runs.tool_search import SEARCH_TOOL
-from perstack.dataclass import dataclass
-from perstack.engine.log.run_session import RunSession
-from perstack.engine.permissions.recorded_calls import names_and_subjects
-from perstack.engine.runs.generation import error_info, fail
 from perstack.engine.runs.job_context import RunContext
-from perstack.errors import ProviderError
+from perstack.ports.parts import Part
 from perstack.ports.provider import Provider
-from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
+from perstack.ports.skill import ToolResult, Toolset
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class PlayedResult(Protocol):
     """Recorded result of a call."""
 
-    result: ToolResult | Question
-    usage: Usage | None = None
+    @property
+    def result(self) -> ToolResult | Question:
+        """What the tool returned, or asked."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the tool used of a model, if it is known."""
 
 
-def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
-    """Return the skills of a Run that are not opened because a recording answers for their tools, by name."""
-    player = provider.player
-    if player is None:
-        return {}
-    names = (SEARCH_TOOL, *(skill.name for skill in with_base(run.expert.skills) if not is_base_skill(skill)))
-    toolsets = {name: player.toolset(run.start.expert_key, name) for name in names}
-    return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
+class Playback(Protocol):
+    """Functions that play a recording, for Runs whose provider has a `player`."""
+
+    def played_skills(self, provider: Provider, run: Run) -> Mapping[str, Toolset]:
+        """Return the skills of a Run that are not opened because the recording answers for their tools, by name."""
+
+    async def played_results(self, context: RunContext, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
+        """Return the recorded results of these calls, by id; None, and fail the Run, if one is missing."""
+
+    async def has_other_results(self, context: RunContext) -> bool:
+        """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
+
+    def has_recorded_decision(self, context: RunContext, call: Call) -> bool:
+        """Return True if the recording has a person's decision about a call that counts."""
+
+    def ends_with(self, context: RunContext, step: int) -> bool:
+        """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
+
+    def take_recorded(self, context: RunContext) -> bool:
+        """Record the texts that people posted before the next generation; return False without any."""
 
 
-async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[str, Played] | None:
-    """Return the recorded results of these calls, by id, without calls that are really run.
-
-    Returns None, and fails the Run, if one is missing from the recording.
-    """
-    session, player = context.session, context.endpoint.provider.player
-    if player is None:
-        return {}
-    base = _base_names(session.run)
-    tools = {call.decided.id: context.catalogue.find(call.decided) for call in calls}
-    subjects = {key: None if tool is None else tool.spec.subject for key, tool in tools.items()}
-    try:
-        recorded_calls = {
-            call.decided.id: call
-            for call in calls
-            if not _is_live(player, call.decided, subjects[call.decided.id], base)
-        }
-        return {key: await _play_call(player, session, call, context.job.blobs) for key, call in recorded_calls.items()}
-    except ProviderError as error:
-        await fail(session, error_info(error))
-        return None
+PLAYBACK: Part[Playback] = Part("playback of recordings")
 
 
-async def has_other_results(context: RunContext) -> bool:
-    """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
-    session, player, run = context.session, context.endpoint.provider.player, context.session.run
-    if player is None:
+def playback_of(context: RunContext) -> Playback:
+    """Return the functions that play the recording of a Run."""
+    return context.job.host.parts.get(PLAYBACK)
+
+
+async def differs_from_recording(context: RunContext, command: Work) -> bool:
+    """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
+    if not isinstance(command, Complete | EndStep) or not context.plays_recording:
         return False
-    try:
-        player.check_results(session.place, run.step, {key: call.result for key, call in run.calls.items()})
-    except ProviderError as error:
-        await fail(session, error_info(error))
-        return True
-    return False
-
-
-def has_recorded_decision(context: RunContext, call: Call) -> bool:
-    """Return True if the recording has a person's decision about a call, and the caller named the recording."""
-    session, player = context.session, context.endpoint.provider.player
-    return (
-        player is not None
-        and context.job.host.overrides.names_recording
-        and player.answer_to(session.place, call.decided.id, session.run.step, SaidApproval) is not None
-    )
-
-
-def take_recorded(context: RunContext) -> bool:
-    """Record the texts that people posted before the next generation of the recorded Run; return False without any."""
-    session, player, run = context.session, context.endpoint.provider.player, context.session.run
-    if player is None:
-        return False
-    by, step = By(door="recording"), stamp_for_next_step(run, session.stamp)["step_number"]
-    texts = (
-        PostedText(id=f"recording-{step}-{number}", timestamp=0, by=by, text=text)
-        for number, text in enumerate(player.texts_before(session.place, step), 1)
-    )
-    told = posted_events(run, tuple(texts), run.posted, session.stamp)
-    session.record_all(told)
-    return bool(told)
-
-
-def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]) -> list[Call]:
-    """Return the open calls of a Run that a recording answers."""
-    player = provider.player
-    if player is None:
-        return []
-    base, subjects = _base_names(run), names_and_subjects(factories, run.expert)
-
-    def is_live(call: DecidedCall) -> bool:
-        _, subject = subjects.get((call.skill_name, call.tool_name), ("", None))
-        return _is_live(player, call, subject, base)
-
-    return [call for call in run.open_calls if call.decided.kind == "tool" and not is_live(call.decided)]
-
-
-def _base_names(run: Run) -> set[str]:
-    return {skill.name for skill in with_base(run.start.expert.skills) if is_base_skill(skill)}
-
-
-def _is_live(player: Player, decided: DecidedCall, subject: Subject | None, base: set[str]) -> bool:
-    starts_program = subject is not None and bool(subject.program or subject.script)
-    if decided.skill_name in base and decided.tool_name in CHANGING_TOOLS:
-        return True  # it changes the Run alone, and a skill that it adds is played
-    changes_files = decided.skill_name in base and decided.effect != "readOnly" and not starts_program
-    return player.tools.is_live(decided.skill_name, decided.tool_name, changes_files=changes_files)
-
-
-async def _play_call(player: Player, session: RunSession, call: Call, blobs: BlobStore) -> Played:
-    place, step = session.place, session.run.step
-    args, changed = (call.part.args, None) if call.asked_args is None else (call.asked_args, call.part.args)
-    asked_call = AskedCall(
-        place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, args, changed=changed
-    )
-    question = player.question(asked_call, len(call.answers))
-    if question is not None:
-        return Played(Question(message=question.question, requested_schema=question.requested_schema))
-    recorded = player.result(asked_call)
-    contents: list[ResultContent] = []
-    for part in recorded.result or ():
-        if isinstance(part, RecordedFile):
-            await blobs.put(player.file(part.blob))
-            contents.append(BlobPart(sha256=part.blob, mime_type=part.mime_type, size=part.size, name=part.name))
-        else:
-            contents.append(TextPart(text=part.text))
-    return Played(ToolResult(tuple(contents), recorded.failed), recorded.usage)
+    return await playback_of(context).has_other_results(context)

@@ -18,9 +18,9 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import skill_without_secrets, with_secrets, without_secrets
 from perstack.core.definitions.skills import with_tools
 from perstack.core.definitions.trust_items import digests_of, items_to_trust
+from perstack.core.messages.messages import TextPart
 from perstack.core.runs import expert_changes
 from perstack.core.runs.facts import ExpertChange
-from perstack.core.runs.messages import TextPart
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
@@ -28,6 +28,7 @@ from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.plugins.tool_catalogue import BuiltinSession, OfferedTool
 from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.job_context import JobContext
+from perstack.engine.runs.playback import PLAYBACK
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 
@@ -57,9 +58,7 @@ def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
         return {}  # the Run fails with it when it opens its endpoint
     if provider.player is None:
         return {}
-    from perstack.engine.runs.playback import played_skills
-
-    return played_skills(provider, run)
+    return host.parts.get(PLAYBACK).played_skills(provider, run)
 
 
 async def _open(job: JobContext, run: Run) -> RunSkills:

@@ -13,12 +13,12 @@ from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
-from perstack.core.runs.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
-from perstack.core.runs.commands import Call, Complete, EndStep, RunTools, Work
+from perstack.core.messages.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
+from perstack.core.messages.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
+from perstack.core.runs.commands import Call, RunTools
 from perstack.core.runs.decide import changed_call_event, text_result_event
 from perstack.core.runs.events import AdaptRequest, CallInteractiveTool, FinishToolCall, StartSample
 from perstack.core.runs.facts import ErrorInfo, Question
-from perstack.core.runs.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
 from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
@@ -35,6 +35,7 @@ from perstack.engine.runs.approvals import (
 from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.job_context import RunContext
 from perstack.engine.runs.media import substitutes_for, with_readable_media
+from perstack.engine.runs.playback import playback_of
 from perstack.engine.runs.run_skills import ChangeResult
 from perstack.errors import PerstackError, ProviderError, SkillError
 from perstack.ports.provider import Generation, GenerationRequest
@@ -313,21 +314,10 @@ async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
     if not context.plays_recording:
         return {}
-    from perstack.engine.runs.playback import played_results  # only for Runs that play one
-
-    results = await played_results(context, calls)
+    results = await playback_of(context).played_results(context, calls)
     if results is None:
         return None
     return {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
-
-
-async def differs_from_recording(context: RunContext, command: Work) -> bool:
-    """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
-    if not isinstance(command, Complete | EndStep) or not context.plays_recording:
-        return False
-    from perstack.engine.runs.playback import has_other_results
-
-    return await has_other_results(context)
 
 
 def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:

@@ -22,13 +22,13 @@ from perstack.core.base.usage import Cost
 from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
 from perstack.core.definitions.keys import FROM_FILE
 from perstack.core.definitions.settings import Overrides
-from perstack.core.jobs.expert_test_results import judge, matches_call, shown_call
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.system.user import this_user
+from perstack.testing.experts.results import judge, matches_call, shown_call
 from perstack.testing.experts.run_tests import (
     Bench,
     ExpertTestOutcome,

@@ -9,13 +9,12 @@ from perstack.core.base.records import Fact, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
 from perstack.core.definitions.permissions import UNATTENDED
+from perstack.core.messages.messages import ToolMessage, ToolResultPart
+from perstack.core.messages.standing import Saying, with_place
 from perstack.core.runs.commands import Call, Command, RunTools, words_of
 from perstack.core.runs.facts import RunEvent
-from perstack.core.runs.messages import ToolMessage, ToolResultPart
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.repeats import count_repeats
-from perstack.core.runs.standing import Saying, with_place
-from perstack.core.runs.state import ACTIVE as ACTIVE
 from perstack.core.runs.state import Phase, Run, RunStatus
 from perstack.dataclass import dataclass, replace
 

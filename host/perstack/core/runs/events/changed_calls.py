@@ -14,7 +14,6 @@ from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import AskApproval, ChangedArguments, Command, DecideChange
 from perstack.core.runs.events.base import (
-    ACTIVE,
     CALLING,
     LaterEvent,
     Repetition,
@@ -26,7 +25,7 @@ from perstack.core.runs.events.base import (
     without_question,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
 
 

@@ -10,6 +10,18 @@ from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import Text, falsy
 from perstack.core.base.text import count
 from perstack.core.base.usage import Charge, Usage
+from perstack.core.messages.messages import (
+    History,
+    Message,
+    TextPart,
+    ToolMessage,
+    ToolResultPart,
+    UserMessage,
+    text_of,
+    tokens_of_contents,
+)
+from perstack.core.messages.standing import without_text
+from perstack.core.messages.tool_search import names_in
 from perstack.core.runs.commands import Command, Compact, Shrink
 from perstack.core.runs.context import short_text
 from perstack.core.runs.events.base import (
@@ -26,19 +38,7 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import ErrorInfo, ShrunkResult
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows, tokens
-from perstack.core.runs.messages import (
-    History,
-    Message,
-    TextPart,
-    ToolMessage,
-    ToolResultPart,
-    UserMessage,
-    text_of,
-    tokens_of_contents,
-)
-from perstack.core.runs.standing import without_text
 from perstack.core.runs.state import Run, continues_reply
-from perstack.core.runs.tool_search import names_in
 from perstack.dataclass import replace
 
 

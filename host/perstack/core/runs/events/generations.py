@@ -15,11 +15,20 @@ from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions
-from perstack.core.runs.adaptations import Adaptations, in_words, new_adaptations, problem_of
+from perstack.core.messages.adaptations import Adaptations, in_words, new_adaptations, problem_of
+from perstack.core.messages.messages import (
+    ExpertMessage,
+    FinishReason,
+    ProviderToolPart,
+    ReplyPart,
+    ResultContent,
+    TextPart,
+    ThinkingPart,
+    UserMessage,
+)
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
 from perstack.core.runs.context import after_generation, is_supposed, requesting
 from perstack.core.runs.events.base import (
-    ACTIVE,
     ANY_PHASE,
     BEFORE_REPLY,
     CALLING,
@@ -40,16 +49,6 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.log_rows import EventContext, LogRow, tokens
-from perstack.core.runs.messages import (
-    ExpertMessage,
-    FinishReason,
-    ProviderToolPart,
-    ReplyPart,
-    ResultContent,
-    TextPart,
-    ThinkingPart,
-    UserMessage,
-)
 from perstack.core.runs.retries_and_fallbacks import (
     REFUSAL,
     REST_MS,
@@ -59,7 +58,7 @@ from perstack.core.runs.retries_and_fallbacks import (
     next_model,
     reason_to_switch,
 )
-from perstack.core.runs.state import Phase, Run, forget_measurements
+from perstack.core.runs.state import ACTIVE, Phase, Run, forget_measurements
 from perstack.dataclass import replace
 
 

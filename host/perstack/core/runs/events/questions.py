@@ -24,7 +24,6 @@ from perstack.core.definitions.permissions import (
 )
 from perstack.core.runs.commands import Ask, AskApproval, Call, Command, RunTools
 from perstack.core.runs.events.base import (
-    ACTIVE,
     CALLING,
     RUNNING,
     LaterEvent,
@@ -42,7 +41,7 @@ from perstack.core.runs.events.base import (
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.questions import OpenQuestion, settling_args
-from perstack.core.runs.state import Run
+from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
 
 

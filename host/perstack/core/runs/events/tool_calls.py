@@ -15,6 +15,7 @@ from perstack.core.base.records import TEXT, Written, falsy
 from perstack.core.base.text import REDACTED, count, duration
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.skills import COUNTED_CALLS, DecidedCall
+from perstack.core.messages.messages import ResultContent, TextPart, ToolResultPart, text_of
 from perstack.core.runs.commands import (
     Ask,
     AwaitDelegates,
@@ -29,7 +30,6 @@ from perstack.core.runs.commands import (
 )
 from perstack.core.runs.context import remember_called_tools
 from perstack.core.runs.events.base import (
-    ACTIVE,
     CALLING,
     REPLIED,
     RUNNING,
@@ -61,9 +61,8 @@ from perstack.core.runs.facts import (
     todos_json,
 )
 from perstack.core.runs.log_rows import EventContext, LogRow, arguments, author_rows, run_label
-from perstack.core.runs.messages import ResultContent, TextPart, ToolResultPart, text_of
 from perstack.core.runs.repeats import warning_with
-from perstack.core.runs.state import Phase, Run, completion_result, latest_reply, snapshot_due_after
+from perstack.core.runs.state import ACTIVE, Phase, Run, completion_result, latest_reply, snapshot_due_after
 from perstack.dataclass import replace
 
 

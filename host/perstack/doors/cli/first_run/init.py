@@ -17,11 +17,11 @@ from perstack.config.project import DEFINITION, ProjectPlace, Template, model_li
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
+from perstack.diagnostics.doctor import ProviderState
 from perstack.doors.cli.first_run.keys import EMBEDDED, ChosenProvider, choose_provider
 from perstack.doors.cli.terminal import choose, print_choices, print_err, print_out, table
 from perstack.doors.shared.agreements import agree_to_written
 from perstack.doors.shared.screen import Screen
-from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.errors import UsageError
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")

@@ -13,8 +13,8 @@ from perstack.config.check import suggestion
 from perstack.config.keys import KeyStore
 from perstack.core.base.text import one_line
 from perstack.dataclass import dataclass
+from perstack.diagnostics.doctor import ProviderState
 from perstack.doors.cli.terminal import choose, confirm, print_choices, print_err, prompt
-from perstack.engine.diagnostics.doctor import ProviderState
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError
 

@@ -1,0 +1,111 @@
+"""Replay a Job from its logs without a model, to check that every decision and every request is reproduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perstack.audit.verification import Checked, Finding, Report, Unchecked
+from perstack.audit.verify import KeptToolsCheck
+from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, read_remains
+from perstack.core.runs.events import StartRun, StoredEvent
+from perstack.core.runs.evolve import difference, evolve
+from perstack.core.runs.request_digest import RequestCheck
+from perstack.core.runs.state import Run
+from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.run_log import RunLogFormat
+from perstack.errors import Damaged, NotFound
+from perstack.ports.skill import SkillFactory
+from perstack.ports.storage import RunRef, Storage
+from perstack.recordings.recorded_calls import JobApprovals, RulingReplay
+
+
+async def replay_job(storage: Storage, job_id: str, factories: Sequence[SkillFactory], workspace: Path) -> Report:
+    """Replay each Run from its log, without a model, and compare every decision and every request."""
+    findings: list[Finding] = []
+    unchecked: list[Unchecked] = []
+    count = compared = 0
+    tools = KeptToolsCheck(storage, job_id)
+    ids = await run_ids(storage, job_id)
+    approvals = JobApprovals(storage, job_id)
+    ruling_count = 0
+    for run_id in ids:
+        ref = RunRef(job_id, run_id)
+        lines, damage = await readable(storage, ref)
+        rules = RulingReplay(factories, workspace, approvals)
+        requests = RequestCheck(inherits_redacted=await _inherits_redacted(storage, ref))
+        replayed, wrong = await _replay(storage, ref, lines, requests, rules, tools)
+        ruling_count += rules.ruled
+        unchecked += [Unchecked("rules", run_id, number, reason) for reason, number in rules.unchecked.items()]
+        count += replayed
+        compared += requests.compared
+        if requests.uncompared:
+            words = "the log has no digest of what the model was sent, or one of another version"
+            words = "what the model was sent has been redacted since" if requests.inherits_redacted else words
+            unchecked.append(Unchecked("requests", run_id, requests.uncompared, words))
+        if damage is not None:
+            findings.append(Finding(run_id, damage.readable + 1, str(damage)))
+        elif not wrong and replayed < len(lines):
+            words = f"what was decided from event {replayed + 1} on rests on events that were redacted"
+            unchecked.append(Unchecked("content", run_id, len(lines) - replayed, words))
+        findings += wrong
+    checked = Checked(requests=compared, rulings=ruling_count)
+    return Report(job_id, len(ids), count, tuple(findings), tuple(unchecked), checked)
+
+
+async def _replay(
+    storage: Storage,
+    ref: RunRef,
+    lines: list[bytes],
+    requests: RequestCheck,
+    rules: RulingReplay,
+    tools: KeptToolsCheck,
+) -> tuple[int, list[Finding]]:
+    """Return how many events of a Run were replayed, and the first event that the loop would not have produced."""
+    missing: list[Finding] = []
+    definition = RunLogFormat(storage)
+    run: Run | None = None
+    head, open_next = EMPTY_LOG, opener_of(lines)
+    for seq, line in enumerate(lines, 1):
+        try:
+            sealed, head = open_next(head, line)
+            event = await definition.event(ref, seq, sealed)
+            if read_remains(sealed.payload) is not None:
+                return seq - 1, missing
+            if run is None:
+                run = await definition.follow(None, event, head)
+                continue
+        except (BrokenSeal, Damaged, NotFound) as error:
+            return seq, [*missing, Finding(ref.run_id, seq, str(error))]
+        missing += await _missing_tools(tools, event, seq)
+        wrong = difference(run, event) or requests.difference(run, event) or await rules.difference(run, event)
+        if wrong is not None:
+            return seq, [*missing, Finding(ref.run_id, seq, wrong)]
+        try:
+            run = evolve(run, event, head)
+        except (LookupError, ValueError) as error:
+            return seq, [*missing, Finding(ref.run_id, seq, str(error))]
+    return len(lines), missing
+
+
+async def _inherits_redacted(storage: Storage, ref: RunRef) -> bool:
+    """Return whether a Run begins with messages that were redacted, possibly after they were sent."""
+    visited: set[str] = set()
+    while True:
+        lines, _ = await readable(storage, ref, limit=None if visited else 1)
+        if visited and any(read_remains(open_line(line).payload) for line in lines):
+            return True
+        visited.add(ref.run_id)
+        try:
+            start = await RunLogFormat(storage).event(ref, 1, open_line(lines[0])) if lines else None
+        except Damaged:
+            return False
+        base = start.continued_from if isinstance(start, StartRun) else None
+        if base is None or base.run_id in visited:
+            return False
+        ref = RunRef(ref.job_id, base.run_id)
+
+
+async def _missing_tools(check: KeptToolsCheck, event: StoredEvent, seq: int) -> list[Finding]:
+    problem = await check.problem(event)
+    return [] if problem is None else [Finding(event.run_id, seq, problem)]

@@ -1,1 +1,0 @@
-"""Evidence that logs are unchanged: verification reports, receipts, and redactions that keep the chain intact."""

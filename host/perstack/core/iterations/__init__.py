@@ -1,1 +1,0 @@
-"""Series of iterations of one Expert: events, state, and the next step. Pure."""

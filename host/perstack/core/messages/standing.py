@@ -1,0 +1,88 @@
+"""Keep what a person said in a Run: queries, posted texts, answers, reasons of refusals. No compaction summarises them.
+
+The state holds each text with the id of the message that shows it to the model. Once a compaction leaves that message
+out, the text that replaces the history ends with the texts themselves. They are within the cached prefix from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from perstack.core.base.ids import By
+from perstack.core.messages.messages import estimated_tokens
+from perstack.dataclass import dataclass, replace
+
+STANDING_SHARE = 1 / 8  # maximum share of the window that the texts take; the oldest are left out first
+
+STANDING_MARK = "\n\n[What a person said, word for word, oldest first. It still holds unless a later text changes it.]"
+
+
+@dataclass(frozen=True)
+class Saying:
+    """A text of a person."""
+
+    id: str  # of the event that recorded it
+    text: str
+    place: str = ""  # id of the message that shows it; empty while its step has no message with results
+    by: By | None = None  # None if the event does not say it
+
+
+def with_place(sayings: tuple[Saying, ...], place: str) -> tuple[Saying, ...]:
+    """Return the sayings after the results of their step became the message `place`."""
+    if all(saying.place for saying in sayings):
+        return sayings
+    return tuple(saying if saying.place else replace(saying, place=place) for saying in sayings)
+
+
+def of_definition(texts: Iterable[str]) -> tuple[Saying, ...]:
+    """Return the texts of an Expert's definition, which precede those of people."""
+    return tuple(Saying("", text.strip(), _DEFINITION) for text in texts)
+
+
+_DEFINITION = "the definition"  # place of texts that no message shows
+
+
+def standing_text(sayings: Iterable[Saying], shown: Collection[str], window: int) -> str:
+    """Return the sayings that no message in `shown` holds, as one text; empty without any.
+
+    Past the share of the window the oldest are left out, and the text says how many.
+    """
+    lines, left_out = _fitting_lines(sayings, shown, window)
+    if not lines and not left_out:
+        return ""
+    is_one = left_out == 1
+    note = (
+        f"\n[{left_out} older {'text does' if is_one else 'texts do'} not fit and {'is' if is_one else 'are'} left out;"
+        " recallHistory finds what was left out.]"
+    )
+    return "".join((STANDING_MARK, note if left_out else "", *lines))
+
+
+def count_left_out(sayings: Iterable[Saying], shown: Collection[str], window: int) -> int:
+    """Return how many of the oldest sayings `standing_text` leaves out."""
+    return _fitting_lines(sayings, shown, window)[1]
+
+
+def _fitting_lines(sayings: Iterable[Saying], shown: Collection[str], window: int) -> tuple[list[str], int]:
+    hidden = [saying.text for saying in sayings if saying.place and saying.place not in shown]
+    remaining = int(window * STANDING_SHARE)
+    lines: list[str] = []
+    for text in reversed(hidden):
+        remaining -= estimated_tokens(len(text.encode(errors="replace"))) + 1
+        if remaining < 0:
+            break
+        lines.append(_line(text))
+    return lines[::-1], len(hidden) - len(lines)
+
+
+def without_text(compacted: str, text: str) -> str:
+    """Return the text of a compaction without one of the texts of people that it ends with."""
+    summary, mark, standing = compacted.partition(STANDING_MARK)
+    end = _line("")
+    remaining = f"{standing}{end}".replace(f"{_line(text)}{end}", end, 1).removesuffix(end)
+    return f"{summary}{mark}{remaining}" if remaining else summary
+
+
+def _line(text: str) -> str:
+    """Return a text as an item. Further lines are indented, so that no text looks like the next item."""
+    return "\n- " + text.replace("\n", "\n  ")

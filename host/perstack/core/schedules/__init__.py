@@ -1,1 +1,0 @@
-"""Schedules: events, state, and the next step. Pure."""

@@ -1,1 +1,0 @@
-"""Tasks that agents pause and resume: events, state, and operations. Pure."""

@@ -1,0 +1,197 @@
+"""Show what an Expert's model is sent before the query, without a Run."""
+
+from __future__ import annotations
+
+from perstack.config.context_files import SkillFolder
+from perstack.config.settings import chain_of, masks_secrets, resolve_settings, wants_agents_md
+from perstack.core.base.records import JsonObject
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
+from perstack.core.definitions.skills import ToolSpec, with_tools
+from perstack.core.messages.messages import ExpertMessage
+from perstack.core.messages.tool_search import tokens_of
+from perstack.core.runs.display_events import SkillDisconnected
+from perstack.core.runs.events import Event
+from perstack.core.runs.expert_changes import changing_tools_of
+from perstack.core.runs.state import result_schema
+from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import HostContext
+from perstack.engine.log.run_session import Emitter
+from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
+from perstack.engine.plugins.providers import Prices, RunSettings
+from perstack.engine.plugins.skills import JobSkills
+from perstack.engine.plugins.tool_catalogue import OfferedTool, delegate_infos, delegate_tools
+from perstack.errors import PerstackError
+from perstack.next_steps import Note
+from perstack.ports.provider import Generation
+from perstack.system.clock import iso
+
+# Tools of an Expert.
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """The tools of one Expert."""
+
+    shown: tuple[ToolSpec, ...]  # tools that the model sees at every step
+    deferred: tuple[ToolSpec, ...] = ()  # tools that the model finds by a search
+    problems: tuple[Note, ...] = ()  # reasons why a skill's tools are missing, or have other names than in the skill
+    guidance: str = ""  # the skills' instructions for their tools, sent after the Expert's instruction
+
+
+async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
+    """Return the tools that a Run of this Expert would offer. Raises SkillError for a wrong definition."""
+    problems: list[Note] = []
+
+    def note(event: Event, _: bytes) -> None:
+        if isinstance(event, SkillDisconnected) and event.reason:
+            problems.append(event.note or Note(event.reason))
+
+    # also connect to lazy skills, to list their tools
+    eager = tuple(
+        skill.model_copy(update={"lazy_init": False}) if hasattr(skill, "lazy_init") else skill
+        for skill in expert.skills
+    )
+    context = setup.skill_context("tools")
+    skills = JobSkills(
+        setup.plugins.skills,
+        context,
+        Emitter((), note),
+        setup.lock(),
+        runtimes=setup.runtimes(context.job_id),
+        agreement=setup.agreement,
+    )
+    try:
+        opened = await skills.open(
+            expert.model_copy(update={"skills": eager}),
+            setup.project,
+            run_id=context.job_id,
+            is_coordinator=is_coordinator,
+            sandbox=setup.policy(expert),
+            own_tools=[OfferedTool(spec) for spec in changing_tools_of(expert, setup.project)],
+        )
+        await opened.connect_locked([skill.name for skill in with_tools(expert.skills)])
+        catalogue = await opened.refresh()
+        problems += map(Note, catalogue.differing.values())
+        problems += (Note(f"skill {skill!r}: {message}") for skill, message in catalogue.renamed.items())
+        return OfferedTools(catalogue.shown, catalogue.deferred, tuple(problems), catalogue.guidance)
+    finally:
+        await skills.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SkillInfo:
+    """An Agent Skill of an Expert, with more details than the model sees."""
+
+    name: str
+    path: str
+    digest: str
+    files: int
+    license: str
+    compatibility: str
+    allowed_tools: tuple[str, ...]  # declared in the skill; has no effect here
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPreview:
+    """The content that a model is sent before the query. Token counts are estimates."""
+
+    parts: dict[str, str]
+    shown: tuple[ToolSpec, ...]
+    deferred: tuple[ToolSpec, ...]  # tools that are found by a search, and not sent at first
+    problems: tuple[Note, ...]
+    schema: JsonObject | None  # JSON Schema of the result; None if any text will do
+    provider: str | None  # name of the provider; None if none can be used
+    model: str | None
+    knowledge: tuple[SkillInfo, ...]
+    window: int | None  # context size of the model in tokens; None if unknown
+    provider_tools: tuple[str, ...] = ()  # tools that the provider runs itself
+
+    @property
+    def instruction(self) -> str:
+        """The whole instruction."""
+        return SEPARATOR.join(self.parts.values())
+
+    def tokens(self) -> dict[str, int]:
+        """Return the estimated tokens of each part in order; about four characters are a token."""
+        counts = {name: len(text) // 4 + 1 for name, text in self.parts.items()}
+        return {**counts, "tools": sum(map(tokens_of, self.shown))}
+
+
+async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
+    """Return what a Run of this Expert would send first. Raises SkillError and UsageError."""
+    knowledge = await setup.knowledge(expert.key)
+    expert = knowledge.with_skill_digests(expert)
+    tools = await list_offered_tools(setup, expert, is_coordinator=not as_delegate)
+    includes_agents_md = wants_agents_md(setup.project, expert, is_coordinator=not as_delegate)
+    schema = result_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
+    parts = instruction_parts(
+        expert,
+        delegate_infos(delegate_tools(expert, setup.project.experts)),
+        time=iso(setup.clock.now()),
+        directory=str(setup.workspace),
+        is_coordinator=not as_delegate,
+        schema=schema,
+        agents_md=knowledge.agents_md()[0] if includes_agents_md else "",
+        masks_secrets=masks_secrets(setup.project, expert),
+    )
+    if tools.guidance:
+        parts["skills"] = tools.guidance
+    settings = _settings(setup, expert)
+    offer = _provider_tools(setup, expert, settings)
+    return PromptPreview(
+        parts=parts,
+        shown=tools.shown,
+        deferred=tools.deferred,
+        problems=(*tools.problems, *map(Note, offer.withheld.values())),
+        schema=schema,
+        provider=None if settings is None else settings.provider.provider_name,
+        model=None if settings is None else settings.model,
+        knowledge=tuple(map(_skill_info, knowledge.folders(expert))),
+        window=await _window(setup, expert, settings),
+        provider_tools=tuple(tool.name for tool in offer.tools),
+    )
+
+
+def _skill_info(folder: SkillFolder) -> SkillInfo:
+    head = folder.head
+    return SkillInfo(
+        name=head.name,
+        path=str(folder.path),
+        digest=folder.digest,
+        files=len(folder.files),
+        license=head.license,
+        compatibility=head.compatibility,
+        allowed_tools=head.allowed_tools,
+    )
+
+
+def _settings(setup: HostContext, expert: Expert) -> RunSettings | None:
+    try:
+        return setup.providers.settings(setup.project, expert, setup.overrides)
+    except PerstackError:
+        return None  # the rest can be shown without a model
+
+
+def _provider_tools(setup: HostContext, expert: Expert, settings: RunSettings | None) -> ProviderToolOffer:
+    if settings is None:
+        return NO_OFFER
+    name = settings.provider.provider_name
+    try:
+        tools = setup.providers.get(settings.provider).tools
+    except PerstackError:
+        tools = setup.providers.factories[name].tools  # without a key
+    return offer_tools(expert, name, tools, chain_of(setup.project, expert))
+
+
+async def _window(setup: HostContext, expert: Expert, settings: RunSettings | None) -> int | None:
+    policy = resolve_settings(setup.project, expert, setup.overrides).limits.context
+    if policy is not None and policy.window is not None:
+        return policy.window
+    if settings is None:
+        return None
+    prices = Prices(setup.providers.factories, setup.project.prices)
+    empty = Generation(ExpertMessage(contents=()), NO_USAGE, "stop")
+    _, window = await prices.cost_and_window(settings.provider.provider_name, settings.model, empty)
+    return window

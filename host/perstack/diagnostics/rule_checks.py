@@ -1,0 +1,208 @@
+"""Warn of permission rules that can never match, never decide, or cover less than they seem to.
+
+A rule without effect misleads. Each check returns what is wrong with one rule, as the end of a sentence that begins
+with the rule; `warn_of_rules` reports it with file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+
+from perstack.config.check import suggestion
+from perstack.config.load import DefinitionFile
+from perstack.config.source import Reporter
+from perstack.core.base.patterns import Glob
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.keys import KeyPath, key_and_version
+from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, read_rule
+from perstack.core.definitions.skills import PathUse, ToolSpec, legal_tool_name, path_uses
+from perstack.core.permissions.calls import is_exempt
+from perstack.core.permissions.command_patterns import has_options, read_command
+from perstack.dataclass import dataclass
+from perstack.ports.provider import ProviderFactory
+from perstack.ports.skill import SkillFactory
+from perstack.recordings.recorded_calls import host_skills, known_tools
+
+_SAME_RULE_IN_ASK = "never decides anything: the same rule is in ask, and of two that are equal the one that asks wins"
+_LISTS = ("deny", "ask", "allow")
+
+
+@dataclass(slots=True)
+class _Reach:
+    """The delegates and tools that some Experts can call."""
+
+    delegates: set[str] = field(default_factory=set[str])
+    skills: dict[str, list[tuple[ToolSpec, ...] | None]] = field(
+        default_factory=dict[str, "list[tuple[ToolSpec, ...] | None]"]
+    )
+    host_skills: set[str] = field(default_factory=set[str])
+
+    def add(self, expert: Expert, known: Mapping[str, tuple[ToolSpec, ...] | None]) -> None:
+        self.host_skills |= host_skills(expert)
+        self.delegates.update(key_and_version(key)[0] for key in expert.delegates)
+        for name, specs in known.items():
+            self.skills.setdefault(name, []).append(specs)
+
+
+def warn_of_rules(
+    definition: DefinitionFile, factories: Sequence[SkillFactory], providers: Iterable[ProviderFactory] = ()
+) -> None:
+    """Report each rule that can never match or never decide, with file and line."""
+    all_reach = _Reach()
+    reach_by_expert: dict[str, _Reach] = {}
+    tools = [tool for provider in providers for tool in provider.tools]
+    for key, draft in definition.drafts.items():
+        specs_by_skill = known_tools(factories, draft.expert, tools)
+        all_reach.add(draft.expert, specs_by_skill)
+        reach_by_expert.setdefault(key, _Reach()).add(draft.expert, specs_by_skill)
+    project = definition.project.permissions
+    if project is not None and definition.report is not None and definition.drafts:
+        _warn(project, ("permissions",), definition.report, all_reach, ())
+    denied = () if project is None else project.deny
+    for key, draft in definition.drafts.items():
+        if draft.expert.permissions is not None:
+            _warn(draft.expert.permissions, (*draft.at, "permissions"), draft.report, reach_by_expert[key], denied)
+
+
+def _warn(table: Permissions, at: KeyPath, report: Reporter, reach: _Reach, denied_above: Sequence[str]) -> None:
+    for name in _LISTS:
+        rules: tuple[str, ...] = getattr(table, name)
+        for index, text in enumerate(rules):
+            denied = [*denied_above, *(table.deny[:index] if name == "deny" else table.deny)]
+            rule = read_rule(text)
+            problem = _problem(rule, reach) or _shadow(text, denied)
+            if problem is None:
+                problem = (
+                    _problem_of_allow(rule, reach)
+                    if name == "allow"
+                    else _problem_of_refusal(rule, reach, table.otherwise)
+                )
+            if problem is None and name == "allow" and text in table.ask:
+                problem = _SAME_RULE_IN_ASK
+            if problem is not None:
+                report.warn((*at, name, index), f"`{text}` {problem}")
+
+
+def _problem(rule: PermissionRule, reach: _Reach) -> str | None:
+    if rule.is_delegate:
+        if any(rule.tool.matches(key) for key in reach.delegates):
+            return None
+        return f"never matches: no Expert here delegates to it{suggestion(rule.tool.text, reach.delegates)}"
+    if rule.skill is not None and not any(map(rule.skill.matches, reach.skills)):
+        return f"never matches: there is no such skill{suggestion(rule.skill.text, reach.skills)}"
+    return _problem_of_tool(rule, reach)
+
+
+def _problem_of_tool(rule: PermissionRule, reach: _Reach) -> str | None:
+    skills = [each for name, each in reach.skills.items() if rule.skill is None or rule.skill.matches(name)]
+    variants = [specs for each in skills for specs in each]
+    known_specs = [spec for specs in variants for spec in specs or ()]
+    tools = [spec for spec in known_specs if rule.tool.matches(spec.name)]
+    if None in variants and not rule.tool.is_literal:
+        return None
+    if rule.group is not None and any(_has_paths(spec, rule.group) for spec in known_specs):
+        return None
+    judged = [spec for spec in tools if not is_exempt(spec.kind, spec.subject)]
+    is_delegate = rule.skill is None and any(rule.tool.matches(legal_tool_name(key)) for key in reach.delegates)
+    if is_delegate or (not tools and None in variants):
+        return None
+    if not tools:
+        names = sorted({spec.name for spec in known_specs})
+        return f"never matches: there is no such tool{suggestion(rule.tool.text, names)}"
+    if not judged:
+        return "never matches: no rule holds for the loop's own tools and for questions to a person"
+    return _problem_of_arguments(rule, judged)
+
+
+def _has_paths(spec: ToolSpec, use: PathUse) -> bool:
+    subject = spec.subject
+    return subject is not None and any(use in path_uses(subject, name, spec.effect) for name in subject.paths)
+
+
+def _problem_of_allow(rule: PermissionRule, reach: _Reach) -> str | None:
+    """Return why a rule that allows never matches, or covers less than it seems to."""
+    if rule.is_delegate:
+        return None
+    tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name)]
+    if rule.skill is None and rule.group is None and reach.host_skills.isdisjoint(spec.skill_name for spec in tools):
+        skill = next((spec.skill_name for spec in tools), "SKILL")
+        return (
+            f"never matches: a rule without a skill allows tools of the base skill alone; write `{skill}/{rule.text}`"
+        )
+    runs_program = any(spec.subject is not None and spec.subject.program for spec in tools)
+    if rule.bare is None or not runs_program:
+        return None
+    try:
+        pattern = read_command(rule.bare.text)
+    except ValueError as error:
+        return f"never matches: it {error}"
+    glued = pattern.glued_word
+    return None if glued is None else f"allows `{glued}` as one word and nothing after it: for arguments write ` *`"
+
+
+def _problem_of_refusal(rule: PermissionRule, reach: _Reach, otherwise: Decision) -> str | None:
+    """Return what a rule that denies or asks leaves open although it seems to name a file."""
+    if rule.is_delegate or not rule.has_arguments:
+        return None
+    tools = [spec for spec in _specs(reach) if rule.tool.matches(spec.name) and spec.skill_name in reach.host_skills]
+    runs_program = any(spec.subject is not None and spec.subject.program for spec in tools)
+    if runs_program and rule.bare is not None and has_options(rule.bare.text):
+        return "never matches: options in braces have a meaning in allow alone"
+    written = {name for spec in tools if spec.subject is not None for name in spec.subject.writes}
+    if rule.group is not None or not written or not rule.tool.is_literal or otherwise != "allow":
+        return None
+    path = rule.bare or next((glob for name, glob in rule.named if name in written), None)
+    others = "other file tools may still change it; for all write"
+    return None if path is None else f"holds for {rule.tool.text} alone: {others} `write({path.text})`"
+
+
+def _specs(reach: _Reach) -> list[ToolSpec]:
+    return [spec for each in reach.skills.values() for specs in each for spec in specs or ()]
+
+
+def _problem_of_arguments(rule: PermissionRule, tools: Sequence[ToolSpec]) -> str | None:
+    argument_names = {name for name, _ in rule.named}
+    property_sets = [set(_properties(spec)) for spec in tools]
+    if any(argument_names <= names for names in property_sets):
+        return None
+    missing = sorted(argument_names - set[str]().union(*property_sets)) or sorted(argument_names)
+    names = sorted(set[str]().union(*property_sets))
+    runs_programs = any(spec.subject is not None and spec.subject.program for spec in tools)
+    hint = f"; in a command line write `{missing[0]}\\=`" if runs_programs else suggestion(missing[0], names)
+    return f"never matches: the tool has no argument `{missing[0]}`{hint}"
+
+
+def _properties(spec: ToolSpec) -> Iterator[str]:
+    properties = spec.input_schema.get("properties")
+    if isinstance(properties, dict):
+        yield from properties
+
+
+def _shadow(text: str, denied: Sequence[str]) -> str | None:
+    rule = read_rule(text)
+    for other in denied:
+        if other == text or _covers(read_rule(other), rule):
+            return f"never decides anything: `{other}` in deny holds for all that it names"
+    return None
+
+
+def _covers(wide: PermissionRule, narrow: PermissionRule) -> bool:
+    """Return whether the wide rule matches everything that the narrow one does; False where that is hard to prove."""
+    if wide.group != narrow.group and not (wide.tool.text == "*" and wide.skill is None and not wide.has_arguments):
+        return False
+    if wide.is_delegate != narrow.is_delegate and not (wide.tool.text == "*" and wide.skill is None):
+        return False
+    if wide.skill is not None and (narrow.skill is None or not _is_within(wide.skill.text, narrow.skill.text)):
+        return False
+    if not _is_within(wide.tool.text, narrow.tool.text):
+        return False
+    if not wide.has_arguments:
+        return True
+    if wide.bare is not None and narrow.bare is not None:
+        return wide.bare.text in ("*", "**", narrow.bare.text)
+    return bool(wide.named) and wide.named == narrow.named
+
+
+def _is_within(wide: str, narrow: str) -> bool:
+    return wide == narrow or Glob(wide).matches(narrow)

@@ -1,1 +1,0 @@
-"""Write signed statements over log heads, send them to anchors outside the storage, and compare logs with them."""

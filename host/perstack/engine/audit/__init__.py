@@ -1,1 +1,0 @@
-"""Verify, replay, redact, measure and copy stored logs."""

@@ -1,0 +1,47 @@
+"""Recording of Jobs for workers instead of driving them; `perstack.workers.queued_definition` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from perstack.config.lock import Lock
+from perstack.core.base.ids import By
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.recorded_definition import SeriesDefinition
+from perstack.core.jobs.summary import JobSummary
+from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import HostContext
+from perstack.engine.log.run_session import RunSession
+from perstack.engine.plugins.agent_skills import SkillLibrary
+from perstack.ports.parts import Part
+
+if TYPE_CHECKING:
+    from perstack.engine.runs.job_context import JobContext
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRequest:
+    """Request to queue a Job for a worker instead of driving it."""
+
+    by: By
+    definition: SeriesDefinition | None = None
+    """The definition to record, unless the Job has one already; None to use the worker's own."""
+    due: int = 0
+    priority: int = 0
+
+
+class Queueing(Protocol):
+    """Functions that queue Jobs, and drive queued ones with the definition that they were queued with."""
+
+    def check_bundle(self, library: SkillLibrary, experts: Iterable[Expert]) -> None:
+        """Raise UsageError for Agent Skills that cannot travel with a Job."""
+
+    async def enqueue(self, job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
+        """Record the start of a Job or Run, and that it waits for a worker."""
+
+    async def load_queued_context(self, context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
+        """Return the context and the lock that a Job was queued with. Raises StorageError and UsageError."""
+
+
+QUEUEING: Part[Queueing] = Part("queue of Jobs")

@@ -1,0 +1,26 @@
+"""Answers of a recording to a stopped Job; `perstack.recordings.answers` finds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from perstack.core.jobs.job import Job
+from perstack.core.runs.facts import Settlement
+from perstack.engine.context.host_context import HostContext
+from perstack.ports.parts import Part
+
+if TYPE_CHECKING:
+    from perstack.engine.runs.beginning import ResumedRun  # reading Jobs does not need it
+
+
+class RecordedAnswers(Protocol):
+    """Functions that answer for a person whose answers were recorded."""
+
+    def recorded_answer(self, context: HostContext, loaded: Job) -> ResumedRun | None:
+        """Return the Coordinator's Run, resumed with the recorded answer; None without one that counts."""
+
+    def recorded_settlements(self, context: HostContext, loaded: Job) -> dict[str, Settlement]:
+        """Return the unsettled calls that the recording answers, by key, to be retried."""
+
+
+RECORDED_ANSWERS: Part[RecordedAnswers] = Part("recorded answers")

@@ -1,1 +1,0 @@
-"""Execution memory: store tasks as event logs, and carry out the operations on them."""

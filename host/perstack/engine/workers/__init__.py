@@ -1,1 +1,0 @@
-"""Workers: processes that claim orders from a dispatcher and drive their Jobs."""

@@ -1,0 +1,181 @@
+"""Run commands and functions of a definition. They may run what a model has written, so each gets few variables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import JsonValue
+from pydantic_core import from_json
+
+from perstack.core.base.secrets import has_masked, masked_args, masked_command, masked_line
+from perstack.core.base.text import argv_of
+from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
+from perstack.engine.context.host_context import HostContext
+from perstack.engine.plugins.programs import run_program
+from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
+from perstack.errors import PerstackError, SkillError
+from perstack.iterations.evaluator_process import request
+from perstack.iterations.state import Measurement, measurement_in, measurement_of
+from perstack.ports.environment import inherit_variables
+from perstack.ports.evaluator import Artifact
+from perstack.ports.runtime import LOCAL_RUNTIME, Runtime
+from perstack.support.variables import variables_in
+from perstack.system.module_path import module_path
+from perstack.system.processes import python_argv
+from perstack.tasks.arguments import MAX_STATE_BYTES
+from perstack.tasks.due import PollResult
+
+
+def name_of(evaluator: Evaluator) -> str:
+    """Return the name of an evaluator in errors, with secrets masked."""
+    match evaluator:
+        case str():
+            return f"evaluator `{masked_line(evaluator)}`"
+        case ExpertEvaluator():
+            return f"evaluator Expert `{evaluator.expert}`"
+        case FunctionEvaluator():
+            return f"evaluator function `{evaluator.entry}`"
+        case _:
+            return f"evaluator `{' '.join(masked_args(evaluator))}`"
+
+
+async def measure_by_command(
+    command: str | tuple[str, ...],
+    artifact: Artifact,
+    env: Mapping[str, str],
+    timeout: int,
+    programs: Path | None = None,
+    ground: CommandSandbox = NO_SANDBOX,
+) -> Measurement:
+    """Run the command, with the artefact on stdin, and parse the measurement that it prints. Raises SkillError.
+
+    Variables that it names as `${NAME}` are in its environment, not in its arguments, which others could see.
+    """
+    name = name_of(command)
+    argv = argv_of(command)
+    if has_masked(argv):
+        raise SkillError(f"{name}: its secrets are not recorded, and the Expert is not in perstack.toml any more")
+    child_env = inherit_variables(env, (*variables_in(argv), *ground.variables)) | {
+        "PWD": str(artifact.workspace),
+        "PERSTACK_ITERATION": str(artifact.iteration),
+    }
+    stdin = artifact.artefact.encode()
+    result = await run_program(name, argv, artifact.workspace, child_env, timeout, stdin, programs, ground.runtime)
+    try:
+        return measurement_in(result.out.decode("utf-8", "replace"))
+    except ValueError as error:
+        words = result.last_words and f", stderr: {result.last_words}"
+        raise SkillError(f"{name}: its output: {error}; exit status {result.status}{words}") from error
+
+
+async def measure_by_function(
+    evaluator: FunctionEvaluator,
+    artifact: Artifact,
+    env: Mapping[str, str],
+    timeout: int,
+    programs: Path | None = None,
+    ground: CommandSandbox = NO_SANDBOX,
+) -> Measurement:
+    """Call the function in a child process, which is killed if it does not return in time. Raises SkillError.
+
+    It gets the variables of a command, and its `requiredEnv`. A sandbox lets it read the modules of this process.
+    """
+    name = name_of(evaluator)
+    if missing := ", ".join(variable for variable in evaluator.required_env if not env.get(variable)):
+        raise SkillError(f"{name} needs {missing}: set it in the environment or in a .env file")
+    child_env = inherit_variables(env, (*evaluator.required_env, *ground.variables))
+    start, directory = Path("/"), Path.cwd()
+    readable: tuple[Path, ...] = ()
+    if ground.confines:
+        start = directory = artifact.workspace
+        readable = tuple(
+            path for path in map(Path, (*module_path(), sys.prefix, sys.base_prefix)) if path.is_absolute()
+        )
+    argv, stdin = (
+        python_argv("perstack.iterations.evaluator_process"),
+        request(evaluator.entry, artifact, directory),
+    )
+    result = await run_program(name, argv, start, child_env, timeout, stdin, programs, ground.runtime, readable)
+    try:
+        answer = json.loads(result.out)
+    except ValueError as error:
+        words = result.last_words and f", stderr: {result.last_words}"
+        raise SkillError(f"{name} ended with exit status {result.status} and no answer{words}") from error
+    if "missing" in answer:
+        raise SkillError(f"{name} is not available: {answer['missing']}")
+    if "raised" in answer:
+        raise SkillError(f"{name}: {answer['raised']}")
+    return measurement_of(answer["measured"])
+
+
+# Commands that test what a Job has left, by their exit status.
+
+_MAX_REASON_CHARS = 400
+
+
+async def failure_reason(
+    setup: HostContext,
+    expert_key: str,
+    command: str | tuple[str, ...],
+    stdin: str,
+    timeout: int,
+    variables: Mapping[str, str],
+) -> str:
+    """Run a test command in the Expert's sandbox. Returns "" for exit status 0, else the reason.
+
+    `stdin` is its input, `timeout` is in milliseconds. None of its processes is left when this returns.
+    """
+    name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
+    argv = argv_of(command)
+    try:
+        async with setup.ground(expert_key) as ground:
+            env = inherit_variables(setup.env.without_stored, (*variables_in(argv), *ground.variables))
+            env = {**env, "PWD": str(setup.workspace), **variables}
+            programs = setup.storage.programs
+            result = await run_program(
+                name, argv, setup.workspace, env, timeout, stdin.encode("utf-8", "replace"), programs, ground.runtime
+            )
+    except PerstackError as error:
+        return str(error)
+    if result.status == 0:
+        return ""
+    lines = result.out.decode("utf-8", "replace").strip().splitlines()
+    words = result.last_words or (lines[-1][-_MAX_REASON_CHARS:] if lines else "")
+    return f"{name} ended with exit status {result.status}" + (f": {words}" if words else "")
+
+
+# Commands that poll for an event.
+
+_POLL_TIMEOUT_MS = 60_000  # maximum milliseconds that a command may take
+
+
+async def ask_command(
+    command: Sequence[str],
+    directory: Path,
+    env: Mapping[str, str],
+    programs: Path | None = None,
+    runtime: Runtime = LOCAL_RUNTIME,
+) -> PollResult:
+    """Run a polling command. Exit status 0 reports the event, with stdout as its value, parsed if it is JSON.
+
+    Raises SkillError if it cannot be started, takes longer than a minute, or prints more than a task can hold.
+    """
+    name = f"command `{masked_command(command)}`"
+    result = await run_program(name, command, directory, env, _POLL_TIMEOUT_MS, records=programs, runtime=runtime)
+    if result.status != 0:
+        return PollResult(has_come=False)
+    if len(result.out) > MAX_STATE_BYTES:
+        size = len(result.out)
+        raise SkillError(f"{name} wrote {size:,} bytes to stdout, and a task's input may have {MAX_STATE_BYTES:,}")
+    return PollResult(has_come=True, value=_value(result.out))
+
+
+def _value(out: bytes) -> JsonValue:
+    try:
+        value: JsonValue = from_json(out)
+    except ValueError:
+        return out.decode(errors="replace").strip() or None
+    return value

@@ -1,0 +1,241 @@
+"""Decide the next step of a series, from its state alone.
+
+A series runs one Expert repeatedly until the evaluator's score reaches the target or no iteration is left. Each
+iteration has two effects, which the engine performs: it runs the Expert as a Job (`RunExpert`) and then measures the
+result (`Evaluate`). The engine appends an event for each outcome; `evolve_series` (evolve.py) computes the state from
+the events, and `pending_series` here returns the next command. So a series resumes after a crash by reading its log.
+
+Which event may follow in which state is the table TRANSITIONS in state.py. A new event needs a model there, an entry
+in that table and in the union, and a case in evolve.py. Ids of Jobs follow from the series and the iteration, so that
+a repeated step finds the Job that exists already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from perstack.core.base.usage import NANO_PER_DOLLAR, NO_AMOUNT, Amount, BudgetName, nano
+from perstack.core.definitions.settings import Budget
+from perstack.core.jobs.due import DUE, job_state, stop_words
+from perstack.core.jobs.summary import JobSummary
+from perstack.dataclass import dataclass
+from perstack.iterations.state import FailSeries, FinishReason, Iteration, PauseSeries, SeriesState, compared_metrics
+
+# Budget of a series over all its Jobs. It is computed from the log before each Job begins. A Job gets the rest as its
+# own budget and never exceeds it, so neither does the series.
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """Budget of the series that leaves nothing for another Job."""
+
+    budget: BudgetName
+    words: str
+
+
+def total_spent(series: SeriesState) -> Amount:
+    """Return what finished Jobs have spent, including charges assumed because usage was not reported."""
+    amounts = (
+        Amount.of_usage(iteration.usage) + Amount.of_charge(iteration.assumed) for iteration in series.iterations
+    )
+    return sum(amounts, NO_AMOUNT)
+
+
+def share(series: SeriesState) -> Budget | UsedUp | None:
+    """Return the budget of the next Job; None without a total for the series."""
+    total, spent = series.settings, total_spent(series)
+    if total.max_cost is None and total.max_tokens is None:
+        return None
+    dollars = None if total.max_cost is None else nano(total.max_cost) - spent.nano
+    tokens = None if total.max_tokens is None else total.max_tokens - spent.tokens
+    if dollars is not None and dollars <= 0:
+        return UsedUp("maxCost", f"${total.max_cost:g} for all iterations are used: ${spent.nano / NANO_PER_DOLLAR:g}")
+    if tokens is not None and tokens <= 0:
+        return UsedUp("maxTokens", f"{total.max_tokens:,} tokens for all iterations are used: {spent.tokens:,}")
+    return Budget(max_cost=None if dollars is None else dollars / NANO_PER_DOLLAR, max_tokens=tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginIteration:
+    """Command to append the start of the next iteration."""
+
+    number: int
+    budget: Budget | None = None  # remaining budget of the series for this Job; None without one
+
+
+@dataclass(frozen=True, slots=True)
+class RunExpert:
+    """Command to run the Expert as this Job, or to continue the Job if it has begun."""
+
+    number: int
+    job_id: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Command to measure the Expert's result."""
+
+    number: int
+    artefact: str
+    attempt: int  # number of unusable answers of the evaluator to this iteration so far
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Command to finish the series."""
+
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class PauseIterations:
+    """Command to pause the series, because its budget is used up."""
+
+    used_up: UsedUp
+
+
+SeriesCommand = BeginIteration | RunExpert | Evaluate | Finish | PauseIterations
+
+
+def pending_series(series: SeriesState) -> SeriesCommand | None:
+    """Return the next command; None unless the series is running."""
+    if series.status != "running":
+        return None
+    now = series.current_iteration
+    if now is None and series.has_reached_target:
+        return Finish("targetReached")
+    if now is None and len(series.iterations) >= series.settings.max_iterations:
+        return Finish("iterationsUsed")
+    if now is None:
+        budget = share(series)
+        return (
+            PauseIterations(budget)
+            if isinstance(budget, UsedUp)
+            else BeginIteration(len(series.iterations) + 1, budget)
+        )
+    if now.artefact is None:
+        return RunExpert(now.number, now.job_id, query_of(series))
+    return Evaluate(now.number, now.artefact, series.invalid_answers)
+
+
+_MAX_LISTED_CASES = 100
+
+
+def query_of(series: SeriesState) -> str:
+    """Return the current iteration's query: the series', from the second on with aim, measurements and results."""
+    done, settings = series.done, series.settings
+    if not done:
+        return series.user_input
+    earlier = done if settings.accumulate else done[-1:]
+    best = series.best
+    parts = [series.user_input, _aim(series)]
+    parts += [_account(iteration) for iteration in earlier]
+    if best is not None and best.number != done[-1].number:
+        parts.append(f"The best so far is iteration {best.number}, with {best.score:g}. Its result:\n{best.artefact}")
+    parts.append(f"The result of iteration {done[-1].number}, the last:\n{done[-1].artefact}")
+    return "\n\n".join(parts)
+
+
+def _aim(series: SeriesState) -> str:
+    settings = series.settings
+    names = compared_metrics(settings)
+    metric = names[0] if len(names) == 1 else f"the worst of {', '.join(names)}"
+    aim = f"as {'high' if settings.direction == 'higher' else 'low'} as can be"
+    if settings.target is not None:
+        aim = f"at {'least' if settings.direction == 'higher' else 'most'} {settings.target:g}"
+    return (
+        f"This is iteration {len(series.done) + 1} of at most {settings.max_iterations}. The aim: {metric} {aim}."
+        " What was made before was measured; improve on it."
+    )
+
+
+def _account(iteration: Iteration) -> str:
+    lines = [
+        f"Iteration {iteration.number}: {', '.join(f'{name} {value:g}' for name, value in iteration.metrics.items())}"
+    ]
+    if iteration.failed:
+        lines.append(f"Cases that fail: {_names(iteration.failed)}")
+    if iteration.regressions:
+        lines.append(f"Of these passed before: {_names(iteration.regressions)}")
+    if iteration.analysis:
+        lines.append(f"Analysis: {iteration.analysis}")
+    return "\n".join(lines)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_LISTED_CASES
+    return ", ".join(names[:_MAX_LISTED_CASES]) + (f" and {more} more" if more > 0 else "")
+
+
+# Events that need no effect, ids of Jobs, and the evaluator's query. Events about effects (a result, a measurement) are
+# appended by the engine that performed them.
+
+
+class SeriesStamp(TypedDict):
+    """Fields that every event of a series has."""
+
+    series_id: str
+    timestamp: int
+
+
+def job_of_iteration(series_id: str, number: int) -> str:
+    """Return the id of the Expert's Job in an iteration."""
+    return f"{series_id}-i{number}"
+
+
+def job_of_evaluation(series_id: str, command: Evaluate) -> str:
+    """Return the id of the evaluating Expert's Job, another for each attempt after an unusable answer."""
+    return f"{series_id}-e{command.number}{f'-{command.attempt + 1}' if command.attempt else ''}"
+
+
+def interrupt_event(stamp: SeriesStamp) -> PauseSeries:
+    """Return the pause of an interrupted series."""
+    return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
+
+
+def budget_pause(used_up: UsedUp, stamp: SeriesStamp) -> PauseSeries:
+    """Return the pause of a series whose budget is used up."""
+    return PauseSeries(
+        **stamp, reason="checkpoint", message=used_up.words, job_status="stoppedByBudget", exceeded=used_up.budget
+    )
+
+
+def _exceeded_total(job: JobSummary, remaining: Budget | None) -> BudgetName | None:
+    """Return the total of the series that stopped a Job: the one whose remaining amount was the Job's own limit."""
+    if remaining is None or job.budget is None or job.status != "stoppedByBudget":
+        return None
+    if job.exceeded_budget == "maxCost" and remaining.max_cost == job.budget.max_cost:
+        return "maxCost"
+    return "maxTokens" if job.exceeded_budget == "maxTokens" and remaining.max_tokens == job.budget.max_tokens else None
+
+
+def stop_event(job: JobSummary, stamp: SeriesStamp, remaining: Budget | None = None) -> PauseSeries | FailSeries | None:
+    """Return the event for a Job that stopped early, or None; `remaining`: the series' budget when it began."""
+    todo, message = DUE[job_state(job, stamp["timestamp"])]["series"], f"Job {job.id} {stop_words(job)}"
+    if todo == "finish":
+        return None
+    if todo == "fail":
+        return FailSeries(**stamp, error=message)
+    return PauseSeries(
+        **stamp,
+        reason=job.pause_reason or "checkpoint",
+        message=message,
+        job_status=job.status,
+        job_id=job.id,
+        exceeded=_exceeded_total(job, remaining),
+        approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
+        resume_at=job.resume_at,
+    )
+
+
+def question_of(series: SeriesState, artefact: str) -> str:
+    """Return the query for an Expert that evaluates."""
+    metrics = ", ".join(f'"{name}": NUMBER' for name in compared_metrics(series.settings))
+    return (
+        "Judge the result below. Answer with one JSON object and nothing else: "
+        f'{{"metrics": {{{metrics}}}, "analysis": "what to improve"}}; '
+        'if you check it case by case, add "cases": [{"name": "…", "passed": true}].\n\n'
+        f"It was made for this query:\n{series.user_input}\n\nThe result:\n{artefact}"
+    )

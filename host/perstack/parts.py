@@ -1,0 +1,100 @@
+"""The table of what features offer to the kernel and to skills. Each is imported when it is asked for first.
+
+A module is offered as an object: its functions are the methods of the part's protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
+from perstack.engine.jobs.queueing import QUEUEING, Queueing
+from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
+from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
+from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.runs.playback import PLAYBACK, Playback
+from perstack.engine.runs.remote import REMOTE, RemoteDelegation
+from perstack.ports.parts import Parts
+from perstack.tasks.memory import TASKS, TaskMemory
+
+if TYPE_CHECKING:
+    from perstack.core.base.ids import Owner
+    from perstack.engine.context.host_context import ContextSource
+    from perstack.engine.jobs.reader import JobReader
+    from perstack.engine.jobs.runner import JobRunner
+    from perstack.ports.storage import Storage
+
+
+def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
+    """Return the parts of a Host with these tasks."""
+    return Parts(
+        (
+            PLAYBACK.offer(_playback),
+            RECORDED_ANSWERS.offer(_recorded_answers),
+            SNAPSHOTS.offer(_snapshots),
+            WORKSPACE_LEASE.offer(_workspace_lease),
+            TASKS.offer(tasks),
+            WAITING_COMMANDS.offer(_waiting_commands),
+            JOB_QUEUE.offer(_job_queue),
+            QUEUEING.offer(_queueing),
+            REMOTE.offer(_remote_delegation),
+        )
+    )
+
+
+def _playback() -> Playback:
+    from perstack.recordings import playback
+
+    return playback
+
+
+def _recorded_answers() -> RecordedAnswers:
+    from perstack.recordings import answers
+
+    return answers
+
+
+def _snapshots() -> Callable[[Storage, str, Path, Sequence[Path]], SnapshotRecorder]:
+    from perstack.snapshots.job_snapshots import JobSnapshots
+
+    return JobSnapshots
+
+
+def _workspace_lease() -> Callable[[ContextSource, JobReader, Lease], AbstractAsyncContextManager[None]]:
+    from perstack.snapshots.job_files import workspace_lease
+
+    return workspace_lease
+
+
+def _waiting_commands() -> Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]]]:
+    from perstack.tasks.waiting_commands import waiting_commands
+
+    return waiting_commands
+
+
+def _job_queue() -> Callable[[ContextSource, JobReader, JobRunner], JobQueue]:
+    from perstack.workers.queue import DispatcherQueue
+
+    return DispatcherQueue
+
+
+def _queueing() -> Queueing:
+    from perstack.workers import queued_definition
+
+    return queued_definition
+
+
+def _remote_delegation() -> RemoteDelegation:
+    from perstack.workers import remote_delegates
+
+    return remote_delegates
+
+
+async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:
+    """Return the page of the work that waits in a state, or for these owners in it."""
+    from perstack.diagnostics.waiting_work import waiting_work
+
+    return await waiting_work(storage, owners)

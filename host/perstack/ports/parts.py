@@ -1,0 +1,56 @@
+"""Parts of a host: what one package offers to another that must not import it.
+
+A package that needs a service of a feature declares a `Part`, a typed key, with the protocol of the service. The Host
+has one table of what it offers, `host.py`, and makes each service when it is asked for. So the kernel names no feature,
+and a Job pays for none that it does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, cast
+
+from perstack.errors import UsageError
+
+_Service = TypeVar("_Service")
+
+
+class Part(Generic[_Service]):
+    """A typed key for a service of a host. Two keys are never equal, whatever their names."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        """`name` is for errors."""
+        self.name = name
+
+    def offer(self, make: Callable[[], _Service]) -> Offer:
+        """Return the entry of the table that makes the service when it is asked for first."""
+        return self, make
+
+
+Offer = tuple[Part[Any], Callable[[], Any]]
+
+
+class Parts:
+    """The services that a host offers."""
+
+    def __init__(self, offers: Iterable[Offer] = ()) -> None:
+        """Offer these; none is made yet."""
+        self._makers = dict(offers)
+        self._made: dict[Part[Any], Any] = {}
+
+    def has(self, part: Part[Any]) -> bool:
+        """Return whether the host offers the service."""
+        return part in self._makers
+
+    def get(self, part: Part[_Service]) -> _Service:
+        """Return the service. Raises UsageError if the host does not offer it."""
+        if part not in self._made:
+            if part not in self._makers:
+                raise UsageError(f"this host has no {part.name}: use `perstack.Host`, which has every part")
+            self._made[part] = self._makers[part]()
+        return cast("_Service", self._made[part])
+
+
+NO_PARTS = Parts()

@@ -1,0 +1,80 @@
+"""Answers of a recording to a stopped Job: to its question, or for calls that began and have no result."""
+
+from __future__ import annotations
+
+from perstack.core.base.ids import By
+from perstack.core.definitions.permissions import Approval
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import new_limits
+from perstack.core.jobs.summary import places_of
+from perstack.core.runs.facts import Answer, Question, Settlement
+from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.state import Run, call_key, is_unsettled
+from perstack.engine.context.host_context import HostContext
+from perstack.engine.runs.beginning import ResumedRun
+from perstack.engine.runs.decisions import PersonAnswer, PersonDecisions
+from perstack.errors import PerstackError
+from perstack.ports.provider import Provider
+from perstack.recordings.model import SaidApproval, SaidForm, SaidText
+from perstack.recordings.playback import played_calls, player_of
+
+DOOR = "recording"  # the door that is recorded for answers of a recording
+
+
+def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
+    """Return the Coordinator's Run, resumed with the recorded answer; None without one that counts, or a question."""
+    if not context.overrides.names_recording:
+        return None
+    question = loaded.question
+    asking_run = None if question is None else loaded.runs.get(question.run_id)
+    if question is None or asking_run is None:
+        return None
+    run = loaded.coordinator
+    if run.status != "stoppedByInteractiveTool":
+        return None
+    provider = _recorded_provider(context, asking_run)
+    answer = None if provider is None else _recorded_answer(provider, loaded, question, asking_run)
+    if answer is None:
+        return None
+    decisions = PersonDecisions(answers={question.run_id: PersonAnswer(answer, By(door=DOOR))})
+    return ResumedRun(run, "answer", new_limits(run, context.overrides), decisions=decisions)
+
+
+def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlement]:
+    """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
+    if not loaded.plays_recording:
+        return {}
+    settlements: dict[str, Settlement] = {}
+    for run in loaded.runs.values():
+        provider = _recorded_provider(context, run)
+        calls = () if provider is None else played_calls(provider, run, context.plugins.skills)
+        settlements.update({call_key(run, call): "retry" for call in calls if is_unsettled(call)})
+    return settlements
+
+
+def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
+    try:
+        provider = context.providers.for_run(run, context.project, context.overrides).provider
+    except PerstackError:
+        return None
+    return provider if provider.player is not None else None
+
+
+def _recorded_answer(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
+    player = player_of(provider)
+    if player is None:
+        return None
+    place = places_of(tally.start for tally in loaded.runs.values())[run.id]
+    call_place = (place, asking.tool_call_id, run.step)
+    if asking.call_digest:
+        approval = player.answer_to(*call_place, SaidApproval)
+        is_offered = approval is not None and approval.rule in ("", *asking.offers)
+        return approval.approval if approval is not None and is_offered else None
+    if asking.requested_schema is not None:
+        form = player.answer_to(*call_place, SaidForm, len(run.calls[asking.tool_call_id].answers))
+        if form is None or form.action is None:
+            return None
+        question = Question(message=asking.text, requested_schema=asking.requested_schema)
+        return Answer(question=question, action=form.action, content=form.content)
+    text = player.answer_to(*call_place, SaidText)
+    return None if text is None else text.text

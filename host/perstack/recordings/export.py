@@ -1,0 +1,178 @@
+"""Export a Job: as one JSON document, in the format of another program, or as a recording."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+
+from pydantic import JsonValue
+
+from perstack.core.base.records import Fact, JsonObject, read_json
+from perstack.core.base.secrets import SecretMasker, known_secrets
+from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
+from perstack.core.jobs.summary import JobSummary, summarize
+from perstack.core.messages.messages import BlobPart
+from perstack.core.runs.events import StartGeneration, StoredEvent
+from perstack.core.runs.request_digest import tools_blob
+from perstack.core.runs.state import Run
+from perstack.engine.context.host_context import ContextSource
+from perstack.engine.jobs.reader import JobReader
+from perstack.engine.log.run_log import is_checkpoint, load_job
+from perstack.errors import Damaged, NotFound, StorageError, UsageError
+from perstack.ports.formats import JobFormat
+from perstack.ports.storage import Storage
+from perstack.recordings.make import RecordingSource, blobs_in, recording_of
+from perstack.recordings.model import MAX_BLOB_BYTES, Recording
+from perstack.version import VERSION
+
+# One JSON document of a Job, for programs that do not fold logs.
+
+DOCUMENT_FORMAT = 1
+
+
+async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
+    """Return a document with `format`, `job`, `runs`, `checkpoints` and `messages`."""
+    checkpoints: list[JsonValue] = []
+
+    def observe(event: StoredEvent, run: Run) -> None:
+        checkpoint_id = getattr(event, "checkpoint_id", None)
+        if isinstance(checkpoint_id, str) and is_checkpoint(event, checkpoint_id):
+            checkpoints.append(_json(checkpoint_file(run).model_copy(update={"id": checkpoint_id})))
+
+    loaded = await load_job(storage, job.id, observe)
+    summary = _json(job)
+    runs = summary.pop("runs", [])
+    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in loaded.runs.items()}
+    return {
+        "format": DOCUMENT_FORMAT,
+        "job": summary,
+        "runs": runs,
+        "checkpoints": checkpoints,
+        "messages": dict[str, JsonValue](messages),
+    }
+
+
+async def foreign_files(storage: Storage, job_id: str, form: JobFormat) -> Mapping[str, bytes]:
+    """Return the files of a Job in the format of another program, by relative path."""
+    logs: dict[str, list[StoredEvent]] = {}
+
+    def observe(event: StoredEvent, run: Run) -> None:
+        logs.setdefault(run.id, []).append(event)
+
+    # fold first, so that an event that cannot follow is reported with its place
+    await load_job(storage, job_id, observe)
+    blobs: dict[str, bytes] = {}
+    for name in _blobs_of(logs.values()):
+        # the text in place of a lost file names it
+        with suppress(NotFound):
+            blobs[name] = await storage.blob(job_id, name)
+    try:
+        return form.write(logs, blobs)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        raise StorageError(f"Job {job_id} cannot be written in the form {form.name}: {error}") from error
+
+
+def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
+    contents = (part for log in logs for event in log for part in event.media)
+    return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
+
+
+def _json(fact: Fact) -> JsonObject:
+    document: JsonObject = json.loads(fact.to_json())
+    return document
+
+
+async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> Recording:
+    """Record a Job as far as it has got, without the secrets of `env` and what looks like one. Writes nothing."""
+    logs: dict[str, list[StoredEvent]] = {}
+    message_counts: dict[str, int] = {}
+
+    def observe(event: StoredEvent, run: Run) -> None:
+        logs.setdefault(run.id, []).append(event)
+        if isinstance(event, StartGeneration):
+            message_counts[event.id] = len(run.messages)
+
+    loaded = await load_job(storage, job_id, observe)
+    if not logs:
+        raise UsageError(f"Job {job_id} cannot be recorded: nothing of it has begun")
+    source = RecordingSource(
+        job_id=job_id,
+        status=summarize(loaded, is_driven=False).status,
+        logs=logs,
+        statuses={run_id: run.status for run_id, run in loaded.runs.items()},
+        sent=message_counts,
+        tools=await _tools(storage, job_id, logs.values()),
+        blobs=await _blobs(storage, job_id, blobs_in(logs.values())),
+    )
+    # searching a long Job for secrets would block the event loop
+    return await asyncio.to_thread(recording_of, source, SecretMasker(known_secrets(env)), VERSION)
+
+
+async def _tools(
+    storage: Storage, job_id: str, logs: Iterable[Iterable[StoredEvent]]
+) -> dict[str, tuple[JsonObject, ...]]:
+    """Return the tools of each digest; without those whose blob is lost, which are played without a description."""
+    digests = {event.tools_digest for log in logs for event in log if isinstance(event, StartGeneration)}
+    tools_by_digest: dict[str, tuple[JsonObject, ...]] = {}
+    for digest in digests - {None}:
+        name = tools_blob(digest or "")
+        if name is None:
+            continue
+        try:
+            value = read_json(await storage.blob(job_id, name))
+        except (NotFound, ValueError):
+            continue
+        tools = value if isinstance(value, list) else []
+        tools_by_digest[digest or ""] = tuple(tool for tool in tools if isinstance(tool, dict))
+    return tools_by_digest
+
+
+async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[str, bytes]:
+    blobs: dict[str, bytes] = {}
+    size = 0
+    for name in sorted(names):
+        try:
+            blobs[name] = await storage.blob(job_id, name)
+        except NotFound as error:
+            words = f"Job {job_id} cannot be recorded: a file of a result, {name[:12]}, is gone"
+            raise Damaged(words, readable=0) from error
+        size += len(blobs[name])
+        if size > MAX_BLOB_BYTES:
+            break  # too much already: `recording_of` refuses it
+    return blobs
+
+
+# The part of a Host.
+
+
+class JobExports:
+    """Exports of Jobs. They change nothing."""
+
+    def __init__(self, source: ContextSource, reader: JobReader) -> None:
+        """Export Jobs of the reader's storage, without the secret variables of the context in force."""
+        self._source = source
+        self._reader = reader
+
+    @property
+    def formats(self) -> Collection[str]:
+        """The names that plugins give the formats of `export`."""
+        return self._source.current.plugins.formats.keys()
+
+    async def record(self, job_id: str | None = None) -> Recording:
+        """Record a Job, as far as it has got, for the provider `recorded`, without texts that look like secrets.
+
+        Raises NotFound, Damaged, and UsageError for a Job that is too large or has a redacted event.
+        """
+        return await record_job(self._reader.storage, await self._reader.resolve(job_id), self._source.current.env)
+
+    async def document(self, job_id: str | None = None) -> JsonObject:
+        """Return a Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""
+        return await job_document(self._reader.storage, await self._reader.job(job_id))
+
+    async def export(self, form: str, job_id: str | None = None) -> Mapping[str, bytes]:
+        """Return a Job's files, by relative path, in the format `form` of another program. Raises UsageError."""
+        return await foreign_files(
+            self._reader.storage, await self._reader.resolve(job_id), self._source.current.plugins.format(form)
+        )

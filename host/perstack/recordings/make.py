@@ -1,0 +1,314 @@
+"""Make a recording from the events of a Job."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from hashlib import sha256
+from typing import assert_never
+
+from pydantic import JsonValue
+
+from perstack.core.base.lifecycle import JobStatus
+from perstack.core.base.records import JsonObject
+from perstack.core.base.secrets import SecretMasker
+from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.models import full_name
+from perstack.core.definitions.skills import BASE_SKILL, Effect
+from perstack.core.messages import messages
+from perstack.core.runs import events
+from perstack.core.runs.compaction import summary_in
+from perstack.core.runs.events import RedactEvent, StoredEvent
+from perstack.core.runs.start import StartRun
+from perstack.dataclass import dataclass
+from perstack.errors import UsageError
+from perstack.recordings.model import (
+    MAX_BLOB_BYTES,
+    MAX_RECORDING_BYTES,
+    CalledBy,
+    RecordedCall,
+    RecordedExpert,
+    RecordedFile,
+    RecordedReply,
+    RecordedRun,
+    RecordedText,
+    RecordedThinking,
+    RecordedTool,
+    RecordedUse,
+    Recording,
+    ReplyPart,
+    Said,
+    SaidApproval,
+    SaidForm,
+    SaidText,
+    ToldText,
+)
+
+
+@dataclass(slots=True)
+class RecordingSource:
+    """Input of `recording_of`."""
+
+    job_id: str
+    status: JobStatus
+    logs: Mapping[str, Sequence[StoredEvent]]  # events of each Run in order, by its id
+    statuses: Mapping[str, str]
+    sent: Mapping[str, int]  # number of messages that each generation was sent, by the id of its `startGeneration`
+    tools: Mapping[str, Sequence[JsonObject]]  # tools of each `toolsDigest`, from the Job's blob of that name
+    blobs: Mapping[str, bytes]  # images and documents of results, by their sha256
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """Reply that is completed by later events of the log."""
+
+    reply: RecordedReply
+    calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
+
+    def with_calls(self) -> RecordedReply:
+        parts = (self.calls[part.call] if isinstance(part, RecordedCall) else part for part in self.reply.reply)
+        return self.reply.model_copy(update={"reply": tuple(parts)})
+
+
+def digest_of_instruction(instruction: str) -> str:
+    """Return the digest of an Expert's instruction, as recordings have it."""
+    return f"sha256:{sha256(instruction.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def recording_of(source: RecordingSource, hiding: SecretMasker, version: str) -> Recording:
+    """Return the recording of a Job, without secrets.
+
+    Failed generations that were retried, and replies replaced by a fallback's, are left out. Raises UsageError for a
+    Job with a redacted event, or a Job that exceeds a recording's limits.
+    """
+    _check(source, hiding)
+    numbers = {run_id: number for number, run_id in enumerate(source.logs)}
+    runs: list[RecordedRun] = []
+    experts: dict[str, RecordedExpert] = {}
+    for run_id, log in source.logs.items():
+        start = log[0]
+        if not isinstance(start, StartRun):
+            raise UsageError(f"{run_id} cannot be recorded: its log does not begin with startRun")
+        reader = _LogReader(start, source, hiding)
+        for event in log:
+            reader.take(event)
+        above = start.delegated_by
+        runs.append(
+            RecordedRun(
+                expert=start.expert_key,
+                query=hiding.text(start.query),
+                called_by=None if above is None else CalledBy(run=numbers[above.run_id], call=above.tool_call_id),
+                model=full_name(start.provider, start.model),
+                status=source.statuses[run_id],
+                attached=tuple(_result_part(part, hiding) for part in start.attachments),
+                replies=tuple(recorded.with_calls() for recorded in reader.replies.values()),
+                told=tuple(_told_text(event, hiding) for event in log if isinstance(event, events.TellRun)),
+            )
+        )
+        earlier = experts.get(start.expert_key)
+        tools = {(tool.skill, tool.name): tool for tool in (*(() if earlier is None else earlier.tools), *reader.tools)}
+        instruction = digest_of_instruction(start.expert.instruction)
+        experts[start.expert_key] = RecordedExpert(instruction=instruction, tools=tuple(tools.values()))
+    recording = Recording(
+        job=source.job_id,
+        perstack=version,
+        status=source.status,
+        experts=experts,
+        runs=tuple(runs),
+        blobs={name: b64encode(data).decode() for name, data in sorted(source.blobs.items())},
+    )
+    size = len(recording.to_bytes())
+    if size > MAX_RECORDING_BYTES:
+        raise UsageError(f"Job {source.job_id} cannot be recorded: {size >> 20} MiB, where a recording has at most "
+                         f"{MAX_RECORDING_BYTES >> 20}")  # fmt: skip
+    return recording
+
+
+def _check(source: RecordingSource, hiding: SecretMasker) -> None:
+    for run_id, log in source.logs.items():
+        redacted = next((event for event in log if isinstance(event, RedactEvent)), None)
+        if redacted is not None:
+            reason = f"{redacted.event_id} was redacted, so it does not say what happened"
+            raise UsageError(f"{run_id} cannot be recorded: {reason}; record a Job in which nothing was")
+    size = sum(map(len, source.blobs.values()))
+    if size > MAX_BLOB_BYTES:
+        limit = f"where a recording has at most {MAX_BLOB_BYTES >> 20}"
+        raise UsageError(f"Job {source.job_id} cannot be recorded: its results have {size >> 20} MiB of files, {limit}")
+    for name, data in source.blobs.items():
+        if hiding.is_in(data):
+            flaw = f"a file that a tool gave, {name[:12]}, has a secret of this environment in it"
+            raise UsageError(f"Job {source.job_id} cannot be recorded: {flaw}; record a Job without it")
+
+
+class _LogReader:
+    """Reader of one Run's log, which builds the Run's replies from its events."""
+
+    def __init__(self, start: StartRun, source: RecordingSource, hiding: SecretMasker) -> None:
+        self._source = source
+        self._hiding = hiding
+        self._first = self._model = full_name(start.provider, start.model)
+        self._generation_start: events.StartGeneration | None = None
+        self._tools: dict[str, JsonObject] = {}  # tools of the latest generation, by name
+        self._open: dict[str, _Recorded] = {}  # reply of each call, by the call's id
+        self._changes: dict[str, JsonObject] = {}  # arguments of calls that a person has changed, by the call's id
+        self.replies: dict[tuple[int, str], _Recorded] = {}
+        self.tools: list[RecordedTool] = []
+
+    def take(self, event: StoredEvent) -> None:
+        match event:
+            case events.StartGeneration():
+                self._generation_start = event
+                self._tools = {
+                    str(tool.get("name")): tool for tool in self._source.tools.get(event.tools_digest or "", ())
+                }
+            case events.SwitchModel():
+                self._model = event.to
+            case events.FinishGeneration():
+                self._reply(event)
+            case events.CompactHistory():
+                self._summary(event)
+            case _:
+                self._add_call_event(event)
+
+    def _add_call_event(self, event: StoredEvent) -> None:
+        match event:
+            case events.CallTools():
+                self._on_call_tools(event)
+            case events.FinishToolCall():
+                self._on_finish_tool_call(event)
+            case events.CallInteractiveTool():
+                self._on_question(event)
+            case events.AnswerQuestion():
+                self._answered(event)
+            case events.DecideApproval():
+                self._decision(event)
+            case events.ChangeCall():
+                self._changes[event.tool_call_id] = self._hiding.args(event.args)
+            case events.DecideChangedCall():
+                self._on_changed_call(event)
+            case _:
+                pass  # the loop decides everything else again during playback
+
+    def _decision(self, event: events.DecideApproval) -> None:
+        if event.decision == "sandboxed":
+            return  # decided again during playback, where nothing runs
+        decision = "job" if event.decision == "project" else event.decision
+        comment, rule = self._hiding.text(event.text), self._hiding.text(event.rule)
+        self._record_answer(event.tool_call_id, SaidApproval(decision=decision, rule=rule, words=comment))
+
+    def _on_changed_call(self, event: events.DecideChangedCall) -> None:
+        args = self._changes.pop(event.tool_call_id, None)
+        if event.decided is not None:  # what was dropped changed nothing
+            self._record_answer(event.tool_call_id, SaidApproval(decision="once", changed=args))
+
+    def _reply(self, event: events.FinishGeneration) -> None:
+        start = self._generation_start
+        is_result = start is not None and start.final
+        reply = RecordedReply(
+            step=event.step_number,
+            kind="result" if is_result else "reply",
+            messages=0 if start is None else self._source.sent.get(start.id, 0),
+            model="" if self._model == self._first else self._model,
+            reply=tuple(self._part(part) for part in event.reply),
+            finish_reason=event.finish_reason,
+            usage=event.usage,
+            context_window=event.context_window,
+        )
+        recorded = _Recorded(reply, {call.call: call for call in reply.calls})
+        self.replies[reply.step, reply.kind] = recorded
+        self._open.update(dict.fromkeys(recorded.calls, recorded))
+
+    def _part(self, part: messages.ReplyPart) -> ReplyPart:
+        match part:
+            case messages.TextPart():
+                return RecordedText(text=self._hiding.text(part.text))
+            case messages.ThinkingPart():
+                return RecordedThinking(thinking=self._hiding.text(part.thinking))
+            case messages.ToolCallPart():
+                raw = None if part.raw_args is None else self._hiding.text(part.raw_args)
+                args = self._hiding.args(part.args)
+                return RecordedCall(call=part.tool_call_id, tool=part.tool_name, args=args, raw=raw)
+            case messages.ProviderToolPart():
+                args, result = self._hiding.args(part.args), self._hiding.text(part.result)
+                return RecordedUse(use=part.tool_name, args=args, result=result, failed=part.is_error)
+            case _:
+                assert_never(part)
+
+    def _on_call_tools(self, event: events.CallTools) -> None:
+        for call in event.calls:
+            self._update(call.id, skill=call.skill_name, kind=call.kind)
+            if call.skill_name != BASE_SKILL and call.kind in ("tool", "refused") and call.tool_name in self._tools:
+                self.tools.append(_tool(self._tools[call.tool_name], call.skill_name, call.effect, self._hiding))
+
+    def _on_finish_tool_call(self, event: events.FinishToolCall) -> None:
+        recorded = self._open.get(event.tool_call_id)
+        call = None if recorded is None else recorded.calls[event.tool_call_id]
+        if call is None:
+            return
+        if call.kind == "interactive":
+            self._record_answer(event.tool_call_id, SaidText(text=self._hiding.text(messages.text_of(event.contents))))
+        parts = tuple(_result_part(part, self._hiding) for part in event.contents)
+        result = parts if call.kind == "tool" else None
+        self._update(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
+
+    def _record_answer(self, call_id: str, said: Said) -> None:
+        recorded = self._open.get(call_id)
+        if recorded is not None:
+            self._update(call_id, said=(*recorded.calls[call_id].said, said))
+
+    def _on_question(self, event: events.CallInteractiveTool) -> None:
+        if event.question is not None:
+            text, schema = self._hiding.text(event.question.message), self._hiding.args(event.question.requested_schema)
+            self._record_answer(event.tool_call_id, SaidForm(question=text, requested_schema=schema))
+
+    def _answered(self, event: events.AnswerQuestion) -> None:
+        recorded = self._open.get(event.tool_call_id)
+        said = () if recorded is None else recorded.calls[event.tool_call_id].said
+        if said and isinstance(said[-1], SaidForm):
+            content = self._hiding.args(event.answer.content)
+            answer = said[-1].model_copy(update={"action": event.answer.action, "content": content})
+            self._update(event.tool_call_id, said=(*said[:-1], answer))
+
+    def _update(self, call_id: str, **changes: object) -> None:
+        recorded = self._open.get(call_id)
+        if recorded is not None:
+            recorded.calls[call_id] = recorded.calls[call_id].model_copy(update=changes)
+
+    def _summary(self, event: events.CompactHistory) -> None:
+        # without a model there is an outline, which playback makes again if no text is recorded
+        texts = (RecordedText(text=self._hiding.text(summary_in(event.text))),) if event.model else ()
+        model = "" if event.model in (self._first, "") else event.model
+        usage = event.usage or NO_USAGE
+        step = event.step_number
+        reply = RecordedReply(step=step, kind="summary", reply=texts, model=model, usage=usage)
+        self.replies[step, "summary"] = _Recorded(reply)
+
+
+def _told_text(event: events.TellRun, hiding: SecretMasker) -> ToldText:
+    return ToldText(step=event.step_number, text=hiding.text(event.text))
+
+
+def _tool(tool: JsonObject, skill: str, effect: Effect, hiding: SecretMasker) -> RecordedTool:
+    schema: JsonValue = tool.get("inputSchema")
+    return RecordedTool(
+        skill=skill,
+        name=str(tool.get("name")),
+        description=hiding.text(str(tool.get("description", ""))),
+        input_schema=hiding.args(schema) if isinstance(schema, dict) else {},
+        effect=effect,
+    )
+
+
+def _result_part(part: messages.ResultContent, hiding: SecretMasker) -> RecordedText | RecordedFile:
+    if isinstance(part, messages.BlobPart):
+        return RecordedFile(blob=part.sha256, mime_type=part.mime_type, size=part.size, name=part.name)
+    return RecordedText(text=hiding.text(part.text))
+
+
+def blobs_in(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
+    """Return the sha256 of every image and document in results."""
+    contents = (
+        part for log in logs for event in log if isinstance(event, events.FinishToolCall) for part in event.contents
+    )
+    return frozenset(part.sha256 for part in contents if isinstance(part, messages.BlobPart))

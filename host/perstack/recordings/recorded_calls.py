@@ -1,0 +1,415 @@
+"""Judge recorded calls again, by today's meaning of their arguments: for replay, or with other rules for a backtest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from pydantic import ValidationError
+
+from perstack.core.base.chain import BrokenSeal, open_line, read_remains
+from perstack.core.base.records import JsonObject
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.instruction import names_directory
+from perstack.core.definitions.permissions import PROVIDER, STANDING_DECISIONS, StandingApproval
+from perstack.core.definitions.project import Project
+from perstack.core.definitions.skills import (
+    DecidedCall,
+    InteractiveSkill,
+    McpSseSkill,
+    McpStdioSkill,
+    PluginSkill,
+    Skill,
+    Subject,
+    ToolKind,
+    ToolSpec,
+    agent_skills,
+    is_base_skill,
+    is_picked,
+    legal_tool_name,
+    named_arguments,
+    with_base,
+)
+from perstack.core.messages.messages import ToolCallPart
+from perstack.core.messages.tool_search import search_spec
+from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
+from perstack.core.runs.events import (
+    CallTools,
+    DecideApproval,
+    DecideChangedCall,
+    RequestApproval,
+    StoredEvent,
+    parse_event,
+)
+from perstack.core.runs.expert_changes import changing_specs
+from perstack.core.runs.recall import recall_spec
+from perstack.core.runs.state import Run, latest_reply
+from perstack.engine.log.event_log import readable, run_ids
+from perstack.engine.log.run_log import RunLog
+from perstack.engine.permissions.rulings import path_resolver
+from perstack.engine.plugins.builtin_tools import pin_spec
+from perstack.engine.plugins.skill_loading import SKILL_NAME, load_spec
+from perstack.engine.plugins.tool_catalogue import interactive_tools
+from perstack.errors import StorageError
+from perstack.ports.provider import ProviderTool
+from perstack.ports.skill import SkillFactory
+from perstack.ports.storage import RunRef, Storage
+from perstack.recordings.past_calls import PastCall, PastRun, past_run
+from perstack.version import VERSION
+
+# Tools of an Expert, as far as they are known without opening a skill.
+
+
+def known_tools(
+    factories: Sequence[SkillFactory], expert: Expert, provider_tools: Sequence[ProviderTool] = ()
+) -> Mapping[str, tuple[ToolSpec, ...] | None]:
+    """Return the tools of an Expert's skills, by skill name; None for a skill whose tools only its server knows.
+
+    `provider_tools` have the other names of the tools that the Expert wants of its provider.
+    """
+    skills = with_base(expert.skills)
+    specs_by_skill = {skill.name: tools_of_skill(factories, skill) for skill in skills}
+    if expert.provider_tools:
+        names = dict.fromkeys(expert.provider_tools)
+        for tool in provider_tools:
+            if tool.name in expert.provider_tools or tool.alias in expert.provider_tools:
+                names.update(dict.fromkeys(filter(None, (tool.name, tool.alias))))
+        specs_by_skill[PROVIDER] = tuple(ToolSpec(name=name, skill_name=PROVIDER) for name in names)
+    folders = agent_skills(expert.skills)
+    return {**specs_by_skill, SKILL_NAME: (load_spec(folders),)} if folders else specs_by_skill
+
+
+def host_skills(expert: Expert) -> frozenset[str]:
+    """Return the names under which an Expert's calls of the base skill and of `loadSkill` are recorded.
+
+    An `allow` rule without a skill matches their tools only.
+    """
+    skills = with_base(expert.skills)
+    others = {skill.name for skill in skills if not is_base_skill(skill)}
+    return frozenset({SKILL_NAME, *(skill.name for skill in skills if is_base_skill(skill))} - others)
+
+
+def names_and_subjects(
+    factories: Sequence[SkillFactory], expert: Expert, today: Expert | None = None
+) -> Mapping[tuple[str, str], tuple[str, Subject | None]]:
+    """Return each tool's own name and the meaning of its arguments, by skill and by the name that models see.
+
+    The declarations of `today` replace the Expert's own.
+    """
+    declared = {skill.name for skill in expert.skills}
+    builtin_specs = (spec for spec in (search_spec(()), pin_spec(), recall_spec()) if spec.skill_name not in declared)
+    names: dict[tuple[str, str], tuple[str, Subject | None]] = {
+        (spec.skill_name, spec.name): (spec.name, spec.subject) for spec in builtin_specs
+    }
+    for skill, specs in known_tools(factories, expert).items():
+        names.update(_names_of_tools(skill, ((spec.name, spec.subject) for spec in specs or ())))
+    for declared_skill in (*expert.skills, *(() if today is None else today.skills)):
+        if isinstance(declared_skill, McpStdioSkill | McpSseSkill):
+            names.update(_names_of_tools(declared_skill.name, ((tool.name, tool) for tool in declared_skill.tools)))
+    return names
+
+
+def _names_of_tools(
+    skill: str, tools: Iterable[tuple[str, Subject | None]]
+) -> Iterator[tuple[tuple[str, str], tuple[str, Subject | None]]]:
+    for name, subject in tools:
+        # the plain name, and the prefixed one used if two skills have a tool of that name
+        for visible_name in (legal_tool_name(name), legal_tool_name(f"{skill}_{name}")):
+            yield (skill, visible_name), (name, subject)
+
+
+def tools_of_skill(factories: Sequence[SkillFactory], skill: Skill) -> tuple[ToolSpec, ...] | None:
+    """Return the tools of one skill, filtered by its `pick` and `omit`; None if only its server knows them."""
+    if isinstance(skill, InteractiveSkill):
+        return tuple(tool.spec for tool in interactive_tools(skill))
+    factory = next((factory for factory in factories if factory.handles(skill)), None)
+    specs = None if factory is None else factory.known_tools(skill)
+    if specs is None:
+        return None
+    picked = tuple(
+        spec.model_copy(update={"skill_name": skill.name})
+        for spec in specs
+        if is_picked(spec.name, skill.pick, skill.omit)
+    )
+    return picked + changing_specs(skill) if is_base_skill(skill) else picked
+
+
+_OTHER_VERSION = "ruled on by another version of perstack, and otherwise by this one"
+_NO_TOOL = "of a plugin that is not there now, or does not say what its tools' arguments are"
+_DEPENDS_ON_FILES = "decided otherwise than the rules make it now, and where its paths led then is not recorded"
+_NO_APPROVAL = "by an approval that may have been redacted since"
+_DEPENDS_ON_SECRETS = "ruled on with the values of secrets, which are not recorded"
+_NO_RULES = "under rules that this version cannot read"
+_APPROVAL_EVENTS = (b'{"type":"requestApproval"', b'{"type":"decideApproval"')
+
+
+class RulingReplay:
+    """A replay of the recorded rulings on the calls of one Run."""
+
+    def __init__(self, factories: Sequence[SkillFactory], workspace: Path, approvals: JobApprovals) -> None:
+        """Create without reading the logs."""
+        self._factories = factories
+        self._root = str(workspace)
+        self._resolve = path_resolver(workspace)
+        self._approvals = approvals
+        self._cached: tuple[Expert, Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]] | None = None
+        self.ruled = 0
+        self.unchecked: dict[str, int] = {}  # calls that could not be judged again, counted by reason
+
+    async def difference(self, run: Run, event: StoredEvent) -> str | None:
+        """Return what is wrong with decisions on calls as the next event; None if it is right or cannot be judged."""
+        parts: Mapping[str, ToolCallPart]
+        match event:
+            case CallTools():
+                calls, parts = event.calls, {part.tool_call_id: part for part in latest_reply(run).tool_calls}
+            case DecideChangedCall() if event.decided is not None:
+                calls, parts = (event.decided,), _changed_part(run, event.tool_call_id)
+            case _:
+                return None
+        if not run.rules_for(calls):
+            return None
+        approvals = await self._approvals.all() if any(call.approved_by for call in calls) else ()
+        return await asyncio.to_thread(self._first_difference, run, calls, parts, approvals)
+
+    def _first_difference(
+        self,
+        run: Run,
+        calls: Sequence[DecidedCall],
+        parts: Mapping[str, ToolCallPart],
+        approvals: Sequence[StandingApproval],
+    ) -> str | None:
+        for decided in calls:
+            part = parts.get(decided.id)
+            problem = (
+                None
+                if part is None or part.raw_args is not None
+                else self._difference_of(run, decided, part, approvals)
+            )
+            if problem is not None:
+                return problem
+        return None
+
+    def _difference_of(
+        self, run: Run, decided: DecidedCall, part: ToolCallPart, approvals: Sequence[StandingApproval]
+    ) -> str | None:
+        from perstack.core.permissions.call_rulings import difference_of
+
+        readings = self._possible_calls(run, decided, part)
+        if readings is None:
+            self._add_unchecked(_NO_TOOL)
+            return None
+        try:
+            difference = difference_of(
+                run.rules,
+                approvals,
+                decided,
+                readings,
+                is_same_place=names_directory(run.start.instruction, self._root),
+            )
+        except ValueError:
+            self._add_unchecked(_NO_RULES)
+            return None
+        self.ruled += 1
+        if difference is None:
+            return None
+        if run.start.mask_secrets and _has_placeholder(part):
+            self._add_unchecked(_DEPENDS_ON_SECRETS)
+        elif decided.approved_by and not self._approvals.is_whole:
+            self._add_unchecked(_NO_APPROVAL)
+        elif run.start.runtime_version != VERSION:
+            self._add_unchecked(_OTHER_VERSION)
+        elif difference.is_certain:
+            return difference.words
+        else:
+            self._add_unchecked(_DEPENDS_ON_FILES)
+        return None
+
+    def _add_unchecked(self, reason: str) -> None:
+        self.unchecked[reason] = self.unchecked.get(reason, 0) + 1
+
+    def _possible_calls(self, run: Run, decided: DecidedCall, part: ToolCallPart) -> list[PolicyCall] | None:
+        """Return the call in each form that rules may have seen; None if the meaning of its arguments is unknown."""
+        from perstack.core.permissions.call_rulings import names_in_skill
+
+        tools, unknown = self._tools(run)
+        if decided.skill_name in unknown:
+            return None
+        own_name, subject = tools.get((decided.skill_name, decided.tool_name), (None, None))
+        call = PolicyCall(
+            tool=own_name or decided.tool_name,
+            skill=decided.skill_name,
+            args=named_arguments(subject, part.args),
+            kind="tool" if decided.kind == "refused" else decided.kind,
+            effect=decided.effect,
+            subject=subject,
+            shown=decided.tool_name,
+            root=self._root,
+            is_host=decided.skill_name in host_skills(run.expert),
+            changed=decided.changed,
+        )
+        delegate = _as_delegation(call, decided.target)
+        if delegate is not None:
+            readings = [delegate]
+        else:
+            readings = [
+                replace(call, tool=name)
+                for name in ((own_name,) if own_name else names_in_skill(run.permissions, decided))
+            ]
+        return [
+            replace(reading, resolve=resolve)
+            for reading in readings
+            # logs from before paths were recorded: try the path as written and as it resolves now
+            for resolve in ((PathResolver(as_written, decided.ways),) if decided.ways else (as_written, self._resolve))
+        ]
+
+    def _tools(self, run: Run) -> tuple[Mapping[tuple[str, str], tuple[str, Subject | None]], frozenset[str]]:
+        expert = run.expert
+        if self._cached is None or self._cached[0] != expert:
+            specs = known_tools(self._factories, expert)
+            plugins = (skill.name for skill in expert.skills if isinstance(skill, PluginSkill))
+            unknown = frozenset(name for name in plugins if specs.get(name) is None)
+            self._cached = (expert, names_and_subjects(self._factories, expert), unknown)
+        return self._cached[1:]
+
+
+def _changed_part(run: Run, call_id: str) -> Mapping[str, ToolCallPart]:
+    call = run.calls.get(call_id)
+    return {} if call is None else {call_id: call.changed_part}
+
+
+class JobApprovals:
+    """The approvals for the whole Job that are in its logs, read at the first use."""
+
+    def __init__(self, storage: Storage, job_id: str) -> None:
+        """Create without reading the logs."""
+        self._storage = storage
+        self._job_id = job_id
+        self._cached: list[StandingApproval] | None = None
+        self.is_whole = True  # True if no approval has been redacted; valid after `all`
+
+    async def all(self) -> Sequence[StandingApproval]:
+        """Return the approvals, as far as they can be read."""
+        if self._cached is None:
+            self._cached = []
+            for run_id in await run_ids(self._storage, self._job_id):
+                lines, _ = await readable(self._storage, RunRef(self._job_id, run_id))
+                self._cached += _approvals_in(lines)
+                self.is_whole = self.is_whole and not any(map(_is_redacted, lines))
+        return self._cached
+
+
+def _has_placeholder(part: ToolCallPart) -> bool:
+    from perstack.engine.plugins.secret_masking import has_placeholder  # few Runs mask secrets
+
+    return has_placeholder((part,))
+
+
+def _approvals_in(lines: Iterable[bytes]) -> Iterator[StandingApproval]:
+    places: dict[str, tuple[str, ...]] = {}
+    for line in lines:
+        event = _event(line) if line.startswith(_APPROVAL_EVENTS) else None
+        if isinstance(event, RequestApproval):
+            places[event.tool_call_id] = event.leads_to
+        elif isinstance(event, DecideApproval) and event.decision in STANDING_DECISIONS:
+            leads_to = places.get(event.tool_call_id, ())
+            yield StandingApproval(id=event.id, call_digest=event.call_digest, leads_to=leads_to, rule=event.rule)
+
+
+def _is_redacted(line: bytes) -> bool:
+    return line.startswith(_APPROVAL_EVENTS) and _event(line) is None
+
+
+def _event(line: bytes) -> StoredEvent | None:
+    try:
+        payload = open_line(line).payload
+        return None if read_remains(payload) is not None else parse_event(payload)
+    except (BrokenSeal, ValueError):
+        return None
+
+
+# Recorded calls as permission rules see them.
+
+_Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
+"""Map from skill and the name that the model sees to the tool's own name and the meaning of its arguments."""
+
+
+def _as_delegation(call: PolicyCall, target: str | None) -> PolicyCall | None:
+    """Return a recorded call under the name of the Expert that it delegates to; None if it is no delegation."""
+    if call.kind != "delegate" and not call.skill.startswith("delegate/"):
+        return None
+    return replace(call, tool=target or call.skill.removeprefix("delegate/"), skill="", kind="delegate")
+
+
+class RecordedCalls:
+    """The calls of recorded Runs as rules see them, as far as definitions and plugins describe the tools."""
+
+    def __init__(self, project: Project, factories: Sequence[SkillFactory], workspace: Path) -> None:
+        """Create without opening anything."""
+        self._project = project
+        self._factories = factories
+        self._resolve: Resolve = path_resolver(workspace, remembers=True)
+        self._root = str(workspace)
+        self._tools: dict[str, _Tools] = {}
+
+    def of(self, run: PastRun) -> Callable[[PastCall, JsonObject], PolicyCall]:
+        """Return a function that converts a call of the Run, with its arguments, to what rules see."""
+        tools = self._tools_of(key_of(run), run.expert)
+        own_skills = host_skills(_expert(run.expert))
+
+        def policy_call(call: PastCall, args: JsonObject) -> PolicyCall:
+            own_name, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
+            recorded = PolicyCall(
+                tool=own_name,
+                skill=call.skill,
+                args=args,
+                kind=call.kind,
+                effect=call.effect,
+                subject=subject,
+                shown=call.tool,
+                resolve=self._resolve,
+                root=self._root,
+                is_host=call.skill in own_skills,
+                changed=call.changed,
+            )
+            return _as_delegation(recorded, call.target) or recorded
+
+        return policy_call
+
+    def _tools_of(self, key: str, definition: JsonObject) -> _Tools:
+        cache_key = json.dumps([key, definition.get("skills")])
+        if cache_key not in self._tools:
+            self._tools[cache_key] = names_and_subjects(self._factories, _expert(definition), self._project.expert(key))
+        return self._tools[cache_key]
+
+
+def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], workspace: Path) -> tuple[PolicyCall, ...]:
+    """Return the calls that Runs have made; without arguments if redacted. Raises Damaged and StorageError."""
+    calls = RecordedCalls(Project(), factories, workspace)
+    policy_calls: list[PolicyCall] = []
+    for log in logs:
+        if log.damage is not None:
+            raise log.damage
+        try:
+            run = past_run(log.run_id, log.lines, get_args(ToolKind))
+        except ValueError as error:
+            raise StorageError(f"Run {log.run_id}: {error}") from error
+        to_policy_call = calls.of(run)
+        policy_calls += [to_policy_call(call, call.args or {}) for call in run.calls if call.ran]
+    return tuple(policy_calls)
+
+
+def key_of(run: PastRun) -> str:
+    """Return the key of a recorded Run's Expert; empty if the log has none."""
+    key = run.expert.get("key")
+    return key if isinstance(key, str) else ""
+
+
+def _expert(definition: JsonObject) -> Expert:
+    with suppress(ValidationError):
+        return Expert.model_validate({"key": "a", "instruction": "", "skills": definition.get("skills") or []})
+    return Expert(key="a", instruction="")

@@ -1,0 +1,343 @@
+"""The scheduler: find what is due in a storage and process it.
+
+Due are: tasks whose wake time, answer or condition has come; Jobs and iterations that paused for a provider's rate
+limit; and occurrences of schedules. Any number of processes may run schedulers on one storage. What to do next is a
+pure function of the state (`next_step`); the events are appended at the version on which they were decided, so if
+several processes decide at once, one wins, and the others get a Conflict. The id of a task's Job is recorded in that
+append: a Job whose process died before its start is started again under the same id. An error of one item becomes a
+`DueWorkResult` with `error`, and the next pass tries it again.
+
+A new kind of due item needs a literal in `DueItem.kind`, a source in `_candidates`, and a case in `_process` and
+`_failed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
+
+from perstack.core.jobs.due import DUE, NeedJob, job_state
+from perstack.dataclass import dataclass
+from perstack.engine.context.guarded_state import require_own_state
+from perstack.engine.context.host_context import ContextSource
+from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
+from perstack.engine.log.storage import space_of
+from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
+from perstack.iterations.commands import ask_command
+from perstack.iterations.evolve import SeriesSummary
+from perstack.ports.environment import inherit_variables
+from perstack.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
+from perstack.support.storage import pages
+from perstack.support.variables import variables_in
+from perstack.system.clock import new_ulid
+from perstack.tasks.due import (
+    EXPERT_LABEL,
+    LABEL,
+    AppendTaskEvents,
+    AskCommand,
+    ContinueTask,
+    PollResult,
+    TaskContext,
+    next_step,
+    query_for,
+    settle_task,
+)
+from perstack.tasks.events import WakeTask
+from perstack.tasks.execution_memory import StoredTasks
+from perstack.tasks.state import TaskState
+from perstack.tasks.summaries import Row, to_look_after
+from perstack.workers.orders import PausedTarget, are_old, is_over
+
+if TYPE_CHECKING:
+    from perstack.iterations.iterations import Iterations
+    from perstack.schedules.schedules import Schedules
+
+_CONCURRENT_ITEMS = 8
+
+_ITEMS_PER_PAGE = 500
+
+_MIN_PASS_INTERVAL_S = 1.0  # minimum seconds between two passes, if the second was requested
+
+_RETENTION_INTERVAL_MS = 3_600_000
+"""Milliseconds between two applications of `[retention]`, for which all Jobs have to be listed."""
+
+_T = TypeVar("_T")
+_PausedT = TypeVar("_PausedT", bound=PausedTarget)
+
+
+@dataclass(frozen=True, slots=True)
+class DueItem:
+    """An item that may be due."""
+
+    id: str
+    kind: Literal["task", "job", "iterations", "schedule", "list"] = "task"
+    """`list`: all items of a kind, whose list cannot be read."""
+    problem: str | None = field(default=None, compare=False)  # reason why it cannot be processed; None if it can
+
+
+class Scheduler:
+    """Processes the due tasks, Jobs and iterations of one storage, and the schedules of a project."""
+
+    def __init__(
+        self,
+        memory: StoredTasks,
+        jobs: Jobs,
+        iterations: Iterations,
+        schedules: Callable[[], Schedules],
+        source: ContextSource,
+        launcher: JobLauncher,
+    ) -> None:
+        """Create the scheduler. `schedules` is called only if the project has schedules."""
+        self._memory = memory
+        self._jobs = jobs
+        self._iterations = iterations
+        self._schedules = schedules
+        self._source = source
+        self._launcher = launcher
+        self._soon = asyncio.Event()
+        self._turn = asyncio.Semaphore(_CONCURRENT_ITEMS)
+        self._busy: set[DueItem] = set()
+
+    async def once(self) -> tuple[DueWorkResult, ...]:
+        """Process everything that is due now; return after the Jobs started here have ended or stopped.
+
+        Raises NotAgreed: a task's command runs before anything is written.
+        """
+        await require_own_state(self._source.current.storage)
+        due = await self._candidates()
+        async with asyncio.TaskGroup() as group:
+            work = [group.create_task(self._process_safely(item)) for item in due]
+        results = [result for task in work if (result := task.result()) is not None]
+        return (*results, *[removed async for removed in self._delete_expired()])
+
+    async def watch(self, interval: int, on_woken: Callable[[DueWorkResult], None], *, with_jobs: bool = True) -> None:
+        """Repeat `once` every `interval` milliseconds until cancelled. A repeated error is reported once.
+
+        Without `with_jobs`, paused Jobs that belong to no task are left to others. Raises NotAgreed.
+        """
+        await require_own_state(self._source.current.storage)
+        errors: dict[DueItem, str] = {}
+
+        async def process_item(item: DueItem) -> None:
+            try:
+                result = await self._process_safely(item)
+            finally:
+                self._busy.discard(item)
+            last_error = errors.pop(item, None)
+            if result is not None and result.error is not None:
+                errors[item] = result.error
+            if result is not None and (result.error is None or result.error != last_error):
+                on_woken(result)
+
+        async with asyncio.TaskGroup() as group:
+            last_cleanup = 0
+            while True:
+                self._soon.clear()
+                for item in await self._candidates(with_jobs=with_jobs):
+                    if item not in self._busy:
+                        self._busy.add(item)
+                        group.create_task(process_item(item))
+                if self._now() - last_cleanup >= _RETENTION_INTERVAL_MS:
+                    last_cleanup = self._now()
+                    async for removed in self._delete_expired():
+                        on_woken(removed)
+                await self._wait_for_next(interval / 1000)
+
+    def wake(self) -> None:
+        """Make the next pass of `watch` start early, because something has happened."""
+        self._soon.set()
+
+    async def _wait_for_next(self, seconds: float) -> None:
+        minimum = min(seconds, _MIN_PASS_INTERVAL_S)
+        await asyncio.sleep(minimum)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds - minimum):
+                await self._soon.wait()
+
+    async def _delete_expired(self) -> AsyncGenerator[DueWorkResult]:
+        try:
+            expired = await self._jobs.not_retained()
+        except StorageError as error:
+            yield DueWorkResult(did="failed", error=str(error))
+            return
+        async for job_id, reason in self._jobs.delete_each(job.id for job in expired):
+            yield DueWorkResult(did="deleted" if reason is None else "failed", job_id=job_id, error=reason)
+
+    async def _candidates(self, *, with_jobs: bool = True) -> list[DueItem]:
+        """Return everything that may be due. A list that cannot be read is an item with its error."""
+        now = self._now()
+        due = [DueItem(schedule.name, "schedule") for schedule in self._source.current.project.schedules]
+        rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
+        due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
+        paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
+        due += no_series
+        due += [DueItem(series.id, "iterations", series.message if series.damaged else None) for series in paused]
+        if no_rows or no_series or not with_jobs:
+            return due  # owners of the Jobs are unknown, or other processes handle them
+        task_jobs = {row.get("jobId") for row in rows}
+        series_prefixes = tuple(f"{series.id}-" for series in paused)
+        jobs, no_jobs = await _list_or_error("Jobs", self._due_jobs(now))
+        unowned = [job_id for job_id in jobs if job_id not in task_jobs and not job_id.startswith(series_prefixes)]
+        return [*due, *no_jobs, *(DueItem(job_id, "job") for job_id in unowned)]
+
+    async def _due_jobs(self, now: int) -> list[str]:
+        job_ids: list[str] = []
+        async for page in pages(lambda after: self._jobs.list(limit=_ITEMS_PER_PAGE, after=after)):
+            job_ids += [job.id for job in page.jobs if DUE[job_state(job, now)]["other"] == "continue"]
+            if are_old(page.jobs, now):
+                break
+        return job_ids
+
+    async def _due_iterations(self, now: int) -> list[SeriesSummary]:
+        due: list[SeriesSummary] = []
+        async for page in pages(lambda after: self._iterations.list(limit=_ITEMS_PER_PAGE, after=after)):
+            due += [s for s in page.series if s.damaged or (s.status == "paused" and is_over(s, now))]
+            if are_old(page.series, now):
+                break
+        return due
+
+    async def _process_safely(self, item: DueItem) -> DueWorkResult | None:
+        try:
+            async with self._turn:
+                return await self._process(item)
+        except (Conflict, NotAllowed, NotFound):
+            return None  # another process was faster
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return await self._failed(item, "its Job was cancelled")
+        except Exception as error:  # noqa: BLE001 - a storage or an Expert's code may raise anything
+            return await self._failed(item, error_line(error))
+
+    async def _failed(self, item: DueItem, error: str) -> DueWorkResult:
+        match item.kind:
+            case "task":
+                return DueWorkResult(did="failed", task_id=item.id, error=error)
+            case "job":
+                job = await _or_none(job_if_any(self._jobs, item.id))
+                return DueWorkResult(did="failed", job_id=item.id, job=job, error=error)
+            case "iterations":
+                series = await _or_none(self._iterations.get(item.id))
+                return DueWorkResult(did="failed", series_id=item.id, series=series, error=error)
+            case "schedule":
+                return DueWorkResult(did="failed", schedule=item.id, error=error)
+            case "list":
+                return DueWorkResult(did="failed", error=f"what there is of {item.id} cannot be listed: {error}")
+        assert_never(item.kind)
+
+    async def _process(self, item: DueItem) -> DueWorkResult | None:
+        if item.problem is not None:
+            return await self._failed(item, item.problem)
+        if item.kind != "list":  # before a task's command runs
+            await space_of(self._source.current.storage, item.kind).require_own(item.id)
+        match item.kind:
+            case "task":
+                return await self._process_task(item.id)
+            case "job":
+                job = await self._resume_if_over(item.id, self._jobs.job, self._jobs.resume)
+                return None if job is None else DueWorkResult(did="resumed", job_id=item.id, job=job)
+            case "iterations":
+                series = await self._resume_if_over(item.id, self._iterations.get, self._launcher.resume_series)
+                did: Literal["resumed", "queued"] = "resumed" if self._launcher.resumes else "queued"
+                return None if series is None else DueWorkResult(did=did, series_id=item.id, series=series)
+            case "schedule":
+                return await self._schedules().process_due(item.id)
+            case "list":
+                return None
+        assert_never(item.kind)
+
+    async def _resume_if_over(
+        self,
+        paused_id: str,
+        get_state: Callable[[str], Awaitable[_PausedT]],
+        resume: Callable[[str], Awaitable[_PausedT | None]],
+    ) -> _PausedT | None:
+        """Resume a Job or a series whose rate limit is over; None if another process was faster."""
+        if not is_over(await get_state(paused_id), self._now()):
+            return None
+        try:
+            return await resume(paused_id)
+        except UsageError:
+            if is_over(await get_state(paused_id), self._now()):
+                raise
+            return None
+
+    async def _process_task(self, task_id: str) -> DueWorkResult | None:
+        """Process a task: take its next step until nothing is due; read what the steps ask for."""
+        task = await self._memory.get(task_id)
+        context = TaskContext(task.agent_id in self._source.current.project.experts)
+        while (step := next_step(task, context, self._now())) is not None:
+            match step:
+                case AskCommand():
+                    context = replace(context, poll=await self._run_wake_command(task.agent_id, step.command))
+                case NeedJob():
+                    context = replace(context, jobs={step.job_id: await job_if_any(self._jobs, step.job_id)})
+                case ContinueTask():
+                    return await self._run_job(task, step.job_id, context)
+                case AppendTaskEvents():
+                    return await self._apply(task, step, context)
+                case _:
+                    assert_never(step)
+        return None
+
+    def _now(self) -> int:
+        return self._source.current.clock.now()
+
+    async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
+        setup = self._source.current
+        expert_key = agent_id if agent_id in setup.project.experts else None
+        async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as sandbox:
+            env = inherit_variables(setup.env.without_stored, (*variables_in(command), *sandbox.variables))
+            return await ask_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
+
+    async def _apply(self, task: TaskState, step: AppendTaskEvents, context: TaskContext) -> DueWorkResult:
+        """Append the decided events, and start the agent's Job if it is an Expert and the task runs after them.
+
+        Raises UsageError or MissingCredential, without appending anything, if the Expert could not run.
+        """
+        events, job_id = step.events, None
+        if step.needs_job(task, context):
+            await self._launcher.check(task.agent_id)
+            now = self._now()
+            # a whole ULID: short ids of one moment may collide, and the Job is created only after this append
+            job_id = step.job_id or new_ulid(now).lower()
+            events = (*events, WakeTask(task_id=task.task_id, timestamp=now, job_id=job_id))
+        task = await self._memory.log.change(task.task_id, lambda _: events, task.version)
+        if job_id is not None:
+            return await self._run_job(task, job_id, context)
+        return DueWorkResult(task_id=task.task_id, did=step.did, task=task)
+
+    async def _run_job(self, task: TaskState, job_id: str, context: TaskContext) -> DueWorkResult:
+        if await self._source.current.storage.has_job(job_id):
+            job = await self._launcher.resume(job_id)
+        else:
+            labels = {LABEL: task.task_id, EXPERT_LABEL: task.agent_id}
+            job = await self._launcher.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
+        task = await self._memory.get(task.task_id)
+        step = settle_task(task, job, self._now())
+        if step is not None:
+            return await self._apply(task, step, context)
+        did: Literal["worked", "queued"] = "queued" if job.status == "queued" else "worked"
+        return DueWorkResult(task_id=task.task_id, did=did, task=task, question=job.asks)
+
+
+def _due_task(row: Row) -> DueItem:
+    return DueItem(str(row["taskId"]), problem=str(row.get("error")) if row.get("damaged") else None)
+
+
+async def _list_or_error(kind: str, listing: Awaitable[list[_T]]) -> tuple[list[_T], list[DueItem]]:
+    try:
+        return await listing, []
+    except Exception as error:  # noqa: BLE001 - a storage may raise anything
+        return [], [DueItem(kind, "list", error_line(error))]
+
+
+async def _or_none(work: Awaitable[_T]) -> _T | None:
+    try:
+        return await work
+    except Exception:  # noqa: BLE001 - the earlier error is the one to report
+        return None

@@ -1,0 +1,117 @@
+"""Decisions of a call by a model or a program about a task: pure functions for the marks of `core.base.decisions`.
+
+Whoever works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing for a
+person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from perstack.core.base.decisions import NeededDecision
+from perstack.core.base.lifecycle import PauseReason
+from perstack.dataclass import dataclass
+from perstack.next_steps import Decide
+from perstack.tasks import events as task_events
+from perstack.tasks.state import TaskState, allowed, due_at, in_words
+
+_FOR_A_PERSON: frozenset[PauseReason] = frozenset(("human_approval", "human_input"))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSubject:
+    """Task of a call, with its events, and the time in milliseconds."""
+
+    task: TaskState
+    events: Sequence[task_events.StoredTaskEvent]
+    now: int
+
+    @property
+    def words(self) -> str:
+        """The task in a sentence, with what it waits for."""
+        task = self.task
+        asked = None if task.pause_message is None else json.dumps(task.pause_message, ensure_ascii=False)
+        waits = ", ".join(filter(None, (task.pause_reason, asked, in_words(task.blocked_by))))
+        return f"task {task.task_id} ({waits or task.status})"
+
+
+class _WithValue(Protocol):
+    @property
+    def value(self) -> JsonValue: ...
+
+
+def answers_task(subject: TaskSubject, arguments: _WithValue) -> NeededDecision | None:
+    """Return the decision to say what a task waits for; an event's own door is its token."""
+    return _answer(subject, arguments.value) if "answer" in allowed(subject.task) else None
+
+
+def resumes_with(subject: TaskSubject, arguments: _WithValue) -> NeededDecision | None:
+    """Return the decision to continue a task with a value in place of an answer."""
+    return None if arguments.value is None else _answer(subject, arguments.value)
+
+
+def _answer(subject: TaskSubject, value: JsonValue) -> NeededDecision:
+    shown = json.dumps(value, ensure_ascii=False)
+    typed = value if isinstance(value, str) else shown
+    return NeededDecision(
+        f"Answer {subject.words} with {shown}",
+        Decide("answer_task", subject.task.task_id, typed),
+    )
+
+
+def ends_wait(subject: TaskSubject, arguments: object) -> NeededDecision | None:
+    """Return the decision to continue a task before what it waits for has come, or more often than it may."""
+    task = subject.task
+    if task.status == "paused":
+        is_over = task.pause_reason == "checkpoint" and not task.blocked_by
+        due = due_at(task)
+        reason = None if is_over or (due is not None and due <= subject.now) else "without what it waits for"
+    else:
+        reason = _reason_of_failed(task, subject.events)
+    if reason is None:
+        return None
+    return NeededDecision(f"Continue {subject.words} {reason}", Decide("resume_task", task.task_id))
+
+
+def _reason_of_failed(task: TaskState, events: Sequence[task_events.StoredTaskEvent]) -> str | None:
+    if task.status != "failed":
+        return None
+    if (question := open_question(events)) is not None:
+        return f"although nobody answered before it failed: {json.dumps(question, ensure_ascii=False)}"
+    if task.retry_count >= task.config.max_retries:
+        return f"beyond its limit of {task.config.max_retries} retries"
+    return None
+
+
+def open_question(events: Sequence[task_events.StoredTaskEvent]) -> str | None:
+    """Return what a person was asked and never answered, also if the task has failed since; None if nothing."""
+    asked: str | None = None
+    for event in events:
+        match event:
+            case task_events.PauseTask():
+                asked = (event.message or event.reason) if event.reason in _FOR_A_PERSON else None
+            case task_events.FailTask(outcome="pause"):
+                asked = event.error
+            case task_events.AnswerTask() | task_events.ResumeTask():
+                asked = None
+            case _:
+                pass
+    return asked
+
+
+def revives_task(subject: TaskSubject, arguments: object) -> NeededDecision | None:
+    """Return the decision to retry a task that failed while a person was asked."""
+    question = open_question(subject.events) if subject.task.status == "failed" else None
+    return None if question is None else ends_wait(subject, arguments)
+
+
+def removes_task(subject: TaskSubject, arguments: object) -> NeededDecision | None:
+    """Return the decision to remove a task."""
+    return NeededDecision(
+        f"Delete {subject.words} for good, with its {len(subject.events):,} events",
+        Decide("delete_task", subject.task.task_id),
+    )

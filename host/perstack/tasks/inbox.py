@@ -1,0 +1,56 @@
+"""Tasks in the inbox: what waits for a person, or cannot be read."""
+
+from __future__ import annotations
+
+from perstack.engine.jobs.inbox import InboxItem, _age
+from perstack.next_steps import ResumeWithoutDependencies, TryAgain
+from perstack.support.storage import pages
+from perstack.tasks.execution_memory import StoredTasks
+from perstack.tasks.memory import TaskMemory
+from perstack.tasks.state import in_words
+from perstack.tasks.summaries import TaskSummary
+
+_PAGE = 500
+
+
+_ASKING = ("human_approval", "human_input")
+
+
+async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
+    """Return the open questions of tasks, and tasks that wait for one which will not be completed; oldest first."""
+    items: list[InboxItem] = []
+    async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
+        for task in page.tasks:
+            if task.pause_reason in _ASKING and not task.answered:
+                items.append(_of_task(task))
+            elif any(blocker.is_stuck for blocker in task.blocked_by):
+                items.append(_stuck_item(task))
+    return tuple(sorted(items, key=_age))
+
+
+async def damaged_tasks(memory: StoredTasks) -> tuple[InboxItem, ...]:
+    """Return tasks that cannot be read and may have asked something."""
+    return tuple(
+        InboxItem(t.task_id, t.agent_id, t.error or "", t.updated_at, False, task_id=t.task_id, damaged=True)
+        for t in await memory.damaged_tasks()
+    )
+
+
+def _of_task(task: TaskSummary) -> InboxItem:
+    text = task.pause_message or task.name
+    is_approval = task.pause_reason == "human_approval"
+    return InboxItem(task.task_id, task.agent_id, text, task.updated_at, is_approval, task_id=task.task_id)
+
+
+def _stuck_item(task: TaskSummary) -> InboxItem:
+    blockers = [blocker for blocker in task.blocked_by if blocker.is_stuck]
+    retries = [TryAgain(blocker.task_id) for blocker in blockers if blocker.status == "failed" and not blocker.archived]
+    return InboxItem(
+        task.task_id,
+        task.agent_id,
+        in_words(blockers),
+        task.updated_at,
+        is_approval=False,
+        task_id=task.task_id,
+        next_steps=(*retries[:1], ResumeWithoutDependencies(task.task_id)),
+    )

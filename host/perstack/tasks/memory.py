@@ -1,0 +1,119 @@
+"""The task port: the interface through which a skill lets an Expert keep tasks."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+
+from pydantic import TypeAdapter
+
+from perstack.core.base.records import snake_cased
+from perstack.core.base.validation_errors import read_call
+from perstack.ports.parts import Part
+from perstack.tasks.decisions import TaskSubject
+from perstack.tasks.operations import (
+    AnswerCommand,
+    ArchiveCommand,
+    CancelCommand,
+    CheckpointCommand,
+    CompleteCommand,
+    CreateCommand,
+    DeleteCommand,
+    FailCommand,
+    GetCommand,
+    ListCheckpointsCommand,
+    ListCommand,
+    PauseCommand,
+    ResumeCommand,
+    RetryCommand,
+    StartCommand,
+    TaskCommand,
+)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def read_command(command: type[TaskCommand[_R]], *args: object, **kwargs: object) -> TaskCommand[_R]:
+    """Build an operation from arguments of any type, converted to the annotations of its fields.
+
+    Names may be in snake_case or camelCase. Raises UsageError.
+    """
+    if command not in _READERS:
+        _READERS[command] = (_reader_of(command), _name(command), tuple(inspect.signature(command).parameters))
+    return read_call(*_READERS[command], args, snake_cased(kwargs))
+
+
+_READERS: dict[type[TaskCommand[Any]], tuple[TypeAdapter[Any], str, Sequence[str]]] = {}
+"""Arguments of `read_call` per operation. Built at the operation's first use, since building takes some time."""
+
+
+def _reader_of(command: type[TaskCommand[_R]]) -> TypeAdapter[TaskCommand[_R]]:
+    def build(*args: object, **kwargs: object) -> TaskCommand[_R]:
+        return command(*args, **kwargs)
+
+    vars(build)["__signature__"] = inspect.signature(command)
+    build.__annotations__ = get_type_hints(command, include_extras=True)
+    return TypeAdapter(cast("type[TaskCommand[_R]]", build))
+
+
+def _name(command: type[TaskCommand[_R]]) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", command.__name__.removesuffix("Command")).lower()
+
+
+def _method(command: Callable[_P, TaskCommand[_R]]) -> Callable[Concatenate[TaskMemory, _P], Coroutine[Any, Any, _R]]:
+    command_type = cast("type[TaskCommand[_R]]", command)
+
+    async def work(memory: TaskMemory, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await memory.do(read_command(command_type, *args, **kwargs))
+
+    signature = inspect.signature(command_type)
+    plain = get_type_hints(command_type)
+    parameters = [parameter.replace(annotation=plain[parameter.name]) for parameter in signature.parameters.values()]
+    self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    vars(work)["__signature__"] = inspect.Signature([self, *parameters])
+    work.__name__ = work.__qualname__ = _name(command_type)
+    work.__doc__ = command_type.__doc__
+    return work
+
+
+class TaskMemory(ABC):
+    """Tasks that any process may pause and resume.
+
+    Each operation of `tasks/operations.py` is a method with the operation's fields as its arguments. An operation
+    that changes a task returns the changed task. It raises NotFound, NotAllowed if the task's status does not allow it,
+    Conflict if the task has another version than `expected_version`, and UsageError, naming the argument, for an
+    invalid one. Durations are milliseconds, points in time milliseconds since 1970. JSON values and texts may have up
+    to 1 MiB each.
+    """
+
+    @abstractmethod
+    async def do(self, command: TaskCommand[_R]) -> _R:
+        """Do an operation whose arguments have been validated."""
+
+    @abstractmethod
+    async def subject_of(self, task_id: str) -> TaskSubject:
+        """Return a task as the decisions of a call about it take it. Raises NotFound and Damaged."""
+
+    create = _method(CreateCommand)
+    list = _method(ListCommand)
+    get = _method(GetCommand)
+    start = _method(StartCommand)
+    checkpoint = _method(CheckpointCommand)
+    list_checkpoints = _method(ListCheckpointsCommand)
+    pause = _method(PauseCommand)
+    answer = _method(AnswerCommand)
+    resume = _method(ResumeCommand)
+    complete = _method(CompleteCommand)
+    fail = _method(FailCommand)
+    retry = _method(RetryCommand)
+    cancel = _method(CancelCommand)
+    archive = _method(ArchiveCommand)
+    delete = _method(DeleteCommand)
+
+
+TASKS: Part[TaskMemory] = Part("execution memory")
+"""The tasks of a Host, for its skills."""

@@ -1,0 +1,163 @@
+"""Table of operations on tasks: one entry each, from which all doors are derived.
+
+The typed methods of `perstack.tasks.memory`, the engine, the command line, HTTP with its OpenAPI description, the tools
+of the MCP server and of an Expert read the table, and repeat nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from dataclasses import Field as DataclassField
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from perstack.core.base.decisions import FREE, Decides, Mark, mark_in
+from perstack.core.base.records import Fact
+from perstack.dataclass import dataclass
+from perstack.tasks import operations
+from perstack.tasks.decisions import answers_task, ends_wait, removes_task, revives_task
+from perstack.tasks.state import TaskCheckpoint, TaskState
+from perstack.tasks.summaries import TaskPage
+
+
+def _identity(command: operations.TaskCommand[Fact], result: Fact) -> Fact:
+    return result
+
+
+class Checkpoints(Fact):
+    """All checkpoints of a task, the oldest first."""
+
+    checkpoints: tuple[TaskCheckpoint, ...]
+
+    @classmethod
+    def of(cls, command: operations.ListCheckpointsCommand, result: tuple[TaskCheckpoint, ...]) -> Checkpoints:
+        """Return the checkpoints as one record."""
+        return cls(checkpoints=result)
+
+
+class Deleted(Fact):
+    """Result of a removal."""
+
+    deleted: str
+
+    @classmethod
+    def of(cls, command: operations.DeleteCommand, result: None) -> Deleted:
+        """Return the deleted task's id as a record."""
+        return cls(deleted=command.task_id)
+
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Operation as doors see it."""
+
+    name: str
+    command: type[operations.TaskCommand[Any]]  # Any: each operation has another result type
+    method: Method  # HTTP method; GET for operations that only read
+    path: str  # path below /v1/execution; `{taskId}` is an argument
+    tool: str  # name among the tools of an Expert
+    decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
+    gives: type[Fact] = TaskState  # model of the result as doors show it
+    shown: Callable[[Any, Any], Fact] = _identity  # convert the command and its result to that model
+    callers: frozenset[operations.Caller] = operations.EVERYONE
+
+    @property
+    def description(self) -> str:
+        """Description of the operation in one or two sentences, for people and models."""
+        return " ".join((self.command.__doc__ or "").partition("\n\n")[0].split())
+
+    @property
+    def reads(self) -> bool:
+        """True if the operation changes nothing."""
+        return self.method == "GET"
+
+    @property
+    def makes(self) -> bool:
+        """True if the operation creates something."""
+        return self.method == "POST" and not self.path
+
+    def arguments(self, caller: operations.Caller) -> tuple[Argument, ...]:
+        """Return the arguments that a caller may give: positional ones first, then those given by name."""
+        hints = get_type_hints(self.command, include_extras=True)
+        ordered = sorted(
+            fields(self.command),
+            key=lambda command_field: (command_field.kw_only, command_field.name == _EXPECTED_VERSION),
+        )
+        arguments = (_argument(command_field, hints[command_field.name], caller) for command_field in ordered)
+        return tuple(argument for argument in arguments if argument is not None)
+
+    def marks(self, caller: operations.Caller) -> dict[str, Mark | None]:
+        """Return the marks of the operation and of each argument that a caller may give; None for one without."""
+        arguments = self.arguments(caller)
+        return {self.name: self.decides, **{one.name: mark_in(get_args(one.type)[1:]) for one in arguments}}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Argument of an operation, for one kind of caller."""
+
+    name: str
+    type: object  # type with its description, as pydantic reads it
+    default: object  # `...` if it is required
+
+
+def _argument(command_field: DataclassField[Any], hint: object, caller: operations.Caller) -> Argument | None:
+    kind, *annotations = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if any(isinstance(mark, operations.OnlyFor) and caller not in mark.callers for mark in annotations):
+        return None
+    kind = next((mark.type for mark in annotations if isinstance(mark, operations.DoorType)), kind)
+    plain = tuple(mark for mark in annotations if not isinstance(mark, operations.OnlyFor | operations.DoorType))
+    argument_type: object = Annotated[(kind, *plain)] if plain else kind
+    return Argument(
+        command_field.name, argument_type, ... if command_field.default is MISSING else command_field.default
+    )
+
+
+_TASK_PATH = "/{taskId}"
+_EXPECTED_VERSION = "expected_version"
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("create", operations.CreateCommand, "POST", "", "createTask", FREE),
+    Operation("list", operations.ListCommand, "GET", "", "listTasks", FREE, TaskPage),
+    Operation("get", operations.GetCommand, "GET", _TASK_PATH, "getTask", FREE),
+    Operation("start", operations.StartCommand, "POST", f"{_TASK_PATH}/start", "startTask", FREE),
+    Operation("checkpoint", operations.CheckpointCommand, "PUT", f"{_TASK_PATH}/checkpoint", "checkpointTask", FREE),
+    Operation(
+        "checkpoints",
+        operations.ListCheckpointsCommand,
+        "GET",
+        f"{_TASK_PATH}/checkpoints",
+        "listCheckpoints",
+        FREE,
+        Checkpoints,
+        Checkpoints.of,
+    ),
+    Operation("pause", operations.PauseCommand, "POST", f"{_TASK_PATH}/pause", "pauseTask", FREE),
+    Operation(
+        "answer",
+        operations.AnswerCommand,
+        "POST",
+        f"{_TASK_PATH}/answer",
+        "answerTask",
+        Decides(answers_task),
+        callers=operations.PROGRAMS,
+    ),
+    Operation("resume", operations.ResumeCommand, "POST", f"{_TASK_PATH}/resume", "resumeTask", Decides(ends_wait)),
+    Operation("complete", operations.CompleteCommand, "POST", f"{_TASK_PATH}/complete", "completeTask", FREE),
+    Operation("fail", operations.FailCommand, "POST", f"{_TASK_PATH}/fail", "failTask", FREE),
+    Operation("retry", operations.RetryCommand, "POST", f"{_TASK_PATH}/retry", "retryTask", Decides(revives_task)),
+    Operation("cancel", operations.CancelCommand, "POST", f"{_TASK_PATH}/cancel", "cancelTask", FREE),
+    Operation("archive", operations.ArchiveCommand, "POST", f"{_TASK_PATH}/archive", "archiveTask", FREE),
+    Operation(
+        "delete",
+        operations.DeleteCommand,
+        "DELETE",
+        _TASK_PATH,
+        "deleteTask",
+        Decides(removes_task),
+        Deleted,
+        Deleted.of,
+    ),
+)

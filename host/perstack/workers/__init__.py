@@ -1,0 +1,15 @@
+"""Workers: processes on any machine that drive queued Jobs, series and delegates.
+
+A dispatcher (`ports.dispatcher`) only says who may drive what; the log and the lease in the storage say who does. So an
+order that is lost, doubled or late costs time and never work: `queue` records that a Job waits for a worker before it
+orders it, and finds recorded Jobs without an order again.
+
+- `queue`, `queued_definition`, `skill_bundles`: what a Job is queued with, so that a worker needs no perstack.toml.
+- `worker`, `claims`, `driving_orders`, `orders`: claim, drive, and decide what becomes of the order. `orders` is pure.
+- `serving`: drive a queued Job or a delegate, after a check that this machine has what it needs; `folders` gives each
+  Job a folder of its own.
+- `remote_delegates`: delegates of a Job that others drive, with shares of its budget.
+
+The kernel knows the protocols `engine.jobs.job_queue`, `engine.jobs.queueing` and `engine.runs.remote`; `queue`,
+`queued_definition` and `remote_delegates` fulfil them.
+"""

@@ -1,0 +1,201 @@
+"""Queue Jobs for workers.
+
+A queued Job is recorded in its own log first (`queueRun`), and then ordered from the dispatcher. An order may be lost
+between the two: `requeue_lost` finds such Jobs. The log, not the order, decides whether a worker drives a Job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from perstack.core.base.ids import By
+from perstack.core.jobs.due import due_of, job_state
+from perstack.core.jobs.queries import check_labels
+from perstack.core.jobs.summary import JobSummary, RunSummary
+from perstack.core.runs.decide import interrupt_events
+from perstack.core.runs.state import ACTIVE
+from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.jobs.queueing import QueueRequest
+from perstack.engine.jobs.reader import JobReader
+from perstack.engine.jobs.runner import JobRunner
+from perstack.engine.log.run_session import JobSummaryFile, RunSession
+from perstack.errors import Conflict, DispatcherError, NotFound, StorageError, UsageError
+from perstack.system.user import this_process, this_user
+
+if TYPE_CHECKING:
+    from perstack.core.definitions.recorded_definition import SeriesDefinition
+    from perstack.core.jobs.job import Job
+    from perstack.engine.jobs.attachments import Attachable
+    from perstack.ports.dispatcher import Order
+
+_MAX_PRIORITY = 1_000_000
+_LAST_DUE = 253_402_300_800_000  # milliseconds since 1970: the start of the year 10000
+
+
+class DispatcherQueue:
+    """Jobs that are queued for workers."""
+
+    def __init__(self, source: ContextSource, reader: JobReader, runner: JobRunner) -> None:
+        """Queue Jobs at the dispatcher of the context in force."""
+        self._source = source
+        self._reader = reader
+        self._runner = runner
+
+    async def submit(
+        self,
+        expert_key: str,
+        query: str,
+        *,
+        at: int | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        attachments: Sequence[Attachable] = (),
+        job_id: str | None = None,
+        by: By | None = None,
+    ) -> JobSummary:
+        """Record a new Job for a worker to drive, and return its summary, with the status `queued`.
+
+        This Host's Experts and settings are recorded and used; keys, plugins and programs are the worker's. `at` is in
+        milliseconds since 1970. A worker with labels takes only Jobs that have one of them. Raises UsageError without a
+        dispatcher, for an id that has begun, and as `run`; DispatcherError, with the Job's id, if it was recorded and
+        could not be queued: a worker finds it later.
+        """
+        context, labels = self._source.current, check_labels(labels or {})
+        context.dispatching.require()
+        _check_order(at, priority)
+        request = self._request(context, expert_key, by, due=at or 0, priority=priority)
+        job = await self._runner.run_new(context, expert_key, query, job_id, attachments, labels, None, request)
+        await self._order(job)
+        return job
+
+    async def requeue_lost(self) -> tuple[str, ...]:
+        """Order recorded Jobs without an order, and return their ids: a process may end between record and order."""
+        dispatcher, requeued = self._source.current.dispatching.require(), list[str]()
+        for job_id in await self._queued_jobs():
+            try:
+                if not await self._is_left(job_id) or await dispatcher.order(job_id) is not None:
+                    continue
+                await self._order(await self._reader.job(job_id))
+            except (StorageError, NotFound):
+                continue  # another process has handled it; or it cannot be read, which `verify` reports
+            requeued.append(job_id)
+        return tuple(requeued)
+
+    async def interrupt_queued(self, job_id: str) -> bool:
+        """Interrupt a Job that waits for a worker, and withdraw its order. Returns False if it does not wait."""
+        if (await self._reader.job(job_id)).status != "queued":
+            return False
+        context = self._source.current
+        with suppress(Conflict):  # a worker was quicker
+            async with self._reader.storage.lease(job_id, this_process()):
+                loaded = await self._reader.load(job_id)
+                if loaded.coordinator.status != "queued":
+                    return False
+                async with context.audit.anchored(loaded):
+                    await self._runner.stop_remote(loaded)
+                    summary_file = JobSummaryFile(context.storage, loaded)
+                    await summary_file.mark_stale()  # until all is written
+                    run = loaded.coordinator
+                    session = RunSession.of(context.storage, loaded, run, context.emitter(), clock=context.clock)
+                    session.record_all(interrupt_events(run, session.stamp))
+                    await session.flush()
+                    await session.write_checkpoint()
+                    await summary_file.write(is_driven=False)
+            await self.withdraw(job_id)
+            return True
+        return False
+
+    async def runs_with_orders(self, job_id: str) -> tuple[str | None, ...]:
+        """Return what may have orders: None for the Job itself, and the ids of its delegates."""
+        try:
+            if b'"queued":' not in (await self._reader.storage.summary(job_id) or b""):
+                return ()
+        except StorageError:
+            return (None,)
+        runs: tuple[RunSummary, ...] = ()
+        with suppress(NotFound, StorageError):  # an unreadable Job can be deleted
+            runs = (await self._reader.job(job_id)).runs
+        return (None, *(run.id for run in runs if run.delegated_by is not None and run.status in (*ACTIVE, "queued")))
+
+    async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
+        """Withdraw the order of a Job, or of a delegate of it, as far as the dispatcher can be reached."""
+        with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
+            await self._source.current.dispatching.require().withdraw(job_id, run_id)
+
+    async def _queued_jobs(self) -> list[str]:
+        summaries = await self._reader.storage.summaries()
+        return [job_id for job_id, data in summaries.items() if _may_be_queued(data)]
+
+    async def _is_left(self, job_id: str) -> bool:
+        if await self._reader.storage.lease_info(job_id) is not None:
+            return False
+        job = await self._reader.job(job_id)
+        if job.queued is None or job_state(job, 0) not in ("queued", "leftToWorkers"):
+            return False
+        run = (await self._reader.load(job_id)).coordinator
+        return due_of(run, self._source.current.clock.now()) is not None
+
+    def requests(
+        self, context: HostContext, by: By | None, drive: bool | None
+    ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
+        """Return the function that decides whether a continued Job is queued for a worker, and how.
+
+        `drive` None: queue it if a dispatcher was named, or the Job was submitted.
+        """
+
+        async def request(loaded: Job) -> QueueRequest | None:
+            run, dispatching = loaded.coordinator, context.dispatching
+            if drive is None and not (dispatching.is_chosen or run.queued is not None):
+                return None
+            if drive or (drive is None and dispatching.dispatcher is None):
+                return None
+            dispatching.require()
+            priority = 0 if run.queued is None else run.queued.priority
+            return self._request(context, run.start.expert_key, by, priority=priority)
+
+        return request
+
+    async def ordered(self, job: JobSummary) -> JobSummary:
+        """Order the Job if it is queued, and return it."""
+        if job.status == "queued":
+            await self._order(job)
+        return job
+
+    def _request(
+        self, context: HostContext, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
+    ) -> QueueRequest:
+        definition: SeriesDefinition | None = None
+        if context.project.expert(expert_key) is not None:
+            definition = context.definition(expert_key)
+        return QueueRequest(by or this_user(), definition, due, priority)
+
+    async def _order(self, job: JobSummary) -> None:
+        context = self._source.current
+        try:
+            await context.dispatching.submit(_order_of(job, context.clock.now()), context.storage)
+        except DispatcherError as error:
+            words = f"Job {job.id} is recorded, and could not be queued: {error.message}; a worker that looks finds it"
+            raise DispatcherError(words, next_steps=error.next_steps) from error
+
+
+def _may_be_queued(summary: bytes) -> bool:
+    """Return whether a summary may be of a queued Job. It is not parsed: there are thousands."""
+    # a Job whose first process was killed right after it wrote the log has no summary
+    return not summary or b'"queued":' in summary or b'"status":"running"' in summary
+
+
+def _order_of(job: JobSummary, now: int) -> Order:
+    from perstack.ports.dispatcher import Order
+
+    queued = job.queued
+    due, priority = (0, 0) if queued is None else (queued.due, queued.priority)
+    return Order(job.id, due, priority, job.labels, submitted_at=now)
+
+
+def _check_order(at: int | None, priority: int) -> None:
+    if at is not None and not 0 <= at < _LAST_DUE:
+        raise UsageError(f"at = {at} is not a time: give milliseconds since 1970")
+    if abs(priority) > _MAX_PRIORITY:
+        raise UsageError(f"priority {priority}: use -{_MAX_PRIORITY:,} to {_MAX_PRIORITY:,}")

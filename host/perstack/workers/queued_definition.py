@@ -1,0 +1,90 @@
+"""Record what a queued Job is driven with on any worker: definition, part of perstack.lock, Agent Skills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+from pydantic import Field, ValidationError
+
+from perstack.config.lock import NO_LOCK, Lock
+from perstack.core.base.records import falsy
+from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
+from perstack.core.definitions.skills import agent_skills
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.events import QueueFields, QueueRun
+from perstack.core.runs.state import Phase, Run
+from perstack.engine.context.host_context import HostContext
+from perstack.engine.jobs.queueing import QueueRequest
+from perstack.engine.log.run_session import RunSession
+from perstack.engine.runs.beginning import ResumedRun, RunStarter
+from perstack.engine.runs.job_context import JobContext
+from perstack.errors import StorageError
+from perstack.ports.storage import Storage
+from perstack.workers.skill_bundles import BundledSkill, bundle_skills, unpack_skills
+from perstack.workers.skill_bundles import check_bundle as check_bundle
+
+
+class QueuedDefinition(SeriesDefinition):
+    """The parts of a definition that a queued Job needs, recorded so that its worker needs no perstack.toml."""
+
+    lock: Lock | None = None  # the part of perstack.lock for the Experts and their skills; None without one
+    agent_skills: tuple[BundledSkill, ...] = Field(default=(), exclude_if=falsy)
+
+
+async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
+    """Record the start of a Job or Run, and that it waits for a worker.
+
+    The definition is on disk before the event that names it. Until all is written job.json says that the Job runs.
+    """
+    run = session.run
+    digest = run.definition
+    if digest is None and request.definition is not None:
+        definition = await _with_files(request.definition, job)
+        digest = await job.host.storage.put_blob(job.job.id, definition.to_json())
+    if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
+        session.record(await job.snapshots.record(run, session.stamp))
+    await job.summary_file.mark_stale()
+    fields = QueueFields(by=request.by, definition=digest, due=request.due, priority=request.priority)
+    session.record(QueueRun(**session.stamp(), **fields))
+    await session.flush()
+    for run_id in job.unrecorded_answers:
+        await _record_answer_of(job, job.runs[run_id])
+    await session.write_checkpoint()
+    return await job.summary_file.write(is_driven=False)
+
+
+async def _record_answer_of(job: JobContext, asking_run: Run) -> None:
+    """Record the answer to a delegate's question in its log; the Coordinator's says already that the Job continues."""
+    parent = asking_run if asking_run.start.delegated_by is None else job.runs[asking_run.start.delegated_by.run_id]
+    session = RunStarter(job).resume(ResumedRun(asking_run, "parent", above=parent.permissions))
+    await session.flush()
+    await session.write_checkpoint()
+
+
+async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDefinition:
+    fields = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
+    bundled: tuple[BundledSkill, ...] = ()
+    if any(agent_skills(expert.skills) for expert in definition.experts):
+        fields["experts"] = tuple(map(job.knowledge.without_skipped, definition.experts))
+        bundled = await bundle_skills(job.host.storage, job.job.id, job.knowledge, definition.experts)
+    return QueuedDefinition(**fields, lock=job.lock.of_team(definition.experts), agent_skills=bundled)
+
+
+async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
+    """Return the context and lock of a queued Job; unpack its Agent Skills. Raises StorageError, UsageError."""
+    definition = await load_definition(context.storage, job_id, digest)
+    laid_out = await unpack_skills(context.storage, job_id, definition.agent_skills, context.env)
+    return replace(context.with_recorded(definition), laid_out=laid_out), definition.lock or NO_LOCK
+
+
+async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:
+    """Return the definition that a Job was queued with. Raises StorageError if it is lost, or was changed."""
+    data = await storage.blob(job_id, digest)
+    if sha256(data).hexdigest() != digest:
+        raise StorageError(f"Job {job_id}: the definition that it was queued with was changed: put {digest} back")
+    try:
+        return for_queued(QueuedDefinition.model_validate_json(data))
+    except ValidationError as error:
+        words = f"Job {job_id}: the definition that it was queued with does not read: a newer version has written it"
+        raise StorageError(words) from error

@@ -1,0 +1,481 @@
+"""Delegates on other workers: begin and queue them, follow their logs, and grant each a share of the budget."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, assert_never
+
+from perstack.core.base.ids import may_be_remote
+from perstack.core.base.usage import Exceeded, nano
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.project import with_delegates
+from perstack.core.definitions.settings import Limits
+from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, Unit, budget_of, capped, grant_caps, short_account
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
+from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_events
+from perstack.core.runs.events import CallDelegate, QueueRun
+from perstack.core.runs.facts import Delegation
+from perstack.core.runs.state import ACTIVE, Run
+from perstack.dataclass import dataclass
+from perstack.engine.context.connections import Dispatching
+from perstack.engine.log.event_log import Loaded
+from perstack.engine.log.leases_and_stop_requests import DelegateLeases
+from perstack.engine.log.run_log import run_logs
+from perstack.engine.log.run_session import RunSession
+from perstack.engine.runs.beginning import ResumedRun, RunStarter
+from perstack.engine.runs.job_context import Allowance, JobContext
+from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
+from perstack.ports.dispatcher import Order
+from perstack.ports.storage import RunRef, Storage
+from perstack.system.clock import Clock
+from perstack.system.concurrency import shield_until_done
+from perstack.system.user import this_user
+
+if TYPE_CHECKING:
+    from perstack.engine.log.run_session import Emitter
+
+
+# Remote Runs, followed as their logs grow and folded into the Job of the process that awaits them.
+
+
+class RemoteRuns:
+    """States of the remote Runs of one Job."""
+
+    def __init__(
+        self, storage: Storage, job: Job, known: Mapping[str, Run], on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start from the states in `known`, which have been read already. `on_change` is called for each newer one."""
+        self._on_change = on_change
+        self._logs = run_logs(storage)
+        self._job = job
+        self._runs = dict(known)
+        self._children: dict[str, set[str]] = {}  # the ids of the delegates of each Run
+        for run_id, tally in job.runs.items():
+            if tally.start.delegated_by is not None:
+                self._children.setdefault(tally.start.delegated_by.run_id, set()).add(run_id)
+        for run in known.values():
+            self._note(run.id, {call.delegation.run_id for call in run.calls.values() if call.delegation is not None})
+
+    def put(self, run: Run) -> None:
+        """Store the state of a Run that this process has written to."""
+        self._runs[run.id] = run
+
+    def run(self, run_id: str) -> Run | None:
+        """Return the latest known state of a Run."""
+        return self._runs.get(run_id)
+
+    def with_descendants(self, run_id: str) -> tuple[str, ...]:
+        """Return the ids of a Run and its descendants, each after its parent."""
+        children = sorted(self._children.get(run_id, ()))
+        return (run_id, *(descendant for child in children for descendant in self.with_descendants(child)))
+
+    async def look(self, run_id: str) -> Run | None:
+        """Read new events of a Run and its descendants; return its state, if any. Raises Damaged, StorageError."""
+        run = self._runs.get(run_id)
+        if run is None or not has_ended(run):
+            run = await self._read_new_events(run_id, run)
+        for child_id in tuple(self._children.get(run_id, ())):
+            await self.look(child_id)
+        return run
+
+    async def _read_new_events(self, run_id: str, run: Run | None) -> Run | None:
+        since = None if run is None else Loaded(run, run.head)
+        has_changed = False
+        async with aclosing(self._logs.fold(RunRef(self._job.id, run_id), since=since)) as lines:
+            async for line, state in lines:
+                run, has_changed = state, True
+                if isinstance(line.event, CallDelegate):
+                    self._note(run_id, {delegate.run_id for delegate in line.event.delegates})
+        if run is not None and has_changed:
+            self._runs[run_id] = run
+            self._job.stored[run_id] = run
+            self._job.take(run)
+            self._on_change()
+        return run
+
+    def _note(self, run_id: str, children: set[str]) -> None:
+        self._children.setdefault(run_id, set()).update(children)
+
+
+# Stopping remote Runs of a Job: record them as interrupted as soon as their workers release them.
+
+_RELEASE_TIMEOUT_S = 20.0  # maximum time for a worker to release a Run
+_RELEASE_POLL_INTERVAL_S = 0.1
+
+
+class Stopping:
+    """Stops remote Runs of a Job. Its user holds the lease of the Job."""
+
+    def __init__(self, storage: Storage, job: Job, emit: Emitter, clock: Clock, dispatching: Dispatching) -> None:
+        """Stop Runs of this Job, with orders withdrawn from this dispatcher."""
+        self._storage = storage
+        self._job = job
+        self._emit = emit
+        self._clock = clock
+        self._dispatching = dispatching
+        self._holders = DelegateLeases(storage)
+
+    async def stop(self, following: RemoteRuns, run_ids: Iterable[str]) -> None:
+        """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
+        all_ids = {descendant: None for run_id in run_ids for descendant in following.with_descendants(run_id)}
+        await asyncio.gather(*(self._stop(following, run_id) for run_id in all_ids))
+
+    async def _stop(self, following: RemoteRuns, run_id: str) -> None:
+        deadline = time.monotonic() + _RELEASE_TIMEOUT_S
+        while (run := await following.look(run_id)) is not None and is_elsewhere(run):
+            with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
+                dispatcher = self._dispatching.dispatcher
+                if dispatcher is not None:
+                    await dispatcher.withdraw(self._job.id, run_id)
+            with suppress(Conflict, StorageError):
+                await self._holders.stop(run_id)
+            run = await following.look(run_id) or run
+            if not is_elsewhere(run):
+                return
+            with suppress(Conflict):  # another worker has just begun to drive it
+                if await self._holders.holder(run_id) is None:
+                    following.put(await self._record_in(run))
+                    return
+            if time.monotonic() > deadline:
+                return  # its worker does not respond; the next worker that claims the Run sees that it is stopped
+            await asyncio.sleep(_RELEASE_POLL_INTERVAL_S)
+
+    async def _record_in(self, run: Run) -> Run:
+        session = RunSession.of(self._storage, self._job, run, self._emit, clock=self._clock)
+        session.record_all(interrupt_events(run, session.stamp))
+        await session.flush()
+        await session.write_checkpoint()
+        return session.run
+
+
+async def stop_remote(
+    storage: Storage,
+    loaded: Job,
+    runs: dict[str, Run],
+    emit: Emitter,
+    clock: Clock,
+    dispatching: Dispatching,
+    *,
+    only: str | None = None,
+    below: str | None = None,
+) -> None:
+    """Stop the remote Runs of a Job whose lease the caller holds, and bring the states in `runs` up to date.
+
+    `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
+    """
+    following = RemoteRuns(storage, loaded, runs)
+    candidates = [*runs] if only is None else following.with_descendants(only)
+    if below is not None:
+        candidates = following.with_descendants(below)[1:]
+    remote_ids = [run_id for run_id in candidates if run_id in runs and is_elsewhere(runs[run_id])]
+    if remote_ids:
+        await Stopping(storage, loaded, emit, clock, dispatching).stop(following, remote_ids)
+        runs.update(
+            {
+                descendant: run
+                for run_id in remote_ids
+                for descendant in following.with_descendants(run_id)
+                if (run := following.run(descendant))
+            }
+        )
+
+
+_READ_INTERVAL_S = 0.5  # maximum time between two reads of the logs, if the storage reports no new event
+_MAX_CONFLICTS = 10
+_ORDER_CHECK_INTERVAL_S = 10.0  # time between two checks that a delegate is driven or queued
+
+
+@dataclass(slots=True)
+class _Member:
+    delegation: Delegation
+    run: Run | None = None  # the latest known state; None before it has begun
+    is_ours: bool = False  # True if this process began or resumed it, so that the reason of its latest stop is new
+    needs: dict[Unit, int] = field(default_factory=dict[Unit, int])
+    """The amounts for lack of which it has stopped, since it last used anything."""
+    used: Amounts = field(default_factory=dict[Unit, int])
+    """Amounts that it and its descendants had used at its latest stop."""
+    result: DelegateResult | None = None
+    next_check_at: float = 0.0  # time of the next check that it is driven, by `time.monotonic`
+
+    conflicts: int = 0  # consecutive append conflicts
+
+    @property
+    def id(self) -> str:
+        return self.delegation.run_id
+
+    @property
+    def is_at_work(self) -> bool:
+        """True if a worker drives it, or it is queued for one."""
+        run = self.run
+        return run is not None and run.queued is not None and (run.status in ACTIVE or run.status == "queued")
+
+
+class QueuedDelegates:
+    """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
+
+    def __init__(
+        self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+    ) -> None:
+        """Prepare the delegations of `parent`; nothing is read or written before `results`."""
+        storage = job.host.storage
+        self._job = job
+        self._allowance = allowance
+        self._parent = parent
+        self._delegations = delegations
+        self._project = job.host.project
+        self._starter = RunStarter(job)
+        self._holders = DelegateLeases(storage)
+        self._following = RemoteRuns(storage, job.job, job.runs, job.summary_file.mark_changed)
+        self._open = [_Member(delegation) for delegation in delegations]
+
+    @property
+    def may_be_distributed(self) -> bool:
+        """True if other workers may drive these delegates: all or none, so that nothing here exceeds their shares."""
+        if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
+            return False
+        if any(child.expert_key in self._parent.run.added_experts for child in self._delegations):
+            return False  # no project has it
+        return all(may_be_remote(child.run_id) and self._has_one_budget(child) for child in self._delegations)
+
+    def _has_one_budget(self, delegation: Delegation) -> bool:
+        team = with_delegates(self._project, (delegation.expert_key,))
+        return all(expert.budget is None for expert in team if expert.key != delegation.expert_key)
+
+    async def __aenter__(self) -> QueuedDelegates:
+        """Return the delegates."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the remote Runs if the Job stops or is out of time; leave them running if only this process leaves."""
+        budget = self._allowance.budget
+        is_over = budget is not None and budget.expired_time_limit(self._parent.run) is not None
+        if isinstance(error, asyncio.CancelledError) and (is_over or self._job.stop.requested):
+            await shield_until_done(self._stop())
+
+    # --- facts about the Job and its Experts ----------------------------------------------------------------------
+
+    def _expert(self, member: _Member) -> Expert | None:
+        """Return the delegate's Expert, as recorded if it has begun; None if it is not defined any more."""
+        run = member.run
+        return self._project.expert(member.delegation.expert_key) if run is None else run.start.expert
+
+    def _account(self, member: _Member) -> str:
+        """Return the account that the delegate uses: of its Expert's own budget, or of the whole Job."""
+        expert, root = self._expert(member), self._job.job.runs[self._allowance.root_id].start
+        is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
+        return WHOLE if expert is None or expert.budget is None or is_above else expert.key
+
+    @property
+    def _priority(self) -> int:
+        """The Job's priority, raised by one for each level of depth, so that what has begun ends first."""
+        job = self._job.job
+        queued = job.coordinator.queued
+        return (0 if queued is None else queued.priority) + job.runs[self._allowance.root_id].start.depth + 1
+
+    @property
+    def has_open(self) -> bool:
+        """True if some have no result yet."""
+        return bool(self._open)
+
+    async def results(self) -> AsyncGenerator[tuple[Delegation, DelegateResult]]:
+        """Yield each delegate's result as it arrives. Stop early when this process is shutting down."""
+        async with self._job.host.storage.watch(self._job.job.id) as watch:
+            while self._open:
+                for member in tuple(self._open):
+                    member.run = await self._following.look(member.id)
+                if not self._job.stop.after_step:
+                    await self._grant()
+                for member in tuple(self._open):
+                    result = member.result or self._result(member)
+                    if result is not None:
+                        self._open.remove(member)
+                        if member.run is not None and has_ended(member.run):
+                            await self._holders.forget(member.id)
+                        yield member.delegation, result
+                if not self._open or self._job.stop.after_step:
+                    return
+                await self._requeue_undriven()
+                await watch.wait(_READ_INTERVAL_S)
+
+    # --- result of one delegate -----------------------------------------------------------------------------------
+
+    def _result(self, member: _Member) -> DelegateResult | None:
+        """Return the result of a delegate; None if it is active, or resumes as soon as there is room."""
+        run = member.run
+        if run is None or (member.is_at_work and run.closed is None):
+            return None
+        if has_ended(run) or self._waits_for_a_person(run) or run.closed is not None:
+            return DelegateResult.of(run)
+        if member.is_ours and run.status == "stoppedByInterrupt" and run.waits_for_limit:
+            return DelegateResult.of(run)
+        if member.is_ours and run.exceeded is not None and run.exceeded.budget == "maxTime":
+            expert = run.start.expert_key  # only this process applies the Job's own time limit
+            return DelegateResult.failed(replace(run.exceeded, expert=expert).words, run)
+        return None
+
+    def _waits_for_a_person(self, run: Run) -> bool:
+        """Return whether a Run waits for a person, and must not be driven because a descendant was answered."""
+        descendants = (self._following.run(run_id) for run_id in self._following.with_descendants(run.id)[1:])
+        is_answered = any(state is not None and state.status in ACTIVE for state in descendants)
+        return run.status == "stoppedByInteractiveTool" and not is_answered
+
+    def _result_at_end(self, member: _Member, remaining: dict[str, Amounts]) -> DelegateResult:
+        run = member.run
+        if run is None or run.exceeded is None or self._allowance.budget is None:
+            return DelegateResult(None, False, run)
+        account = short_account(remaining, self._sharer(member))
+        ledger, event = self._allowance.budget.ledger, run.exceeded
+        actual: Exceeded = ledger.exceeded_by(event.budget, account or None, event.needed)
+        exceeded = replace(event, expert=actual.expert, limit=actual.limit, spent=actual.spent)
+        if account == WHOLE:
+            return DelegateResult(None, False, replace(run, exceeded=exceeded))
+        return DelegateResult.failed(exceeded.words, run)
+
+    # --- shares ---------------------------------------------------------------------------------------------------
+
+    async def _grant(self) -> None:
+        open_members = [member for member in self._open if member.result is None and self._result(member) is None]
+        waiting = [member for member in open_members if not member.is_at_work]
+        if not waiting:
+            return
+        for member in waiting:
+            self._learn_needs(member)
+        remaining = self._remaining_amounts(open_members)
+        caps = grant_caps(remaining, [self._sharer(member) for member in open_members])
+        for member in waiting:
+            if member.id in caps:
+                await self._begin(member, caps[member.id])
+        if not caps and len(waiting) == len(open_members):
+            for member in waiting:
+                member.result = self._result_at_end(member, remaining)
+
+    def _remaining_amounts(self, members: Sequence[_Member]) -> dict[str, Amounts]:
+        budget, remaining = self._allowance.budget, dict[str, Amounts]({WHOLE: {}})
+        if budget is not None:
+            for member in members:
+                expert = self._expert(member)
+                remaining |= {} if expert is None else budget.ledger.left_for(self._parent.run.id, expert)
+        steps = self._allowance.steps_left
+        if steps is not None:
+            remaining[WHOLE] = {**remaining[WHOLE], "steps": steps}
+        return remaining
+
+    def _sharer(self, member: _Member) -> Sharer:
+        run, account = member.run, self._account(member)
+        cap = capped(run.limits) if run is not None and member.is_at_work else None
+        return Sharer(member.id, account, self._used(member), cap, member.needs)
+
+    def _used(self, member: _Member) -> Amounts:
+        run_ids, runs = self._following.with_descendants(member.id), self._job.job.runs
+        steps: dict[Unit, int] = {"steps": sum(runs[run_id].step for run_id in run_ids if run_id in runs)}
+        budget = self._allowance.budget
+        return steps if budget is None else {**budget.ledger.used_by(run_ids), **steps}
+
+    def _learn_needs(self, member: _Member) -> None:
+        """Record what a delegate lacked when it stopped at its share; earlier needs stay until it works again."""
+        run, used = member.run, self._used(member)
+        if used != member.used:
+            member.used, member.needs = used, {}
+        if run is None or not member.is_ours:
+            return
+        if run.status == "stoppedByMaxSteps":
+            member.needs["steps"] = 1
+        elif run.exceeded is not None:
+            needed = run.exceeded.needed
+            match run.exceeded.budget:
+                case "maxTokens":
+                    member.needs["tokens"] = max(int(needed), member.needs.get("tokens", 0))
+                case "maxCost":
+                    member.needs["nano"] = max(nano(needed) + 1, member.needs.get("nano", 0))
+                case "maxToolCalls":
+                    member.needs["calls"] = max(int(needed), member.needs.get("calls", 0))
+                case "maxTime":
+                    return
+                case _:
+                    assert_never(run.exceeded.budget)
+
+    # --- beginning and continuing one -----------------------------------------------------------------------------
+
+    async def _begin(self, member: _Member, cap: Amounts) -> None:
+        try:
+            session = self._session(member, cap)
+        except PerstackError as error:
+            member.result = DelegateResult.failed(str(error))
+            return
+        by, coordinator = this_user("worker", self._job.worker.name), self._job.job.coordinator
+        definition = None if coordinator.queued is None else coordinator.queued_definition
+        session.record(QueueRun(**session.stamp(), by=by, definition=definition, due=0, priority=self._priority))
+        try:
+            await session.flush()
+        except Conflict:
+            member.conflicts += 1
+            if member.run is None or member.conflicts > _MAX_CONFLICTS:
+                raise
+            return  # another worker has just driven it: the next read sees that
+        member.conflicts = 0
+        self._following.put(session.run)
+        member.run, member.is_ours = session.run, True
+        await self._order(member)
+
+    def _session(self, member: _Member, cap: Amounts) -> RunSession:
+        parent, run, shared = self._parent, member.run, self._limits(member, cap)
+        if run is None:
+            return self._starter.begin_delegate(parent, member.delegation, shared)
+        limits = limits_of_delegate(run, self._job.host.overrides) or run.limits
+        limits = limits.model_copy(update={"max_steps": shared.max_steps, "budget": shared.budget})
+        new_limits = None if limits == run.limits else limits
+        return self._starter.resume(ResumedRun(run, "parent", new_limits, parent.run.permissions))
+
+    def _limits(self, member: _Member, cap: Amounts) -> Limits:
+        expert, budget, run = self._expert(member), self._allowance.budget, member.run
+        seconds: int | None = None
+        if expert is not None and expert.budget is not None and expert.budget.max_time is not None:
+            time_left = None if budget is None else budget.ledger.time_left(expert.key)
+            worked_ms = 0 if run is None else run.worked_ms
+            seconds = (expert.budget.max_time if time_left is None else time_left) + worked_ms
+        share = budget_of(cap, seconds)
+        return self._allowance.limits.model_copy(update={"max_steps": cap.get("steps"), "budget": share})
+
+    async def _order(self, member: _Member) -> None:
+        """Queue a delegate. If the dispatcher fails, the order is submitted again later."""
+        job = self._job.job
+        queued = job.coordinator.queued
+        submitted_at = 0 if queued is None else queued.since
+        order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=member.id)
+        member.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
+        with suppress(DispatcherError):
+            await self._job.host.dispatching.submit(order, self._job.host.storage)
+
+    async def _requeue_undriven(self) -> None:
+        """Queue again each delegate without a driver and without an order: either may have been lost."""
+        for member in self._open:
+            if not member.is_at_work or time.monotonic() < member.next_check_at:
+                continue
+            member.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
+            with suppress(DispatcherError, StorageError):
+                if await self._holders.holder(member.id) is not None:
+                    continue
+                if await self._job.host.dispatching.require().order(self._job.job.id, member.id) is None:
+                    await self._order(member)
+
+    async def _stop(self) -> None:
+        host = self._job.host
+        stopping = Stopping(host.storage, self._job.job, self._job.emit, host.clock, host.dispatching)
+        with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
+            await stopping.stop(self._following, [member.id for member in self._open])
+
+
+def remote_delegates(
+    job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+) -> QueuedDelegates | None:
+    """Return the delegates of `parent` for other workers; None if they must be driven here."""
+    remote = QueuedDelegates(job, allowance, parent, delegations)
+    return remote if remote.may_be_distributed else None

@@ -1,0 +1,228 @@
+"""Serve queued Jobs, or awaited delegates, on a worker that has what they need: it is checked before any write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from perstack.core.base.ids import check_id, check_job_id, cleaned, number_of_run
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.project import with_delegates
+from perstack.core.definitions.sandbox import LOCAL
+from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, McpStdioSkill, with_base
+from perstack.core.jobs.due import due_of
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import is_wanted
+from perstack.core.jobs.summary import JobSummary, summarize
+from perstack.core.runs.decide import has_ended
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.state import Run
+from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.jobs.reader import JobReader
+from perstack.engine.jobs.runner import JobRunner
+from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
+from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
+from perstack.engine.plugins.skills import factory_for
+from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
+from perstack.ports.dispatcher import order_key
+from perstack.snapshots.job_files import JobFiles
+from perstack.support.variables import check_known, variables_in
+from perstack.system.concurrency import in_own_task
+from perstack.system.user import this_process
+
+if TYPE_CHECKING:
+    from perstack.engine.runs.job_context import StopFlags, WorkerRole
+
+MISSING_REQUIREMENT = (UsageError, DefinitionError, ProviderError, PluginError, SkillError)
+"""Errors that are raised if this worker lacks something that a Job needs."""
+
+OnWaiting = Callable[[bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    context: HostContext
+    worker: str
+    on_event: EventListener | None
+    on_waiting: OnWaiting | None
+    apart: bool
+
+    def role(self) -> WorkerRole:
+        """Return the role of this process. Raises UsageError for an invalid address of the dispatcher."""
+        from perstack.engine.runs.job_context import WorkerRole
+
+        workers = self.context.project.workers
+        wants_distribution = self.apart and workers is not None and workers.delegates == "distributed"
+        distributes = wants_distribution and self.context.dispatching.dispatcher is not None
+        if self.on_waiting is None:
+            return WorkerRole(self.worker, distributes)
+        return WorkerRole(self.worker, distributes, self.on_waiting)
+
+
+class JobServer:
+    """Drives queued Jobs, and single Runs of them, as a worker."""
+
+    def __init__(self, source: ContextSource, reader: JobReader, runner: JobRunner, files: JobFiles) -> None:
+        """Serve with the context in force when a Job is claimed."""
+        self._source = source
+        self._reader = reader
+        self._runner = runner
+        self._files = files
+
+    async def serve(
+        self,
+        job_id: str,
+        *,
+        worker: str,
+        run_id: str | None = None,
+        on_event: OnEvent | None = None,
+        on_waiting: OnWaiting | None = None,
+        apart: bool = True,
+    ) -> JobSummary:
+        """Drive a queued Job as far as possible under the name of a worker, and return its summary.
+
+        With `run_id` only that Run and its descendants: a delegate that another process awaits. `on_waiting` is called
+        with True when this process starts waiting only for such delegates, with False when it stops. With `apart` false
+        they are driven here.
+
+        A Job that no worker should drive, such as one that waits for a person, is not driven. A cancelled Job is queued
+        again. Raises Conflict while another process drives it, and CannotServe, before anything is written, if this
+        host lacks what the Job needs; NotFound, Damaged and StorageError.
+        """
+        context, task = self._source.current, asyncio.current_task()
+        context.audit.check()
+        service = _Service(context, cleaned(worker), as_listener(on_event), on_waiting, apart)
+        try:
+            if run_id is not None:
+                return await in_own_task(self._serve_run(service, check_job_id(job_id), check_id(run_id, "run")))
+            return await in_own_task(self._serve_job(service, check_job_id(job_id)))
+        except asyncio.CancelledError:
+            if task is None or task.cancelling():
+                raise
+            return await self._reader.job(job_id)  # a stop of the Job was requested, not of its worker
+
+    async def _serve_job(self, service: _Service, job_id: str) -> JobSummary:
+        from perstack.engine.runs.beginning import ResumedRun
+
+        async with self._runner.leased_queued(job_id) as stop:
+            loaded = await self._reader.load(job_id)
+            run = loaded.coordinator
+            reason = due_of(run, service.context.clock.now())
+            if reason is None or loaded.closed is not None:
+                return summarize(loaded, is_driven=False)
+            heads = dict(loaded.heads)
+            try:
+                runnable = await self._runner.context_of(service.context, loaded)
+                await check_requirements(runnable.host, loaded, run.start)
+                if run.start.snapshots is not None:
+                    await self._files.check_present(job_id)
+                start = ResumedRun(run, reason)
+                return await self._runner.drive(runnable, loaded, start, service.on_event, stop, worker=service.role())
+            except MISSING_REQUIREMENT as error:
+                if loaded.heads != heads or isinstance(error, NotFound):
+                    raise
+                raise CannotServe(str(error)) from error
+
+    async def _serve_run(self, service: _Service, job_id: str, run_id: str) -> JobSummary:
+        """Drive a delegate's Run, if another process awaits it; that process records the summary of its Job."""
+        holders = DelegateLeases(self._reader.storage)
+        try:
+            loaded = await self._served_run(service, job_id, run_id)
+        except NotFound:
+            await holders.forget(run_id)
+            raise
+        if run_id not in loaded.runs or has_ended(loaded.runs[run_id]):
+            await holders.forget(run_id)
+        return summarize(loaded, is_driven=True)
+
+    async def _served_run(self, service: _Service, job_id: str, run_id: str) -> Job:
+        async with self._leased_run(job_id, run_id) as stop:
+            loaded = await self._reader.load(job_id)
+            run = loaded.runs.get(run_id)
+            is_awaited = run is not None and not run.is_coordinator and is_wanted(run, loaded.runs)
+            reason = due_of(run, service.context.clock.now()) if run is not None and is_awaited else None
+            if run is None or reason is None:
+                return loaded
+            head = run.head
+            try:
+                await self._drive_run(service, loaded, run, stop)
+            except MISSING_REQUIREMENT as error:
+                if loaded.heads.get(run_id) != head or isinstance(error, NotFound):
+                    raise
+                raise CannotServe(str(error)) from error
+            return loaded
+
+    async def _drive_run(self, service: _Service, loaded: Job, run: Run, stop: StopFlags) -> None:
+        from perstack.engine.runs.beginning import ResumedRun, RunStarter
+        from perstack.engine.runs.job_context import Allowance
+        from perstack.engine.runs.loop import RunLoop
+
+        by, clock = run.start.delegated_by, service.context.clock
+        runnable = await self._runner.context_of(service.context, loaded)
+        await check_requirements(runnable.host, loaded, run.start)
+        if run.start.snapshots is not None:
+            await self._files.check_present(loaded.id)
+        loaded.root = number_of_run(run.id)
+        job = self._runner.job_context(runnable, loaded, service.on_event, stop, worker=service.role())
+        parent_permissions = () if by is None else loaded.runs[by.run_id].permissions
+        reason = due_of(run, clock.now()) or "crash"
+        session = RunStarter(job).resume(ResumedRun(run, reason, above=parent_permissions))
+        start, limits = session.run.start, session.run.limits
+        job.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
+        try:
+            await RunLoop(job, await Allowance.open(job, session)).drive_without_writing(session)
+        finally:
+            await job.close()
+
+    @asynccontextmanager
+    async def _leased_run(self, job_id: str, run_id: str) -> AsyncGenerator[StopFlags]:
+        holder, storage = this_process(), self._reader.storage
+        holders = DelegateLeases(storage)
+        leased = self._files.without_rewind(lambda: holders.lease(run_id, holder))
+        key, requested = order_key(job_id, run_id), partial(holders.wait_for_stop_request, run_id, holder)
+        async with (
+            leased,
+            leftover_programs_ended(storage),
+            self._runner.active.owned_by_current_task(key, requested) as stop,
+        ):
+            yield stop
+
+
+# What a worker must have.
+
+
+async def check_requirements(context: HostContext, loaded: Job, start: StartRun) -> None:
+    """Raise an error that names the key, plugin, program, variable or sandbox that any Run of the Job lacks here."""
+    for expert in with_delegates(context.project, (start.expert_key,)) or (start.expert,):
+        settings = context.providers.settings(context.project, expert, context.overrides)
+        context.providers.check(settings, context.project, expert)
+        if context.providers.get(settings.provider).player is None:
+            _check_skills(context, expert)
+    await context.check_policies([run.start.sandbox for run in loaded.runs.values()])
+
+
+def _check_skills(context: HostContext, expert: Expert) -> None:
+    policy = context.policy(expert)
+    for skill in with_base(expert.skills):
+        if isinstance(skill, InteractiveSkill | AgentSkill):
+            continue
+        factory_for(context.plugins.skills, skill)
+        if isinstance(skill, McpStdioSkill) and (policy is None or policy.runtime == LOCAL):
+            _check_program(context, skill)
+
+
+def _check_program(context: HostContext, skill: McpStdioSkill) -> None:
+    check_known((*skill.args, *skill.env.values()), skill.name)
+    variable_names = {*skill.required_env, *variables_in((*skill.args, *skill.env.values()))}
+    missing = ", ".join(sorted(name for name in variable_names if not context.env.without_stored.get(name)))
+    if missing:
+        raise UsageError(f"skill {skill.name!r} needs {missing}: set it in the environment or in a .env file")
+    program = shutil.which(skill.command, path=context.env.get("PATH", os.defpath))
+    if program is None and not (context.workspace / skill.command).is_file():
+        raise UsageError(f"skill {skill.name!r} needs the program {skill.command}, which is not installed here")

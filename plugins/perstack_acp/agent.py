@@ -1,0 +1,354 @@
+"""The agent that an editor talks to. Source: Agent Client Protocol, version 1; the SDK is `agent-client-protocol`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from datetime import UTC
+from mimetypes import guess_type
+from posixpath import basename
+from typing import TYPE_CHECKING, Any, assert_never, cast
+from urllib.parse import unquote, urlsplit
+
+from acp import RequestError, run_agent, schema
+from acp.helpers import SessionUpdate, update_agent_message_text
+from acp.interfaces import Client
+from pydantic import TypeAdapter
+
+from perstack.core.base.records import JsonObject
+from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.consent import FORM, fitted_change
+from perstack.doors.shared.next_steps import acp_phrase
+from perstack.doors.shared.questions import CHOICES, Form, agrees, choices_of, declines, form_of
+from perstack.doors.shared.signals import cancel_on_stop_signal
+from perstack.doors.shared.stdio import ProtocolStdio
+from perstack.doors.shared.text import local_time
+from perstack.errors import PerstackError, UsageError
+from perstack.host import Host
+from perstack.toolkit.context import Blob
+from perstack.version import VERSION
+from perstack_acp.sessions import EditorSession, MakeHost, Sessions, open_sessions
+from perstack_acp.updates import Sender, Updates, replay_updates
+
+if TYPE_CHECKING:
+    from acp.interfaces import Agent
+
+
+# Attachments of a prompt: images, documents, and links to such files of the workspace.
+
+Block = (
+    schema.TextContentBlock
+    | schema.ImageContentBlock
+    | schema.AudioContentBlock
+    | schema.ResourceContentBlock
+    | schema.EmbeddedResourceContentBlock
+)
+
+
+async def _attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
+    """Return the prompt's images and PDFs, embedded or linked in the workspace. Raises UsageError if not base64."""
+    attachments: list[Blob] = []
+    for block in prompt:
+        match block:
+            case schema.ImageContentBlock():
+                attachments.append(Blob(_decode_base64(block.data), name=_name(block.uri)))
+            case schema.EmbeddedResourceContentBlock(resource=schema.BlobResourceContents() as resource):
+                attachments.append(Blob(_decode_base64(resource.blob), name=_name(resource.uri)))
+            case schema.ResourceContentBlock() if _is_shown(block):
+                attachments += await _attach_link(block.uri, host)
+            case _:
+                continue
+    return attachments
+
+
+async def _attach_link(uri: str, host: Host) -> list[Blob]:
+    try:
+        return [await host.jobs.attachment(uri)]
+    except UsageError:
+        return []  # a missing file or one outside the workspace is still named in the query
+
+
+def _is_shown(block: schema.ResourceContentBlock) -> bool:
+    kind = block.mime_type or guess_type(urlsplit(block.uri).path)[0] or ""
+    return kind.startswith("image/") or kind == "application/pdf"
+
+
+def _decode_base64(data: str) -> bytes:
+    try:
+        return b64decode(data, validate=True)
+    except (NotBase64, ValueError):
+        raise UsageError("an attachment of the prompt is not base64: the client has to send it so") from None
+
+
+def _name(uri: str | None) -> str | None:
+    return basename(unquote(urlsplit(uri).path)) or None if uri else None
+
+
+_PROTOCOL = 1
+
+
+class PerstackAgent:
+    """The agent of one editor connection: Experts are modes, Jobs are sessions, Runs are turns."""
+
+    _client: Client
+
+    def __init__(self, sessions: Sessions) -> None:
+        """Serve these sessions."""
+        self._sessions = sessions
+
+    def on_connect(self, conn: Client) -> None:
+        """Keep the editor's end of the connection."""
+        self._client = conn
+
+    async def initialize(
+        self,
+        protocol_version: int,
+        client_capabilities: schema.ClientCapabilities | None = None,
+        client_info: schema.Implementation | None = None,
+        **kwargs: Any,
+    ) -> schema.InitializeResponse:
+        """Return the agent's capabilities and keep the editor's name and version."""
+        if client_info is not None:
+            self._sessions.client = f"{client_info.name} {client_info.version}"
+        return schema.InitializeResponse(
+            protocol_version=min(protocol_version, _PROTOCOL),
+            agent_capabilities=schema.AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
+                session_capabilities=schema.SessionCapabilities(list=schema.SessionListCapabilities()),
+            ),
+            agent_info=schema.Implementation(name="perstack", title="Perstack", version=VERSION),
+        )
+
+    async def new_session(self, cwd: str, **kwargs: Any) -> schema.NewSessionResponse:
+        """Open a session in a directory, with the Experts of its perstack.toml as modes."""
+        with _errors():
+            session = self._sessions.new(cwd)
+            return schema.NewSessionResponse(session_id=session.id, modes=_modes(session))
+
+    async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> schema.LoadSessionResponse:
+        """Show the messages of a Job again, and open it as a session."""
+        with _errors():
+            session = await self._sessions.load(cwd, session_id)
+            job = await session.host.jobs.load(session_id)
+            run = job.coordinator
+            for update in replay_updates(run.messages):
+                await self._client.session_update(session_id, update)
+            if (asking := job.question) is not None:
+                await self._say(session, _in_words(asking, form_of(asking, session.workspace)))
+            return schema.LoadSessionResponse(modes=_modes(session))
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
+    ) -> schema.ListSessionsResponse:
+        """Return the Jobs of a directory, the most recently written first."""
+        with _errors():
+            if cwd is None:
+                return schema.ListSessionsResponse(sessions=[])
+            page = await self._sessions.host(cwd).jobs.list(limit=50, after=cursor)
+            return schema.ListSessionsResponse(sessions=[_info(job, cwd) for job in page.jobs], next_cursor=page.next)
+
+    async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
+        """Choose the Expert. A session that has begun keeps its Expert: context is never shared."""
+        with _errors():
+            session = self._sessions.get(session_id)
+            if session.has_begun and mode_id != session.expert_key:
+                raise UsageError(f"this session is {session.expert_key}'s: begin a new one for another Expert")
+            if session.host.project.expert(mode_id) is None:
+                raise UsageError(
+                    f"there is no Expert {mode_id!r}; there are: {', '.join(session.host.project.experts)}"
+                )
+            session.expert_key = mode_id
+            return schema.SetSessionModeResponse()
+
+    async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> schema.PromptResponse:
+        """Perform one turn. A question with choices is put at once; any other ends the turn."""
+        with _errors():
+            session = self._sessions.get(session_id)
+            session.is_cancelled = False
+            await self._consent(session)
+            job = await self._turn(session, _text(prompt), await _attachments_of(prompt, session.host))
+            while job.asking is not None:
+                answer = await self._ask(session, job.asking)
+                if answer is None:
+                    break
+                job = await self._turn(session, answer)
+        # is_cancelled may also be set while a permission request is open and nothing is driven (ACP, «Cancellation»)
+        return schema.PromptResponse(stop_reason="cancelled" if session.is_cancelled else _reason(job))
+
+    async def cancel(self, session_id: str, **kwargs: Any) -> None:
+        """Interrupt the turn. The interruption is recorded, and the next prompt continues the Job."""
+        self._sessions.get(session_id).cancel()
+
+    async def _turn(self, session: EditorSession, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
+        async def send(update: SessionUpdate) -> None:
+            await self._client.session_update(session.id, update)
+
+        sender = Sender(Updates(session.workspace), send)
+        sending = asyncio.create_task(sender.run())
+        try:
+            job = await session.prompt(text, sender, attachments)
+            sender.end()
+            await sending
+            return job
+        finally:
+            sending.cancel()
+
+    async def _ask(self, session: EditorSession, question: OpenQuestion) -> str | None:
+        """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
+        form = form_of(question, session.workspace)
+        choices = choices_of(form)
+        options = [
+            schema.PermissionOption(option_id=choice, name=name, kind=_kind_of(choice))
+            for choice, name in choices.items()
+        ]
+        if options:
+            call = schema.ToolCallUpdate(
+                tool_call_id=question.id,
+                title=form.message,
+                kind="other",
+                status="pending",
+                raw_input=question.args or None,
+            )
+            reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
+            if isinstance(reply.outcome, schema.AllowedOutcome) and reply.outcome.option_id in choices:
+                return reply.outcome.option_id
+        await self._say(session, f"\n\n{_in_words(question, form)}")
+        return None
+
+    async def _consent(self, session: EditorSession) -> None:
+        live = self._sessions.live(session)
+        change = live.open_change
+        if change is None or live.is_asked:
+            return
+        page = fitted_change(change, FORM)
+        if not page.is_whole:
+            live.refuse(change.digest)
+            await self._say(session, f"{page.text}\n\n")
+            return
+        options = [
+            schema.PermissionOption(option_id=choice, name=name, kind="allow_once" if agrees(choice) else "reject_once")
+            for choice, name in CHOICES.items()
+        ]
+        call = schema.ToolCallUpdate(
+            tool_call_id=f"trust-{change.digest[:16]}", title=page.text, kind="other", status="pending"
+        )
+        live.is_asked = True
+        try:
+            reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
+        finally:
+            live.is_asked = False
+        if isinstance(reply.outcome, schema.AllowedOutcome) and agrees(reply.outcome.option_id):
+            if live.agree(change.digest):
+                session.host.use(live.loaded.project)
+            return
+        live.refuse(change.digest)
+        await self._say(session, f"{change.note.text_for(acp_phrase)}.\n\n")
+
+    async def _say(self, session: EditorSession, text: str) -> None:
+        await self._client.session_update(session.id, update_agent_message_text(text))
+
+
+@contextmanager
+def _errors() -> Generator[None]:
+    try:
+        yield
+    except PerstackError as error:
+        raise RequestError(
+            -32000 if not isinstance(error, UsageError) else -32602, error.text_for(acp_phrase)
+        ) from error
+
+
+def _kind_of(choice: str) -> schema.PermissionOptionKind:
+    if declines(choice):
+        return "reject_once"
+    return "allow_always" if choice.startswith(ALWAYS) else "allow_once"
+
+
+def _in_words(question: OpenQuestion, form: Form) -> str:
+    allowed = accepted_answers(question)
+    return f"{form.message}\n({accepted(allowed)})" if allowed.is_bound and form.is_whole else form.message
+
+
+def _modes(session: EditorSession) -> schema.SessionModeState:
+    experts = session.host.project.experts
+    if session.has_begun:
+        experts = {key: expert for key, expert in experts.items() if key == session.expert_key}
+    modes = [
+        schema.SessionMode(id=key, name=key, description=expert.description or None) for key, expert in experts.items()
+    ]
+    return schema.SessionModeState(current_mode_id=session.expert_key, available_modes=modes)
+
+
+def _info(job: JobSummary, cwd: str) -> schema.SessionInfo:
+    updated_at = local_time(job.updated_at).astimezone(UTC).isoformat()
+    return schema.SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=updated_at)
+
+
+def _text(prompt: Sequence[Block]) -> str:
+    parts: list[str] = []
+    for block in prompt:
+        if isinstance(block, schema.TextContentBlock):
+            parts.append(block.text)
+        elif isinstance(block, schema.ResourceContentBlock):
+            parts.append(f"@{block.uri.removeprefix('file://')}")
+        elif isinstance(block, schema.EmbeddedResourceContentBlock) and isinstance(
+            block.resource, schema.TextResourceContents
+        ):
+            parts.append(f"\n\n{block.resource.uri}:\n{block.resource.text}\n\n")
+    text = "".join(parts)
+    if not text.strip():
+        raise UsageError("the prompt has no text: type what is to be done")
+    return text
+
+
+def _reason(job: JobSummary) -> schema.StopReason:
+    """Return why the turn ended. Raises RequestError for a failed one."""
+    match job.status:
+        case "completed" | "stoppedByInteractiveTool":
+            return "end_turn"
+        case "stoppedByMaxSteps" | "stoppedByBudget":
+            return "max_turn_requests"
+        case "stoppedByInterrupt" | "running" | "queued":
+            return "cancelled"
+        case "stoppedByError":
+            raise RequestError(-32000, job.error or "the Job failed")
+        case _:
+            assert_never(job.status)
+
+
+# The agent on the process's stdin and stdout, until the editor closes them or a stop signal arrives.
+
+_MESSAGE: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+
+
+async def serve_acp(make_host: MakeHost, expert: str | None) -> None:
+    """Serve one editor. stdout carries only the protocol; other output goes to stderr."""
+    wire = ProtocolStdio.take_over()
+    with cancel_on_stop_signal():
+        async with open_sessions(make_host, expert) as sessions:
+            # optional methods of the protocol are missing: the SDK answers them with «method not found»
+            await run_agent(cast("Agent", PerstackAgent(sessions)), _Messages(wire))
+
+
+class _Messages:
+    """The SDK's `Transport`, with threads: the event loop cannot wait for files and /dev/null."""
+
+    def __init__(self, wire: ProtocolStdio) -> None:
+        self._wire = wire
+        self._incoming = wire.start(_MESSAGE.validate_json, "ACP")
+
+    async def send(self, message: JsonObject) -> None:
+        await self._wire.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def receive(self) -> JsonObject | None:
+        return await anext(self._incoming, None)
+
+    async def close(self) -> None:
+        """Do nothing: the process's stdin and stdout stay open until it ends."""

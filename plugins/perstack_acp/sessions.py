@@ -1,0 +1,195 @@
+"""Sessions of an editor: each is one Job of one Expert in one directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import field
+from pathlib import Path
+
+from perstack.config.load import LoadedProject
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.summary import JobSummary
+from perstack.dataclass import dataclass
+from perstack.doors.operations.driving import answer_and_follow, is_driven_by_worker
+from perstack.doors.shared.live_project import ReloadedProject
+from perstack.doors.shared.questions import check_shown_whole
+from perstack.engine.log.run_session import OnEvent
+from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.host import Host
+from perstack.system.clock import new_ids
+from perstack.system.user import this_user
+from perstack.toolkit.context import Blob
+
+MAX_OPEN_SESSIONS = 200  # the least recently used are dropped: editors close none, and each can be loaded again
+
+MakeHost = Callable[[Path], tuple[Host, LoadedProject]]  # raises DefinitionError, UsageError
+
+
+@dataclass(slots=True)
+class EditorSession:
+    """A Job, or a future one: the Job begins with the first prompt."""
+
+    id: str
+    host: Host
+    expert_key: str
+    client: str = ""  # the editor's name and version
+    has_begun: bool = False
+    turn: asyncio.Task[JobSummary] | None = field(default=None)  # drives or follows the turn; None between turns
+    is_cancelled: bool = False  # True if the editor cancelled the latest prompt
+    is_elsewhere: bool = False  # True if a worker drives the turn
+    stopping: asyncio.Task[None] | None = field(default=None)  # the task that asks that worker to stop
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace of the session's Host."""
+        return self.host.workspace
+
+    async def prompt(self, text: str, on_event: OnEvent, attachments: Sequence[Blob] = ()) -> JobSummary:
+        """Drive the Job with its query, an answer or the next query. Raises UsageError while another turn runs."""
+        if self.turn is not None:
+            raise UsageError("a turn of this session is still running: cancel it, or wait for its end")
+        self.turn = asyncio.create_task(self._drive(text, on_event, attachments))
+        try:
+            await asyncio.wait({self.turn})
+            if self.turn.cancelled():
+                return await self.host.job(self.id)
+            return self.turn.result()
+        finally:
+            self.turn, self.is_elsewhere = None, False
+
+    def cancel(self) -> None:
+        """Interrupt the turn, if one is running."""
+        self.is_cancelled = True
+        if self.turn is None:
+            return
+        if self.is_elsewhere:
+            self.stopping = asyncio.create_task(self._stop_remote(self.turn))
+        else:
+            self.turn.cancel()
+
+    async def _stop_remote(self, turn: asyncio.Task[JobSummary]) -> None:
+        try:
+            await self.host.cancel(self.id)
+        except PerstackError:  # it has already stopped, or its worker does not answer
+            turn.cancel()
+
+    async def _drive(self, text: str, on_event: OnEvent, attachments: Sequence[Blob]) -> JobSummary:
+        if not self.has_begun:
+            self.has_begun = True
+            return await self._begin(text, on_event, attachments)
+        try:
+            job = await self.host.job(self.id)
+        except NotFound:  # the first turn was stopped before anything was written
+            return await self._begin(text, on_event, attachments)
+        if job.asking is not None:
+            if attachments:
+                raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
+            check_shown_whole(job.asking, self.workspace, text)
+            self.is_elsewhere = is_driven_by_worker(self.host, job)
+            by = this_user("acp", self.client)
+            return await answer_and_follow(self.host, job, text, question_id=job.asking.id, by=by, on_event=on_event)
+        return await self.host.continue_job(
+            self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event
+        )
+
+    async def _begin(self, text: str, on_event: OnEvent, attachments: Sequence[Blob]) -> JobSummary:
+        return await self.host.run(self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event)
+
+
+class Sessions:
+    """The open sessions, and a Host for each workspace."""
+
+    def __init__(self, make_host: MakeHost, expert: str | None) -> None:
+        """Begin new sessions with `expert`, or with `first_of` the Experts if it is None."""
+        self.client = ""  # the editor's name and version; empty until it has sent them
+        self._make_host = make_host
+        self._expert = expert
+        self._hosts: dict[Path, Host] = {}
+        self._live: dict[Path, ReloadedProject] = {}  # the live definition of each workspace
+        self._sessions: dict[str, EditorSession] = {}
+
+    def new(self, cwd: str) -> EditorSession:
+        """Open a session in a directory. Raises DefinitionError and UsageError."""
+        host = self.host(cwd)
+        expert_key = self._default_expert(host)
+        session_id = next(new_id for new_id in new_ids(host.clock.now()) if new_id not in self._sessions)
+        return self._keep(EditorSession(session_id, host, expert_key, self.client))
+
+    async def load(self, cwd: str, session_id: str) -> EditorSession:
+        """Return the session of an existing Job. Raises NotFound."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            return session
+        host = self.host(cwd)
+        job = await host.job(session_id)
+        return self._keep(EditorSession(session_id, host, job.expert_key, self.client, has_begun=True))
+
+    def get(self, session_id: str) -> EditorSession:
+        """Return an open session. Raises UsageError if it is not open."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise UsageError(f"session {session_id} is not open here: load it first")
+        self._sessions[session_id] = self._sessions.pop(session_id)  # used last, dropped last
+        return session
+
+    def host(self, cwd: str) -> Host:
+        """Return the Host of a directory, with its definition read again if it changed."""
+        workspace = Path(cwd).resolve()
+        if workspace not in self._hosts:
+            host, loaded = self._make_host(workspace)
+            self._hosts[workspace], self._live[workspace] = host, ReloadedProject(loaded)
+        elif self._live[workspace].refresh():
+            self._hosts[workspace].use(self._live[workspace].loaded.project)
+        return self._hosts[workspace]
+
+    def live(self, session: EditorSession) -> ReloadedProject:
+        """Return the definition of a session's workspace, read again if it changed."""
+        folder = next(folder for folder, host in self._hosts.items() if host is session.host)
+        self.host(str(folder))
+        return self._live[folder]
+
+    async def close(self) -> None:
+        """Interrupt the running turns, wait until that is recorded, and close the Hosts."""
+        turns = [session.turn for session in self._sessions.values() if session.turn is not None]
+        for turn in turns:
+            turn.cancel()
+        if turns:
+            await asyncio.wait(turns)
+        for host in self._hosts.values():
+            await host.close()
+
+    def _keep(self, session: EditorSession) -> EditorSession:
+        self._sessions[session.id] = session
+        unused = [other for other in self._sessions.values() if other.turn is None and other is not session]
+        for dropped in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
+            del self._sessions[dropped.id]
+        return session
+
+    def _default_expert(self, host: Host) -> str:
+        experts = host.project.experts
+        if self._expert is not None:
+            if host.project.expert(self._expert) is None:
+                host.project.check_broken(self._expert)
+                raise UsageError(f"there is no Expert {self._expert!r}; there are: {', '.join(experts) or 'none'}")
+            return self._expert
+        return first_of(list(experts.values())).key
+
+
+def first_of(experts: Sequence[Expert]) -> Expert:
+    """Return the Expert a session begins with: the first that is no other's delegate. Raises UsageError for none."""
+    if not experts:
+        raise UsageError("perstack.toml defines no Expert: write one as [experts.NAME]")
+    delegates = {key for expert in experts for key in expert.delegates}
+    return next((expert for expert in experts if expert.key not in delegates), experts[0])
+
+
+@asynccontextmanager
+async def open_sessions(make_host: MakeHost, expert: str | None) -> AsyncGenerator[Sessions]:
+    """Open the sessions; at the end all are stopped and recorded."""
+    sessions = Sessions(make_host, expert)
+    try:
+        yield sessions
+    finally:
+        await sessions.close()

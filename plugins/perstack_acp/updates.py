@@ -1,0 +1,225 @@
+"""Events of a Job as `session/update` notifications. Source: Agent Client Protocol, «Prompt Turn»."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Literal, TypeAlias, assert_never
+
+from acp import helpers
+from acp.schema import ToolCallLocation, ToolKind
+
+from perstack.core.messages.messages import (
+    ExpertMessage,
+    Message,
+    ProviderToolPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolMessage,
+    UserMessage,
+    text_of,
+)
+from perstack.core.runs import events
+from perstack.core.runs.display_events import SkillDisconnected, StreamReasoning, StreamText
+from perstack.core.runs.events import Event, FinishRun
+from perstack.core.runs.facts import RunEvent
+from perstack.doors.shared.activity import CallActivity, JobActivity, todos_in
+from perstack.doors.shared.next_steps import acp_phrase
+from perstack.doors.shared.text import brief, shorten
+
+# Messages of a loaded session as updates.
+
+_TITLE_CELLS = 120
+
+
+def replay_updates(messages: Iterable[Message]) -> Iterator[helpers.SessionUpdate]:
+    """Yield queries, replies and calls with their results in order."""
+    for number, message in enumerate(messages):
+        match message:
+            case UserMessage():
+                yield helpers.update_user_message_text(text_of(message.contents))
+            case ExpertMessage():
+                yield from _reply(message, number)
+            case ToolMessage():
+                for result in message.contents:
+                    content = [helpers.tool_content(helpers.text_block(text_of(result.contents)))]
+                    status: Literal["failed", "completed"] = "failed" if result.is_error else "completed"
+                    yield helpers.update_tool_call(
+                        f"{number - 1}-{result.tool_call_id}", status=status, content=content
+                    )
+            case _:
+                assert_never(message)
+
+
+def _used(part: ProviderToolPart, call_id: str) -> helpers.SessionUpdate:
+    """Return the finished call of a tool that the model's provider has run."""
+    return helpers.start_tool_call(
+        call_id,
+        shorten(f"{part.tool_name} {brief(part.call)}", _TITLE_CELLS),
+        kind="fetch",
+        status="failed" if part.is_error else "completed",
+        content=[helpers.tool_content(helpers.text_block(part.result))],
+        raw_input=part.args,
+    )
+
+
+def _reply(message: ExpertMessage, number: int) -> Iterator[helpers.SessionUpdate]:
+    for index, part in enumerate(message.contents):
+        if isinstance(part, TextPart):
+            yield helpers.update_agent_message_text(part.text)
+        elif isinstance(part, ThinkingPart):
+            if part.thinking:
+                yield helpers.update_agent_thought_text(part.thinking)
+        elif isinstance(part, ProviderToolPart):
+            yield _used(part, f"{number}-{index}-{part.id}")
+        else:
+            title = shorten(f"{part.tool_name} {brief(part)}", _TITLE_CELLS)
+            yield helpers.start_tool_call(
+                f"{number}-{part.tool_call_id}", title, status="completed", raw_input=part.args
+            )
+
+
+Send: TypeAlias = Callable[[helpers.SessionUpdate], Awaitable[None]]
+
+_MAX_RESULT_CHARS = 10_000  # maximum characters of a tool result that are shown; the model gets all of it
+
+_KINDS: dict[str, ToolKind] = {
+    "readTextFile": "read",
+    "readImageFile": "read",
+    "readPdfFile": "read",
+    "getFileInfo": "read",
+    "listDirectory": "search",
+    "writeTextFile": "edit",
+    "appendTextFile": "edit",
+    "editTextFile": "edit",
+    "createDirectory": "edit",
+    "moveFile": "move",
+    "deleteFile": "delete",
+    "deleteDirectory": "delete",
+    "exec": "execute",
+    "think": "think",
+}
+_SILENT_KINDS = frozenset({"todo", "clearTodo", "attemptCompletion"})  # kinds of calls, not names
+
+
+class Updates:
+    """Conversion of one turn's events into updates. Text comes from the Coordinator; delegates appear as tool calls."""
+
+    def __init__(self, workspace: Path) -> None:
+        """Resolve the paths of tool calls relative to `workspace`."""
+        self._workspace = workspace
+        self._activity = JobActivity()
+        self._sent = ""  # the text of the Coordinator's current reply that was sent
+
+    def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
+        """Yield the updates of an event, if any."""
+        self._activity.follow(event)
+        is_mine = not self._activity.is_delegate(event.run_id)
+        match event:
+            case events.StartGeneration() if is_mine:
+                self._sent = ""
+            case StreamText() if is_mine:
+                self._sent += event.delta
+                yield helpers.update_agent_message_text(event.delta)
+            case StreamReasoning() if is_mine:
+                yield helpers.update_agent_thought_text(event.delta)
+            case events.FinishGeneration():
+                for index, part in enumerate(event.reply):
+                    if isinstance(part, ProviderToolPart):
+                        yield _used(part, _id(event, f"{index}-{part.id}"))
+                if is_mine:
+                    yield from self._say(event.message.text)
+            case events.Retry():
+                yield helpers.update_agent_thought_text(
+                    f"({shorten(event.error.message, _TITLE_CELLS)}; trying again)\n"
+                )
+            case events.AdaptRequest():
+                yield helpers.update_agent_thought_text(f"(requests are sent {shorten(event.words, _TITLE_CELLS)})\n")
+            case events.SwitchModel():
+                yield helpers.update_agent_thought_text(f"(the model is switched {event.words})\n")
+            case events.CallTools():
+                for call in event.calls:
+                    yield from self._call(event, call.id)
+            case events.FinishToolCall():
+                yield from self._result(event)
+            case FinishRun() if is_mine:
+                yield from self._say(event.text)
+            case SkillDisconnected() if event.reason:
+                yield helpers.update_agent_thought_text(f"({event.text_for(acp_phrase)})\n")
+            case _:
+                pass
+
+    def _say(self, text: str) -> Iterator[helpers.SessionUpdate]:
+        if text.strip() and text.strip() != self._sent.strip():
+            yield helpers.update_agent_message_text(f"\n\n{text}" if self._sent else text)
+            self._sent = text
+
+    def _call_of(self, event: RunEvent, call_id: str) -> CallActivity | None:
+        run = self._activity.run(event.run_id)
+        return None if run is None else run.calls.get(call_id)
+
+    def _call(self, event: events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
+        call = self._call_of(event, call_id)
+        if call is None or call.part is None or call.kind == "interactive" or call.kind in _SILENT_KINDS:
+            return
+        owner = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
+        yield helpers.start_tool_call(
+            _id(event, call_id),
+            shorten(f"{owner}{call.name} {brief(call.part)}", _TITLE_CELLS),
+            kind=_KINDS.get(call.name, "other"),
+            status="in_progress",
+            locations=self._locations(call.part),
+            raw_input=call.part.args,
+        )
+
+    def _result(self, event: events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
+        call = self._call_of(event, event.tool_call_id)
+        text = text_of(event.contents)
+        if call is None or call.kind in _SILENT_KINDS:
+            todos = None if call is None or call.kind == "attemptCompletion" else todos_in(text)
+            if todos is not None and not self._activity.is_delegate(event.run_id):
+                yield helpers.update_plan(
+                    helpers.plan_entry(todo.title, status="completed" if todo.completed else "pending")
+                    for todo in todos
+                )
+        elif call.part is not None:
+            status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
+            excerpt = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
+            content = [helpers.tool_content(helpers.text_block(excerpt))]
+            yield helpers.update_tool_call(_id(event, event.tool_call_id), status=status, content=content)
+
+    def _locations(self, part: ToolCallPart) -> list[ToolCallLocation] | None:
+        path = part.args.get("path")
+        if not isinstance(path, str) or part.tool_name not in _KINDS:
+            return None
+        return [ToolCallLocation(path=str(self._workspace / path))]
+
+
+def _id(event: RunEvent, call_id: str) -> str:
+    return f"{event.run_id}-{event.step_number}-{call_id}"
+
+
+class Sender:
+    """A Host listener that sends updates one at a time in the order of the events."""
+
+    def __init__(self, updates: Updates, send: Send) -> None:
+        """Send the updates of events with `send`."""
+        self._updates = updates
+        self._send = send
+        self._queue: asyncio.Queue[helpers.SessionUpdate | None] = asyncio.Queue()
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        """Queue the updates of an event."""
+        for update in self._updates.of(event):
+            self._queue.put_nowait(update)
+
+    async def run(self) -> None:
+        """Send updates until `end` is called and all earlier ones are sent."""
+        while (update := await self._queue.get()) is not None:
+            await self._send(update)
+
+    def end(self) -> None:
+        """Stop `run` after the queued updates."""
+        self._queue.put_nowait(None)

@@ -1,0 +1,1 @@
+"""Servers of a project: over MCP on stdin and stdout, and over HTTP, for editors, agents and other programs."""

@@ -1,0 +1,240 @@
+"""Access to the HTTP server: its allowed names, the token, and limits on request bodies."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perstack.core.base.records import read_json
+from perstack.dataclass import dataclass
+from perstack.doors.shared.http_connections import ListenAddress, connection_of
+from perstack.errors import UsageError
+from perstack.system.files import sync
+from perstack.system.user import user_directory
+from perstack_server.http.routes import MAX_BODY_BYTES, is_open
+from perstack_server.mcp.notifications import MAY_DECIDE
+
+# Request bodies, read whole and checked to be JSON that can be stored.
+
+
+class _BodyTooLarge(Exception):
+    """A body is larger than allowed."""
+
+
+class _ClientGone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+async def _read_body(receive: Receive, most: int) -> bytes:
+    """Return a request's body of at most `most` bytes. Raises _BodyTooLarge and _Gone."""
+    content = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise _ClientGone
+        content += message.get("body", b"")
+        if len(content) > most:
+            raise _BodyTooLarge
+        if not message.get("more_body", False):
+            return bytes(content)
+
+
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again
+
+
+def problem_of(body: bytes) -> str | None:
+    """Return why a body is not JSON that can be read again (depth, NaN, lone surrogates); None if it is."""
+    try:
+        read_json(body)
+    except ValueError as error:
+        return f"the body is not JSON: {error}"
+    return None
+
+
+# The token of the HTTP server on this machine: created once for a project and kept readable by its user only.
+
+TOKEN_VARIABLE = "PERSTACK_MCP_TOKEN"  # noqa: S105 - the name of a variable
+DECISION_VARIABLE = "PERSTACK_DECISION_TOKEN"
+MIN_TOKEN_CHARS = 32  # minimum characters of a token
+_TOKEN_FILE_MODE = 0o600
+_MAX_TOKEN_FILE_BYTES = 4096
+
+
+def token_of(project: Path, env: Mapping[str, str]) -> str:
+    """Return the project's token, created outside every workspace. Raises UsageError if others may read it."""
+    folder = user_directory("state", env) / "http"
+    path = folder / f"{sha256(os.fsencode(project)).hexdigest()[:32]}.token"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _make(path)
+        return _read(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: set {TOKEN_VARIABLE} to a secret instead") from error
+
+
+def _make(path: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it readable by the user only
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(MIN_TOKEN_CHARS))
+            file.flush()
+            sync(file.fileno())
+        # of two processes that create it at once, the first one's token is used
+        with suppress(FileExistsError):
+            path.hardlink_to(name)
+    finally:
+        Path(name).unlink()
+
+
+def _read(path: Path) -> str:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if (
+            not stat.S_ISREG(found.st_mode)
+            or found.st_uid != os.geteuid()
+            or stat.S_IMODE(found.st_mode) != _TOKEN_FILE_MODE
+        ):
+            raise UsageError(f"{path} may be read by others: remove it, so that a new one is made")
+        return file.read(_MAX_TOKEN_FILE_BYTES)
+
+
+PATH = "/mcp"
+MAX_REQUEST_BYTES = 16 << 20
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_CLOSE = {"Connection": "close"}
+_PARSE_ERROR = -32700
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """The rules of access."""
+
+    address: ListenAddress
+    token: str | None  # None only for a Unix socket, where the system tells the peer's user
+    decision_token: str | None = None  # admits like `token`, and has the right to make a person's decisions
+    names: tuple[str, ...] = ()  # names by which clients know the server, in addition to its address
+
+    def check(self) -> None:
+        """Raise UsageError if unauthorized clients could connect, or decide."""
+        if self.decision_token is not None:
+            _check_length(DECISION_VARIABLE, self.decision_token)
+            if self.decision_token == self.token:
+                raise UsageError(f"{DECISION_VARIABLE} is the same as {TOKEN_VARIABLE}: every client could decide")
+        if self.address.socket_path is not None:
+            return
+        if self.token is None:
+            raise UsageError(
+                f"{self.address.host} can be reached by others: set {TOKEN_VARIABLE} to a secret of {MIN_TOKEN_CHARS}"
+                " characters or more, which clients send as `Authorization: Bearer …`"
+            )
+        _check_length(TOKEN_VARIABLE, self.token)
+        if self.address.is_everywhere and not self.names:
+            raise UsageError(
+                f"{self.address.host} is not a name that clients can use: say with --allow-host which one they do"
+            )
+
+    def security(self) -> TransportSecuritySettings:
+        """Return the accepted Host and Origin values, against DNS rebinding (MCP, transports, security warning)."""
+        own = (
+            ()
+            if self.address.is_everywhere
+            else (f"[{self.address.host}]" if ":" in self.address.host else self.address.host,)
+        )
+        names = dict.fromkeys((*_LOOPBACK, *own, *self.names))
+        return TransportSecuritySettings(
+            allowed_hosts=[host for name in names for host in (name, f"{name}:*")],
+            allowed_origins=[
+                origin
+                for name in names
+                for scheme in ("http", "https")
+                for origin in (f"{scheme}://{name}", f"{scheme}://{name}:*")
+            ],
+        )
+
+
+def _check_length(name: str, token: str) -> None:
+    if len(token) < MIN_TOKEN_CHARS:
+        raise UsageError(
+            f"{name} has {len(token)} characters, which can be guessed: make one of"
+            f" {MIN_TOKEN_CHARS} or more, as with `openssl rand -hex 32`"
+        )
+
+
+class AccessMiddleware:
+    """ASGI middleware that passes on complete requests with the token (RFC 6750) and an accepted server name."""
+
+    def __init__(self, app: ASGIApp, guard: AccessRules) -> None:
+        """Pass requests that `guard` admits on to `app`."""
+        self._app = app
+        self._expected = _bearer(guard.token)
+        self._expected_to_decide = _bearer(guard.decision_token)
+        self._names = TransportSecurityMiddleware(guard.security())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the names and the token, then read the whole body, then call the application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        connection = connection_of(scope)
+        refusal = await self._names.validate_request(Request(scope)) or self._reject_unknown(scope)
+        if refusal is not None:
+            # nothing more is read of a refused request
+            refusal.headers.update(_CLOSE)
+            await refusal(scope, receive, send)
+            return
+        if connection is not None and not is_open(scope["path"]):
+            connection.set_authenticated()
+        try:
+            body = await _read_body(receive, MAX_BODY_BYTES if is_open(scope["path"]) else MAX_REQUEST_BYTES)
+        except _ClientGone:
+            return
+        except _BodyTooLarge:
+            await PlainTextResponse("the body is too large", 413, _CLOSE)(scope, receive, send)
+            return
+        if connection is not None:
+            connection.has_request()
+        problem = problem_of(body) if body.strip() else None
+        answer = self._app if problem is None else _bad_request(scope["path"], problem)
+        await answer(scope, _replay_body(body, receive), send)
+        if connection is not None:
+            connection.has_answered()
+
+    def _reject_unknown(self, scope: Scope) -> Response | None:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if self._expected_to_decide is not None and hmac.compare_digest(given, self._expected_to_decide):
+            scope[MAY_DECIDE] = True
+            return None
+        if self._expected is None or is_open(scope["path"]) or hmac.compare_digest(given, self._expected):
+            return None
+        return PlainTextResponse("unauthorized", 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _bearer(token: str | None) -> bytes | None:
+    return None if token is None else f"Bearer {token}".encode()
+
+
+def _bad_request(path: str, problem: str) -> Response:
+    if path == PATH:
+        error = {"jsonrpc": "2.0", "id": None, "error": {"code": _PARSE_ERROR, "message": problem}}
+        return JSONResponse(error, 400)
+    told = {"title": UsageError.__name__, "detail": problem, "status": 400}
+    return JSONResponse(told, 400, media_type="application/problem+json")

@@ -1,0 +1,179 @@
+"""The OpenAPI 3.1 description of the HTTP door, generated from the operations, and an HTML page of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TypeAlias, cast
+
+from pydantic import BaseModel, JsonValue
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from perstack.core.base.records import JsonObject
+from perstack.doors.operations import OfferedOperation, OperationArguments, Route, task_operation
+from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.doors.operations.views import SubmittedJob
+from perstack.doors.shared.next_steps import BASE
+from perstack.tasks import operation_table
+from perstack.tasks.operation_table import OPERATIONS
+from perstack.version import VERSION
+
+HOOKS = "/v1/hooks"
+
+_Operation: TypeAlias = OfferedOperation[OperationArguments]
+
+_SCHEMAS = "#/components/schemas/"
+_PROBLEM: JsonObject = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "allowed": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["title", "status", "detail"],
+}
+_REFUSALS = {
+    "400": "wrong arguments",
+    "401": "no token",
+    "403": "a person decides this: send a token with that right",
+    "404": "no such task or Job",
+    "409": "not in this status or version",
+}
+
+
+def description_of_all(server: str, rows: Sequence[operation_table.Operation] = OPERATIONS) -> JsonObject:
+    """Return the whole description, for the server at this address."""
+    operations = [one for one in (*map(task_operation, rows), *JOB_OPERATIONS) if one.route is not None]
+    schemas = _schemas(operations)
+    paths: dict[str, JsonObject] = {f"{HOOKS}/{{token}}": {"post": _hook()}}
+    for one in operations:
+        if one.route is not None:
+            paths.setdefault(one.route.path, {})[one.route.method.lower()] = _describe_operation(
+                one, one.route, schemas
+            )
+    components: JsonObject = {
+        "schemas": {**schemas, "Problem": _PROBLEM},
+        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Perstack execution memory",
+            "version": VERSION,
+            "description": "Tasks that agents pause, and any later process resumes from exactly there.",
+        },
+        "servers": [{"url": server}],
+        "security": [{"token": []}, {}],
+        "paths": cast("JsonObject", paths),
+        "components": components,
+    }
+
+
+def page() -> str:
+    """Return the description as an HTML table."""
+    rows = "".join(
+        f"<tr><td>{row.method}</td><td><code>{escape(BASE + row.path)}</code></td>"
+        f"<td>{escape(task_operation(row).summary)}</td></tr>"
+        for row in OPERATIONS
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Perstack execution memory</title>"
+        "<style>body{font:16px/1.5 sans-serif;margin:2em auto;max-width:50em}td{padding:.2em 1em .2em 0}</style>"
+        "<h1>Execution memory</h1><p>Tasks that agents pause, and any later process resumes from exactly there."
+        ' The whole description: <a href="openapi.json">openapi.json</a>.</p>'
+        f"<table>{rows}<tr><td>POST</td><td><code>{HOOKS}/{{token}}</code></td>"
+        "<td>Say that what a task waits for has come, by the token that its pause returned.</td></tr></table></html>"
+    )
+
+
+def _schemas(operations: Sequence[_Operation]) -> dict[str, JsonObject]:
+    models: dict[type[BaseModel], JsonSchemaMode] = {operation.gives: "serialization" for operation in operations}
+    taken: dict[type[BaseModel], JsonSchemaMode] = {operation.arguments: "validation" for operation in operations}
+    _, made = models_json_schema([*models.items(), *taken.items()], ref_template=_SCHEMAS + "{model}")
+    return cast("dict[str, JsonObject]", made["$defs"])
+
+
+def _describe_operation(operation: _Operation, route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
+    model = operation.arguments
+    schema = schemas[model.__name__]
+    properties = cast("dict[str, JsonObject]", schema.get("properties", {}))
+    spellings = {field.alias or name: name for name, field in model.model_fields.items()}
+    in_path = [one for one in properties if f"{{{one}}}" in route.path]
+    needed = [one for one in cast("list[str]", schema.get("required", [])) if one not in in_path]
+    both = {spelled: about for one in properties for spelled, about in _spellings(one, spellings[one], properties[one])}
+    parameters: list[JsonValue] = [_parameter(one, "path", {"type": "string"}, required=True) for one in in_path]
+    if "job_id" in model.model_fields:
+        parameters.append(_parameter("Idempotency-Key", "header", {"type": "string"}, required=False))
+    described: JsonObject = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": operation.description,
+        "parameters": parameters,
+        "responses": _responses(operation, route),
+    }
+    if route.method in ("GET", "DELETE"):
+        elsewhere = {*in_path, *(spellings[one] for one in in_path)}
+        parameters += [_parameter(one, "query", both[one], required=False) for one in both if one not in elsewhere]
+    else:
+        described["requestBody"] = {"required": bool(needed), "content": _content(_body(both, needed, spellings))}
+    return described
+
+
+def _body(properties: dict[str, JsonObject], needed: Sequence[str], spellings: Mapping[str, str]) -> JsonObject:
+    """Return the schema of an arguments object whose keys may each be spelled in camelCase or snake_case."""
+    body: JsonObject = {
+        "type": "object",
+        "properties": cast("JsonObject", properties),
+        "required": [one for one in needed if one == spellings[one]],
+        "additionalProperties": False,
+    }
+    either = [
+        {"anyOf": [{"required": [one]}, {"required": [spellings[one]]}]} for one in needed if one != spellings[one]
+    ]
+    return {**body, "allOf": cast("JsonValue", either)} if either else body
+
+
+def _spellings(camel: str, snake: str, about: JsonObject) -> list[tuple[str, JsonObject]]:
+    if camel == snake:
+        return [(camel, about)]
+    same = f"The same as `{camel}`."
+    return [(camel, about), (snake, {**about, "description": same})]
+
+
+def _parameter(name: str, place: str, schema: JsonObject, *, required: bool) -> JsonObject:
+    return {"name": name, "in": place, "required": required, "schema": schema}
+
+
+def _responses(operation: _Operation, route: Route) -> JsonObject:
+    reply: dict[str, JsonValue] = {"content": _content({"$ref": _SCHEMAS + operation.gives.__name__})}
+    if operation.gives is SubmittedJob and route.method == "POST":
+        reply["headers"] = {"Location": {"description": "where it is shown", "schema": {"type": "string"}}}
+    done: JsonObject = {str(status): {"description": words, **reply} for status, words in route.replies.items()}
+    refusals = {**_REFUSALS, **{str(status): words for status, words in route.refusals.items()}}
+    return {**done, **{status: _refusal(words) for status, words in refusals.items()}}
+
+
+def _refusal(words: str) -> JsonObject:
+    problem: JsonObject = {"application/problem+json": {"schema": {"$ref": f"{_SCHEMAS}Problem"}}}
+    return {"description": words, "content": problem}
+
+
+def _hook() -> JsonObject:
+    return {
+        "operationId": "signal",
+        "summary": "Say that what a task waits for has come; the body, or a CloudEvent's data, becomes its input.",
+        "security": [],
+        "parameters": [{"name": "token", "in": "path", "required": True, "schema": {"type": "string"}}],
+        "requestBody": {"required": False, "content": _content({})},
+        "responses": {
+            "202": {"description": "taken"},
+            "400": {"description": "no JSON, or no CloudEvent 1.0"},
+            "404": {"description": "no task waits for this token"},
+            "409": {"description": "the token was used already"},
+        },
+    }
+
+
+def _content(schema: JsonObject) -> JsonObject:
+    return {"application/json": {"schema": schema}}

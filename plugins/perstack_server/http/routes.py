@@ -1,0 +1,239 @@
+"""HTTP routes: `/v1/execution` for tasks, webhooks, `/v1/approvals`, `/v1/jobs`, and their description."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+
+from pydantic import JsonValue
+from pydantic.alias_generators import to_snake
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from typing_extensions import override
+
+from perstack.core.base.ids import By
+from perstack.core.base.records import Fact, JsonObject, read_json
+from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
+from perstack.dataclass import dataclass
+from perstack.doors import operations
+from perstack.doors.operations import (
+    A,
+    Hides,
+    OfferedOperation,
+    OperationArguments,
+    OperationCall,
+    TaskArguments,
+    change_task,
+    read_arguments,
+    task_operation,
+)
+from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
+from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.shared.next_steps import http_phrase
+from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.tasks import operation_table
+from perstack.tasks.execution_memory import StoredTasks
+from perstack.tasks.operation_table import OPERATIONS
+from perstack_server.http.openapi import HOOKS, description_of_all, page
+from perstack_server.mcp.notifications import MAY_DECIDE
+
+_IDEMPOTENCY_KEY = "idempotency-key"
+MAX_BODY_BYTES = 4 << 20  # maximum bytes of a request body
+
+_DESCRIPTION, _PAGE = _DESCRIBED = ("/openapi.json", "/docs")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def routes(
+    memory: StoredTasks,
+    rows: Sequence[operation_table.Operation] = OPERATIONS,
+    hides: Hides = lambda _: False,
+) -> list[Route]:
+    """Return the routes for tasks, webhooks and the description. The server must check access, except to webhooks."""
+
+    def route_of(operation: OfferedOperation[TaskArguments], route: operations.Route) -> Route:
+        async def change(request: Request, arguments: TaskArguments) -> Response:
+            signed = memory.signed(_caller_of(request))
+            done = await change_task(
+                operation, arguments, signed, hides, may_decide=_may_decide(request), advice=_ADVICE
+            )
+            return _json(done, next(iter(route.replies)))
+
+        return Route(route.path, _endpoint(operation, change), methods=[route.method])
+
+    return [
+        *(route_of(one, one.route) for one in map(task_operation, rows) if one.route is not None),
+        Route(f"{HOOKS}/{{token}}", _webhook(memory), methods=["POST"]),
+        Route(_DESCRIPTION, _description(rows), methods=["GET"]),
+        Route(_PAGE, _page, methods=["GET"]),
+    ]
+
+
+def job_routes(project: ServedProject) -> list[Route]:
+    """Return the routes for Jobs and approvals. The server must check access."""
+
+    def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
+        async def perform(request: Request, arguments: OperationArguments) -> Response:
+            return await operations.perform(operation, arguments, _HttpCall(project, route=route, request=request))
+
+        return Route(route.path, _endpoint(operation, perform), methods=[route.method])
+
+    return [route_of(one, one.route) for one in JOB_OPERATIONS if one.route is not None]
+
+
+def is_open(path: str) -> bool:
+    """Return whether a path needs no server token: webhooks carry their own, and a browser has none."""
+    return path.startswith(f"{HOOKS}/") or path in _DESCRIBED
+
+
+def _endpoint(operation: OfferedOperation[A], perform: Callable[[Request, A], Awaitable[Response]]) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        try:
+            given = _with_path(await _arguments_of(request), request.path_params)
+            key = request.headers.get(_IDEMPOTENCY_KEY)
+            is_named = given.get("jobId") is not None or given.get("job_id") is not None
+            if key and not is_named and "job_id" in operation.arguments.model_fields:
+                given["jobId"] = f"http-{sha256(key.encode()).hexdigest()[:32]}"
+            return await perform(request, read_arguments(operation.arguments, given))
+        except PerstackError as error:
+            return _refusal(error)
+
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HttpCall(OperationCall[Response]):
+    route: operations.Route
+    request: Request
+
+    @property
+    @override
+    def may_decide(self) -> bool:
+        return _may_decide(self.request)
+
+    @property
+    @override
+    def advice(self) -> str:
+        return _ADVICE
+
+    @property
+    def by(self) -> By:
+        return _caller_of(self.request)
+
+    def reply(self, view: Fact, *texts: str, is_error: bool = False) -> Response:
+        response = _json(view, next(iter(self.route.replies)))
+        if isinstance(view, SubmittedJob):
+            response.headers["Location"] = f"{self.route.path}/{view.id}"
+        return response
+
+    async def drive(self, work: DriveJob, *, wait: bool) -> Response:
+        running = self.project.jobs.start(work, None)  # it outlives the request
+        job = await running.outcome() if wait else await self.project.host.job(await running.wait_until_begun())
+        return _json(view_of(DrivenJob, job, job_id=job.id), 200 if wait else 202)
+
+
+def _webhook(memory: StoredTasks) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        try:
+            body = await _body(request)
+            headers = dict(request.headers)
+            event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
+            value, event_id = (body, None) if event is None else (event.data, event.key)
+            by = _caller_of(request).bringing("" if event is None else event.source)
+            task = await memory.signed(by).signal(request.path_params["token"], value, event_id=event_id)
+        except PerstackError as error:
+            return _refusal(error)
+        return JSONResponse({"taskId": task.task_id, "status": task.status, "answered": task.answered}, 202)
+
+    return answer
+
+
+_ADVICE = "a program that sends the token of PERSTACK_DECISION_TOKEN may decide it too"
+
+
+def _may_decide(request: Request) -> bool:
+    return request.scope.get(MAY_DECIDE) is True
+
+
+def _caller_of(request: Request) -> By:
+    """Return the author of an answer that a request brings; the person is unknown."""
+    return By(door="http", client=request.headers.get("user-agent", ""))
+
+
+def _description(rows: Sequence[operation_table.Operation]) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        return JSONResponse(description_of_all(f"{request.url.scheme}://{request.url.netloc}", rows))
+
+    return answer
+
+
+async def _page(request: Request) -> Response:
+    return HTMLResponse(page())
+
+
+async def _arguments_of(request: Request) -> JsonObject:
+    """Return the query of a GET or DELETE, otherwise the body. Raises UsageError for a body that is no object."""
+    if request.method in ("GET", "DELETE"):
+        return dict(request.query_params.items())
+    body = await _body(request)
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise UsageError("the body must be a JSON object")
+    return body
+
+
+def _with_path(given: JsonObject, path: Mapping[str, str]) -> JsonObject:
+    """Return the arguments merged with those in the path. Raises UsageError if the two differ."""
+    merged = dict(given)
+    for name, value in path.items():
+        for key in (name, to_snake(name)):
+            if merged.pop(key, value) != value:
+                raise UsageError(f"{key}: the path says {value}, and the body {given[key]}: leave one out")
+    return {**merged, **path}
+
+
+async def _body(request: Request) -> JsonValue:
+    content = bytearray()
+    async for piece in request.stream():
+        content += piece
+        if len(content) > MAX_BODY_BYTES:
+            raise UsageError(f"the body has more than {MAX_BODY_BYTES >> 20} MB")
+    if not content.strip():
+        return None
+    try:
+        return read_json(bytes(content))
+    except ValueError as error:
+        raise UsageError(f"the body is not JSON: {error}") from error
+
+
+def _json(fact: Fact, status: int) -> Response:
+    return Response(fact.to_json(), status, media_type="application/json")
+
+
+def _refusal(error: PerstackError) -> Response:
+    """Return problem details (RFC 9457): the error and its next steps."""
+    told: JsonObject = {"title": type(error).__name__, "detail": error.text_for(http_phrase)}
+    if isinstance(error, NotAllowed):
+        told["allowed"] = list(error.allowed)
+    told["status"] = status = _status(error)
+    return JSONResponse(told, status, media_type="application/problem+json")
+
+
+def _status(error: PerstackError) -> int:
+    match error:
+        case NotAllowed() | Conflict():
+            return 409
+        case NotFound():
+            return 404
+        case NeedsPerson():
+            return 403
+        case UsageError():
+            return 400
+        case DispatcherError():
+            return 503
+        case _:
+            return 500

@@ -1,0 +1,93 @@
+"""The server over streamable HTTP, for several clients at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+
+from perstack.config.project import find_config
+from perstack.doors.shared.http_connections import ConnectionLimits, http_server, listen, place_of, protocol
+from perstack.doors.shared.signals import handle_stop_signals
+from perstack.errors import UsageError
+from perstack.system.user import notice
+from perstack_server.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
+from perstack_server.http.routes import job_routes, routes
+from perstack_server.http.streams import RETRY_MS, MemoryEventStore, ResumableStreams
+from perstack_server.mcp.server import build_server
+from perstack_server.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, serve_projects
+
+_MAX_HEAD_BYTES = 64 << 10  # maximum bytes of a request's line and headers
+_MAX_IDLE_S = 30 * 60.0  # seconds without a message after which an idle session is dropped
+_SHUTDOWN_TIME_S = 5  # seconds for open connections to end after the Jobs have been stopped
+
+
+async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX_IDLE_S) -> None:
+    """Serve until a stop signal; sessions end after `idle` seconds. Raises UsageError for an unusable address."""
+    guard.check()
+    async with serve_projects(replace(offer, open_root=_restrict_to_own(offer.open_root))) as workspaces:
+        with listen(guard.address) as listener:
+            app = build_server(workspaces).streamable_http_app(
+                custom_starlette_routes=[
+                    *routes(workspaces.home.host.tasks, hides=workspaces.home.definitions.hides),
+                    *job_routes(workspaces.home),
+                ],
+                streamable_http_path=PATH,
+                transport_security=guard.security(),
+                max_request_body_size=MAX_REQUEST_BYTES,
+                session_idle_timeout=idle,
+                event_store=MemoryEventStore(),
+                retry_interval=RETRY_MS,
+            )
+            streams = ResumableStreams(app)
+            server = http_server(
+                AccessMiddleware(streams, guard),
+                # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning
+                protocol(ConnectionLimits()),
+                max_head_bytes=_MAX_HEAD_BYTES,
+                shutdown_s=_SHUTDOWN_TIME_S,
+            )
+            with _stopped_by_signals(workspaces, streams, server):
+                notice(f"serving MCP at {place_of(guard.address, listener, PATH)}")
+                await server.serve([listener])
+
+
+def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
+    """Refuse folders of others or writable by all: any client names one, and a definition executes programs."""
+    if open_root is None:
+        return None
+
+    def open_workspace(folder: Path) -> Workspace:
+        config = find_config(folder)
+        for path in (folder, *((config, config.parent) if config is not None else ())):
+            found = path.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+                raise UsageError(f"{path} is another user's, or everyone can write to it: over HTTP it is not served")
+        return open_root(folder)
+
+    return open_workspace
+
+
+@contextmanager
+def _stopped_by_signals(workspaces: Workspaces, streams: ResumableStreams, server: uvicorn.Server) -> Generator[None]:
+    stopping: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        await workspaces.stop_jobs()
+        streams.end_listening()
+        server.should_exit = True
+
+    def stop_gently() -> None:
+        stopping.append(asyncio.create_task(stop()))
+
+    def again() -> None:
+        server.force_exit = True
+
+    with handle_stop_signals(stop_gently, again):
+        yield

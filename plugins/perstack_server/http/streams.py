@@ -1,0 +1,281 @@
+"""Streams of MCP sessions that clients read on after a cut, by the SDK's `EventStore`.
+
+The SDK stores what it sends to a client with a session, also while nobody reads, so a call goes on when its connection
+is cut. Two things are added here:
+
+- The SDK has one store for all sessions and names a stream by the id of its request, which another session may use
+  too. So `ResumableStreams` tells the store in a context variable whose request it is. The SDK's task that stores a
+  session's messages is begun by the request that opens the session and inherits its context; the events are kept as
+  long as that task.
+- The SDK would send no message that is stored between the end of a replay and the moment when it sends again, and would
+  not end a stream after its response. So the store follows the stream itself, to its response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import cast
+from weakref import WeakValueDictionary
+
+from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessage, EventStore
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import override
+
+from perstack_server.http.access import PATH
+
+RETRY_MS = 1000  # milliseconds that a client waits before it reconnects
+_PRIMED_SINCE = "2025-11-25"  # earlier clients cannot read an event without data
+
+_MAX_KEPT_EVENTS = 10_000  # limits of all stored events together; the oldest are dropped
+_MAX_KEPT_BYTES = 64 << 20
+
+
+_LISTENER = 1  # number of a session's stream for messages that belong to no request
+
+
+class _Stream:
+    """The stored messages of one stream, numbered from one on, and its current reader."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.messages: deque[JSONRPCMessage | None] = deque()
+        self.dropped = 0  # number of oldest messages that are no longer kept
+        self.is_over = False  # True once it has the response
+        self.reader: object = None  # replaced by a newer reader, since the connection of the older may be cut
+        self.news = asyncio.Event()
+
+    @property
+    def is_forgotten(self) -> bool:
+        """True if it is over, and nothing of it is kept."""
+        return self.is_over and not self.messages
+
+    @property
+    def last(self) -> int:
+        """The number of the newest message."""
+        return self.dropped + len(self.messages)
+
+    def add(self, message: JSONRPCMessage | None) -> None:
+        """Add a message; None, for the beginning, is never sent again."""
+        self.messages.append(message)
+        self.is_over = self.number != _LISTENER and isinstance(message, JSONRPCResponse | JSONRPCError)
+        self.notify()
+
+    def after(self, number: int) -> Sequence[tuple[int, JSONRPCMessage]]:
+        """Return the kept messages after the one with this number."""
+        numbered = enumerate(self.messages, self.dropped + 1)
+        return [(at, message) for at, message in numbered if at > number and message is not None]
+
+    def notify(self) -> None:
+        """Wake the reader."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+
+class _Session:
+    """The streams of one session, by the SDK's names: the id of the request, or of the listener."""
+
+    def __init__(self) -> None:
+        self.listener = _Stream(_LISTENER)
+        self.arriving: set[str] = set()  # ids of requests that the SDK has, or is just answering
+        self._opened = _LISTENER  # number of the newest stream
+        self._newest = {GET_STREAM_KEY: self.listener}
+        self._kept = {_LISTENER: self.listener}
+
+    def stream(self, name: str) -> _Stream:
+        """Return the stream that a message belongs to: a new one after the response to an earlier request."""
+        stream = self._newest.get(name)
+        if stream is None or stream.is_over:
+            self._opened += 1
+            stream = self._newest[name] = self._kept[self._opened] = _Stream(self._opened)
+            self._forget()
+        return stream
+
+    def has_open(self, name: str) -> bool:
+        """Return whether a request of this id has no response yet."""
+        stream = self._newest.get(name)
+        return name in self.arriving or (stream is not None and not stream.is_over)
+
+    def find(self, event_id: str) -> tuple[_Stream, int] | None:
+        """Return the stream and the number of an event; None if it is unknown, or the stream is no longer kept.
+
+        Messages that followed may have been dropped; the last one, which is the response to a request, was not.
+        """
+        name, _, text = event_id.partition("-")
+        if not (event_id.isascii() and name.isdigit() and text.isdigit() and len(event_id) < 40):
+            return None
+        stream, number = self._kept.get(int(name)), int(text)
+        if stream is None or stream.is_forgotten or number > stream.last:
+            return None
+        return stream, number
+
+    def _forget(self) -> None:
+        """Forget the streams that are over and of which nothing is kept."""
+        self._kept = {number: stream for number, stream in self._kept.items() if not stream.is_forgotten}
+        self._newest = {name: stream for name, stream in self._newest.items() if not stream.is_forgotten}
+
+
+_SESSION: ContextVar[_Session] = ContextVar("session of an MCP client")
+
+
+class MemoryEventStore(EventStore):
+    """Events in memory, of all sessions together up to a limit."""
+
+    def __init__(self) -> None:
+        """Store nothing yet."""
+        self._kept: deque[tuple[_Stream, int]] = deque()  # stream and size of each kept event, the oldest first
+        self._kept_bytes = 0
+
+    @override
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        stream = _SESSION.get().stream(stream_id)
+        size = 0 if message is None else len(message.model_dump_json())
+        stream.add(message)
+        self._kept.append((stream, size))
+        self._kept_bytes += size
+        while len(self._kept) > 1 and (len(self._kept) > _MAX_KEPT_EVENTS or self._kept_bytes > _MAX_KEPT_BYTES):
+            oldest, its_size = self._kept.popleft()
+            self._kept_bytes -= its_size
+            oldest.messages.popleft()
+            oldest.dropped += 1
+        return _event_id(stream, stream.last)
+
+    @override
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
+        """Send the events after one, and those to come, until the stream ends or has another reader."""
+        found = _SESSION.get().find(last_event_id)
+        if found is None:
+            return
+        stream, number = found
+        stream.reader = reader = object()
+        stream.notify()
+        while True:
+            news, is_over = stream.news, stream.is_over
+            for at, message in stream.after(number):
+                await send_callback(EventMessage(message, _event_id(stream, at)))
+                number = at
+            if is_over:
+                return
+            await news.wait()
+            if stream.reader is not reader:
+                return
+
+
+def _event_id(stream: _Stream, number: int) -> str:
+    return f"{stream.number}-{number}"
+
+
+class ResumableStreams:
+    """ASGI middleware that tells the store of whose session a request is."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Pass requests on to `app`, which stores events in a `MemoryEventStore`."""
+        self._app = app
+        self._by_id: WeakValueDictionary[str, _Session] = WeakValueDictionary()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on in its session. Refuse an unknown event, and an id that another request has."""
+        headers = Headers(scope=scope) if scope["type"] == "http" and scope["path"] == PATH else Headers()
+        session = self._by_id.get(headers.get("mcp-session-id", ""))
+        if session is None:
+            session = _Session()
+            _SESSION.set(session)
+            await self._app(scope, receive, self._registering(send, session))
+            return
+        _SESSION.set(session)
+        if scope["method"] == "GET":
+            await self._read_on(session, scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._post(session, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def end_listening(self) -> None:
+        """End the streams that would not end by themselves: the server is stopping."""
+        for session in self._by_id.values():
+            session.listener.reader = None
+            session.listener.notify()
+
+    async def _read_on(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = Headers(scope=scope).get("last-event-id")
+        if asked is None:
+            # the SDK has one listener a session, and refuses the next while it does not know that it was cut
+            asked = _event_id(session.listener, session.listener.last)
+            scope = {**scope, "headers": [*scope["headers"], (b"last-event-id", asked.encode())]}
+        elif session.find(asked) is None:
+            problem = f"Last-Event-ID {asked[:40]!r} is not one of this session, or no longer kept"
+            await _refusal(problem)(scope, receive, send)
+            return
+        is_primed = Headers(scope=scope).get("mcp-protocol-version", "") >= _PRIMED_SINCE
+        await self._app(scope, receive, _priming(send, asked) if is_primed else send)
+
+    async def _post(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await receive()  # the access check has read the body whole
+        body = first.get("body", b"")
+        request_id = _request_id(body)
+        if body.lstrip().startswith(b"["):
+            await _refusal("a batch is not supported: send each message in a request of its own")(scope, receive, send)
+        elif request_id is None:
+            await self._app(scope, _again(first, receive), send)
+        elif session.has_open(request_id):
+            # the SDK has one answer for each id, so one of the two requests would wait for ever
+            await _refusal(f"the id {request_id[:40]!r} is that of another request that has no answer yet")(
+                scope, receive, send
+            )
+        else:
+            session.arriving.add(request_id)
+            try:
+                await self._app(scope, _again(first, receive), send)
+            finally:
+                session.arriving.discard(request_id)
+
+    def _registering(self, send: Send, session: _Session) -> Send:
+        """Return a function that sends, and registers the session that the application has opened."""
+
+        async def register(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                name = Headers(raw=message["headers"]).get("mcp-session-id")
+                if name is not None:
+                    self._by_id[name] = session
+            await send(message)
+
+        return register
+
+
+def _priming(send: Send, event_id: str) -> Send:
+    """Return a function that sends, and begins a stream with an event from which a client can read on."""
+
+    async def prime(message: Message) -> None:
+        await send(message)
+        if message["type"] == "http.response.start" and message["status"] == 200:
+            event = f"id: {event_id}\r\nretry: {RETRY_MS}\r\ndata: \r\n\r\n"
+            await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+
+    return prime
+
+
+def _again(first: Message, receive: Receive) -> Receive:
+    waiting = [first]
+
+    async def receive_again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return receive_again
+
+
+def _request_id(body: bytes) -> str | None:
+    """Return the id of a request as the SDK compares it; None for other messages."""
+    message: object = json.loads(body) if body.strip() else None
+    fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
+    request_id = fields.get("id")
+    return str(request_id) if "method" in fields and isinstance(request_id, int | str | float) else None
+
+
+def _refusal(message: str) -> Response:
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": message}}, 400)

@@ -1,0 +1,367 @@
+"""The MCP server: the SDK's server with our handlers, independent of the transport, and its stdio transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import anyio
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.lowlevel import Server
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.models import InitializationOptions
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from typing_extensions import override
+
+from perstack.core.base.records import JsonObject
+from perstack.doors.shared.consent import FORM, fitted_change
+from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.signals import cancel_on_stop_signal
+from perstack.doors.shared.stdio import ProtocolStdio
+from perstack.errors import DefinitionError, PerstackError
+from perstack.version import VERSION
+from perstack_server.mcp import resources
+from perstack_server.mcp.client_config import NAME
+from perstack_server.mcp.driving import LOG_LEVEL, ClientCall, Outcome
+from perstack_server.mcp.elicitation import AgreementForm, Context, can_ask, uses_returned_questions
+from perstack_server.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
+from perstack_server.mcp.tools import call_tool, drives, list_tools, operations_of
+from perstack_server.mcp.workspaces import ServeOptions, Workspaces, serve_projects
+
+# Completion of the ids in resource URIs.
+
+_MAX_COMPLETIONS = 100  # maximum values that the protocol allows in one answer
+_SEARCHED_JOBS = 200  # number of newest Jobs that are searched
+
+
+async def _complete(state: ClientProject, params: types.CompleteRequestParams) -> types.CompleteResult:
+    """Return the ids that begin with the typed text; empty for free-text arguments."""
+    if not isinstance(params.ref, types.ResourceTemplateReference):
+        return types.CompleteResult(completion=types.Completion(values=[]))
+    found = [one for one in await _known_values(state, params.ref.uri, params.argument.value) if one]
+    return types.CompleteResult(
+        completion=types.Completion(
+            values=found[:_MAX_COMPLETIONS], total=len(found), has_more=len(found) > _MAX_COMPLETIONS
+        )
+    )
+
+
+async def _known_values(state: ClientProject, template: str, typed: str) -> list[str]:
+    if template == EXPERT.template:
+        return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
+    jobs = [job.id for job in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
+    if template == JOB.template:
+        return [one for one in jobs if one.startswith(typed)]
+    if template not in (EVENTS.template, CHECKPOINT.template):
+        return []
+    found: list[str] = []
+    for job_id in jobs:
+        if job_id.startswith(typed) or typed.startswith(job_id):
+            found += await _values_within(state, template, job_id)
+        if len(found) > 5 * _MAX_COMPLETIONS:
+            break
+    return [one for one in found if one.startswith(typed)]
+
+
+async def _values_within(state: ClientProject, template: str, job_id: str) -> list[str]:
+    try:
+        if template == EVENTS.template:
+            return [run.id for run in (await state.host.jobs.runs(job_id)).runs]
+        return list((await state.host.jobs.checkpoints(job_id)).ids)
+    except PerstackError:
+        return []  # a Job that cannot be read has nothing to complete
+
+
+# A prompt for each Expert, which editors show as a command.
+
+
+def _list_prompts(state: ClientProject) -> list[types.Prompt]:
+    argument = types.PromptArgument(name="query", description="what the Expert is to do", required=True)
+    return [
+        types.Prompt(
+            name=name,
+            title=expert.key,
+            description=expert.description or f"Asks the Expert {expert.key}.",
+            arguments=[argument],
+        )
+        for name, expert in state.definitions.experts.items()
+    ]
+
+
+def _get_prompt(state: ClientProject, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    """Return the prompt's text for the editor's model. Raises MCPError for an unknown prompt or a missing query."""
+    expert = state.definitions.experts.get(params.name)
+    if expert is None:
+        raise MCPError(types.INVALID_PARAMS, f"Unknown prompt {params.name!r}")
+    query = (params.arguments or {}).get("query", "").strip()
+    if not query:
+        raise MCPError(types.INVALID_PARAMS, f"Prompt {params.name!r} needs a query")
+    text = (
+        f"Call the tool {params.name} with this query, word for word, and give me its result. If it asks something, ask"
+        f" me.\n\n{query}"
+    )
+    return types.GetPromptResult(
+        description=expert.description or None,
+        messages=[types.PromptMessage(role="user", content=types.TextContent(text=text))],
+    )
+
+
+class _Handlers:
+    def __init__(self, workspaces: Workspaces) -> None:
+        self._workspaces = workspaces
+        self._log_levels = LogLevels()
+
+    async def list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        state = await self._refreshed(context)
+        return types.ListToolsResult(tools=list_tools(state.definitions.experts, operations_of(state)))
+
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Outcome:
+        """Answer `tools/call`; an error of the caller becomes a result."""
+        try:
+            state = await self._workspaces.of(context)
+            await state.refresh()
+            call = await _with_consent(
+                ClientCall(state, context, params, logs=self._log_levels.includes(LOG_LEVEL, context))
+            )
+            if isinstance(call, types.InputRequiredResult):
+                return call
+            return await call_tool(call)
+        except PerstackError as error:
+            return _error_result(error)
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=resources.list_resources(await self._refreshed(context)))
+
+    async def list_templates(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=[kind.to_template() for kind in resources.KINDS])
+
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        return await resources.read(await self._state(context), params.uri)
+
+    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        state = await self._state(context)
+        state.clients.subscribe(params.uri, context)
+        state.watching.watch(params.uri)
+        return types.EmptyResult()
+
+    async def unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        (await self._state(context)).clients.unsubscribe(params.uri, context)
+        return types.EmptyResult()
+
+    async def listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Answer `subscriptions/listen`, which replaces subscribe and unsubscribe in the stateless era."""
+        state = await self._state(context)
+        for uri in params.notifications.resource_subscriptions or ():
+            state.watching.watch(uri)
+        return await state.clients.listening(context, params)
+
+    async def list_prompts(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=_list_prompts(await self._refreshed(context)))
+
+    async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        return _get_prompt(await self._state(context), params)
+
+    async def set_log_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        self._log_levels.set(params.level, context)
+        return types.EmptyResult()
+
+    async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        return await _complete(await self._state(context), params)
+
+    async def on_initialized(self, context: Context, params: types.NotificationParams | None) -> None:
+        self._workspaces.greeted(context)
+
+    async def on_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
+        self._workspaces.cancel_call(call_key(context, params.request_id))
+
+    async def on_roots_changed(self, context: Context, params: types.NotificationParams | None) -> None:
+        await self._workspaces.roots_changed(context)
+
+    async def _state(self, context: Context) -> ClientProject:
+        try:
+            return await self._workspaces.of(context)
+        except PerstackError as error:
+            raise MCPError(types.INTERNAL_ERROR, error.text_for(mcp_phrase)) from error
+
+    async def _refreshed(self, context: Context) -> ClientProject:
+        state = await self._state(context)
+        await state.refresh()
+        return state
+
+
+_ERROR_KEY = "perstack/error"  # in `_meta`: a tool's output schema allows no error in the result itself
+
+
+def _error_result(error: PerstackError) -> types.CallToolResult:
+    """Return an error for the model to read and correct."""
+    text = error.text_for(mcp_phrase)
+    told: JsonObject = {"name": type(error).__name__, "message": text}
+    if isinstance(error, DefinitionError):
+        told["problems"] = [
+            {"file": one.file, "line": one.line, "key": one.key, "message": one.message, "severity": one.severity}
+            for one in error.problems
+        ]
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True, _meta={_ERROR_KEY: told})
+
+
+INSTRUCTIONS = (
+    "Each Expert is a tool of its own: a small agent that works on a query in the project's directory. A call is a Job,"
+    " which is recorded step by step and never lost. Its result names the Job: continue with a new query by"
+    " continueJob, or by the tool continue_job. A Job that asks a person something waits until the person answers, in"
+    " a form that the tool answer shows. One that was interrupted, failed or reached its step limit continues with"
+    " resume_job. For long work call with wait: false, and look with get_job."
+)
+
+
+class _ChangingServer(Server[Any]):
+    @override
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        # over HTTP the SDK calls this itself, without options
+        changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        return super().create_initialization_options(
+            notification_options or changes, experimental_capabilities, extensions
+        )
+
+
+def build_server(workspaces: Workspaces) -> Server[Any]:
+    """Return a server for any number of connections, in both eras."""
+    handlers = _Handlers(workspaces)
+    server = _ChangingServer(
+        NAME,
+        version=VERSION,
+        instructions=INSTRUCTIONS,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_templates,
+        on_read_resource=handlers.read_resource,
+        on_subscribe_resource=handlers.subscribe,
+        on_unsubscribe_resource=handlers.unsubscribe,
+        on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
+        on_completion=handlers.complete,
+        on_subscriptions_listen=handlers.listen,
+    )
+    server.add_notification_handler("notifications/initialized", types.NotificationParams, handlers.on_initialized)
+    server.add_notification_handler("notifications/cancelled", types.CancelledNotificationParams, handlers.on_cancelled)
+    # not by the constructor, which warns that roots and log messages are deprecated in revisions to come
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, handlers.set_log_level)
+    server.add_notification_handler(
+        "notifications/roots/list_changed", types.NotificationParams, handlers.on_roots_changed
+    )
+    return server
+
+
+# The server on the process's stdin and stdout, until the client closes them or a stop signal arrives.
+
+_Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+
+_LAST_MESSAGES_S = 1.0  # seconds for the client to read the last messages
+
+
+async def serve_stdio(offer: ServeOptions, wire: ProtocolStdio, opening: bytes | None) -> None:
+    """Serve one client. `opening` is its first message."""
+    with cancel_on_stop_signal():
+        async with (
+            serve_projects(offer) as workspaces,
+            _streams(wire, opening) as (incoming, outgoing),
+        ):
+            server = build_server(workspaces)
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+@asynccontextmanager
+async def _streams(wire: ProtocolStdio, opening: bytes | None) -> AsyncGenerator[_Streams]:
+    messages = wire.start(_parsed, "MCP", opening)
+    arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    reading = asyncio.create_task(_read(messages, arrived))
+    writing = asyncio.create_task(_write(wire, leaving))
+    try:
+        yield incoming, outgoing
+        outgoing.close()
+        await asyncio.wait({writing}, timeout=_LAST_MESSAGES_S)
+    finally:
+        for task in (reading, writing):
+            task.cancel()
+        for stream in (arrived, incoming, outgoing, leaving):
+            stream.close()
+        await asyncio.wait({reading, writing})
+
+
+async def _read(
+    messages: AsyncGenerator[SessionMessage], arrived: MemoryObjectSendStream[SessionMessage | Exception]
+) -> None:
+    async with arrived, aclosing(messages):
+        async for message in messages:
+            await arrived.send(message)
+
+
+def _parsed(line: bytes) -> SessionMessage:
+    return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+
+
+async def _write(wire: ProtocolStdio, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async for item in leaving:
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        await wire.send(line.encode("utf-8", "replace") + b"\n")
+
+
+# Consent to a changed definition that would execute something new.
+
+_FORM = AgreementForm("trust", "Use it")
+
+
+async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredResult:
+    """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
+    before = _FORM.returned_decision(call.params)
+    if before is not None:
+        await _settle(call.project, *before)
+        params = call.params.model_copy(update={"request_state": None, "input_responses": None})
+        return replace(call, params=params)
+    live = call.project.definitions.live
+    held = live.open_change
+    if held is None or live.is_asked or not can_ask(call.context) or not drives(call.params.name):
+        return call
+    page = fitted_change(held, FORM)
+    if not page.is_whole:  # the result names the command that shows all of it
+        return call
+    if uses_returned_questions(call.context):
+        if call.params.request_state is not None:
+            return call  # it brings the answer to another question
+        return _FORM.ask_by_result(page.text, held.digest)
+    live.is_asked = True
+    try:
+        await _settle(call.project, held.digest, await _FORM.ask_now(call.context, page.text))
+    finally:
+        live.is_asked = False
+    return call
+
+
+async def _settle(state: ClientProject, digest: str, agreed: bool) -> None:
+    if not agreed:
+        state.definitions.live.refuse(digest)
+    elif state.definitions.agree(digest):
+        await state.on_change()

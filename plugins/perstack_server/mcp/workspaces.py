@@ -1,0 +1,227 @@
+"""The served folders: one for all clients, or the folder that each client has open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import ListRootsRequest, ListRootsResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from perstack.config.load import LoadedProject
+from perstack.config.project import find_config
+from perstack.dataclass import dataclass
+from perstack.doors.served_project import CallKey, Definitions, JobTasks
+from perstack.errors import PerstackError, UsageError
+from perstack.host import Host
+from perstack.system.concurrency import shield_until_done
+from perstack.system.user import notice
+from perstack_server.mcp.elicitation import Context
+from perstack_server.mcp.notifications import (
+    ClientProject,
+    Clients,
+    JobSubscriptions,
+    client_of,
+    on_disconnect,
+    tell_lists_changed,
+)
+from perstack_server.mcp.tools import JOB_TOOLS, TASK_TOOLS
+
+# The folders that a client has open. Source: MCP 2025-11-25, roots. The stateless era (2026-07-28) deprecates them:
+# there a call may still ask for them, but `tools/list` may not, so they are not used there.
+
+_ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, which needs no person
+
+
+def _has_roots(context: Context) -> bool:
+    capabilities = context.session.client_capabilities
+    is_asked = context.protocol_version not in MODERN_PROTOCOL_VERSIONS
+    return is_asked and capabilities is not None and capabilities.roots is not None
+
+
+async def _roots_of(context: Context) -> tuple[Path, ...] | None:
+    """Return the client's folders on this machine, in its order; None if it does not answer."""
+    try:
+        result = await context.session.send_request(
+            ListRootsRequest(),
+            ListRootsResult,
+            request_read_timeout_seconds=_ROOTS_TIMEOUT_S,
+            # over HTTP: on the stream of this request, since there may be no other
+            metadata=ServerMessageMetadata(related_request_id=context.request_id),
+        )
+    except (MCPError, ValidationError) as error:
+        notice(f"the client does not say which folders it has open: {error}")
+        return None
+    return tuple(_folders(str(root.uri) for root in result.roots))
+
+
+def _folders(uris: Iterable[str]) -> Iterable[Path]:
+    for uri in uris:
+        parts = urlsplit(uri)
+        folder = Path(unquote(parts.path))
+        if parts.scheme == "file" and parts.netloc in ("", "localhost") and folder.is_dir():
+            yield folder.resolve()
+
+
+# The state of one workspace: the Host, the Jobs' tasks, and the check for changes of perstack.toml.
+
+
+@asynccontextmanager
+async def serve_project(
+    host: Host, loaded: LoadedProject, experts: Sequence[str] = (), *, tasks: bool = False
+) -> AsyncGenerator[ClientProject]:
+    """Yield the state of one workspace. At the end its Jobs are interrupted and recorded; then the Host is closed."""
+    async with host:
+        definitions = Definitions(host, loaded, only=experts, taken=(*JOB_TOOLS, *TASK_TOOLS))
+        clients = Clients()
+        watching_jobs = JobSubscriptions(host, clients.resource_updated, definitions.offers)
+        jobs, on_change = JobTasks(host), clients.definitions_changed
+        state = ClientProject(host, definitions, jobs, on_change, clients, watching_jobs, tasks)
+        watching = asyncio.create_task(definitions.watch(on_change))
+        try:
+            yield state
+        finally:
+            watching.cancel()
+            await state.watching.close()
+            # a client may close stdin and send a signal a moment later: it must not leave a Job unrecorded
+            await shield_until_done(state.jobs.close())
+
+
+Workspace: TypeAlias = tuple[Host, LoadedProject]
+
+OpenRoot: TypeAlias = Callable[[Path], Workspace]  # raises PerstackError, also for a folder that must not be served
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The folders and Experts to serve."""
+
+    home: Workspace | PerstackError  # the named folder or the current one; or the error why it cannot be served
+    open_root: OpenRoot | None = None  # opens clients' folders; None if they are not asked for them
+    experts: Sequence[str] = ()
+    tasks: bool = False
+
+
+@dataclass(slots=True)
+class _ClientRoots:
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    state: ClientProject | None = None
+    is_asked: bool = False  # True if its last answer is still valid
+
+
+class Workspaces:
+    """The served workspaces, each with a separate state, so that clients of one see nothing of another."""
+
+    def __init__(self, offer: ServeOptions, stack: AsyncExitStack) -> None:
+        """Open workspaces of `offer` on `stack`, which closes them."""
+        self._offer = offer
+        self._stack = stack
+        self._states: dict[Path, ClientProject] = {}
+        self._home: ClientProject | PerstackError
+        self._clients: dict[str, _ClientRoots] = {}
+        self._opening = asyncio.Lock()
+
+    async def open_home(self) -> None:
+        """Open the home workspace. Call it before anything else."""
+        home = self._offer.home
+        self._home = home if isinstance(home, PerstackError) else await self._serve(home)
+
+    @property
+    def home(self) -> ClientProject:
+        """The state for clients without roots. Raises PerstackError if it cannot be served."""
+        if isinstance(self._home, PerstackError):
+            raise self._home
+        return self._home
+
+    async def of(self, context: Context) -> ClientProject:
+        """Return the state for a client. Raises PerstackError if it has no folder that can be served."""
+        if self._offer.open_root is None or not _has_roots(context):
+            return self.home
+        client = self._client_roots(context)
+        async with client.asking:
+            if client.state is None or not client.is_asked:
+                await self._place(client, context)
+            return client.state or self.home
+
+    def greeted(self, context: Context) -> None:
+        """Register a client after its handshake. Its folders are asked for at its first request."""
+        if (self._offer.open_root is None or not _has_roots(context)) and isinstance(self._home, ClientProject):
+            self._home.clients.add(context)
+
+    async def roots_changed(self, context: Context) -> None:
+        """Ask the client for its folders again at its next request, and notify it of changed lists."""
+        if self._offer.open_root is None or not _has_roots(context):
+            return
+        self._client_roots(context).is_asked = False
+        await tell_lists_changed(context.session)
+
+    def cancel_call(self, key: CallKey) -> None:
+        """Interrupt the Jobs that a call started."""
+        for state in self._states.values():
+            state.jobs.cancel_call(key)
+
+    async def stop_jobs(self) -> None:
+        """Interrupt all Jobs and wait until that is recorded."""
+        await asyncio.gather(*(state.jobs.close() for state in self._states.values()))
+
+    def _client_roots(self, context: Context) -> _ClientRoots:
+        key = client_of(context)
+        if key not in self._clients:
+            on_disconnect(context, partial(self._clients.pop, key, None))
+        return self._clients.setdefault(key, _ClientRoots())
+
+    async def _place(self, client: _ClientRoots, context: Context) -> None:
+        client.is_asked = True
+        before, is_placed = client.state, False
+        try:
+            roots = await _roots_of(context)
+            if roots is not None or before is None:
+                client.state = None
+                client.state = await self._open(roots or ())
+                client.state.clients.add(context)
+            is_placed = True
+        finally:
+            client.is_asked &= is_placed
+            if before is not None and before is not client.state:
+                before.clients.remove(client_of(context))
+
+    async def _open(self, roots: Sequence[Path]) -> ClientProject:
+        """Return the state of the first folder with a perstack.toml in it or above it; otherwise home."""
+        folder = next((root for root in roots if find_config(root) is not None), None)
+        if folder is None or self._offer.open_root is None:
+            if roots and isinstance(self._home, PerstackError):
+                names = ", ".join(map(str, roots))
+                raise UsageError(f"there is no perstack.toml in what you have open, {names}, or above it; {self._home}")
+            return self.home
+        async with self._opening:
+            return self._states.get(folder) or await self._serve(self._offer.open_root(folder), folder)
+
+    async def _serve(self, workspace: Workspace, folder: Path | None = None) -> ClientProject:
+        """Open a workspace. `folder` is the client's folder, which may differ from the workspace of its Experts."""
+        host, loaded = workspace
+        state = await self._stack.enter_async_context(
+            serve_project(host, loaded, self._offer.experts, tasks=self._offer.tasks)
+        )
+        self._states[folder or host.workspace] = state
+        return state
+
+
+@asynccontextmanager
+async def serve_projects(offer: ServeOptions) -> AsyncGenerator[Workspaces]:
+    """Yield the workspaces for a server; at the end all Jobs are interrupted and recorded."""
+    async with AsyncExitStack() as stack:
+        workspaces = Workspaces(offer, stack)
+        await workspaces.open_home()
+        try:
+            yield workspaces
+        finally:
+            await shield_until_done(workspaces.stop_jobs())

@@ -1,0 +1,486 @@
+"""The linear mode's reaction to a typed line, depending on the state of the shown Job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from perstack.core.base.ids import place_of
+from perstack.core.base.text import count, one_line
+from perstack.core.definitions.experts import Expert
+from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.consent import TERMINAL, fitted_change, page_of
+from perstack.doors.shared.job_printer import JobPrinter, Put
+from perstack.doors.shared.live_project import ReloadedProject
+from perstack.doors.shared.log_view import is_delegate, open_question_at
+from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.questions import question_text, select_option
+from perstack.doors.shared.screen import Screen
+from perstack.errors import PerstackError
+from perstack.host import Host
+from perstack_tui.actions import COMMANDS, HINTS
+from perstack_tui.plain.lists import HeldLines, Lists, status_lines
+from perstack_tui.session import NO_EXPERT, Session, nothing_held
+from perstack_tui.view.lines import STATES, filter_experts, hint_of
+from perstack_tui.view.questions import SETTLEMENTS, asking_hint, decision
+from perstack_tui.view.styled_text import clean
+
+NAMES = {command.name: command for command in COMMANDS}
+_STOPS = "Ctrl-C"
+
+
+class _OpenJob:
+    def __init__(
+        self, host: Host, put: Put, screen: Callable[[], Screen], on_change: Callable[[Session], None], *, drives: bool
+    ) -> None:
+        self.lines = HeldLines(put)
+        self.printer = JobPrinter(self.lines.put, screen, plain_phrase)
+        self.session = Session(host, None, on_change, self.printer, plain_phrase, drives=drives)
+        self.was_busy = False
+        self.asked: str | None = None  # the id of the question that was shown
+        self.is_whole = True  # False if that is a call which was too long to be shown whole
+
+    @property
+    def name(self) -> str:
+        return self.session.expert_key or self.session.job_id or "new"
+
+
+class PlainProgram:
+    """The program between input lines and output lines; it knows nothing else of the terminal."""
+
+    def __init__(
+        self,
+        host: Host,
+        live: ReloadedProject | None,
+        put: Put,
+        *,
+        screen: Callable[[], Screen],
+        discard: Callable[[], None] = lambda: None,
+        drives: bool = False,
+    ) -> None:
+        """Write the parts of a line with `put`, for the screen of that moment.
+
+        `discard` drops typed input before a question. `drives`: answered Jobs are driven here, not by workers.
+        """
+        self.host = host
+        self.live = live
+        self.left: asyncio.Event = asyncio.Event()  # set at the end, when no Job is running any more
+        self._write = put
+        self._screen = screen
+        self._discard = discard
+        self._drives = drives
+        self._rooms: list[_OpenJob] = []
+        self._front = 0
+        self._draft: list[str] = []
+        self._experts: list[Expert] = []
+        self._lists = Lists(host)
+        self._settles: int | None = None  # index of the open call that is being asked about; None if none is
+        self._asks_to_leave = False
+        self._is_leaving = False
+
+    # --- display --------------------------------------------------------------------------------------------------
+
+    def put(self, text: str) -> None:
+        """Write text of any origin as lines."""
+        for line in clean(text).split("\n"):
+            self._write(line.rstrip())
+
+    @property
+    def room(self) -> _OpenJob:
+        """The shown Job."""
+        return self._rooms[self._front]
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions of all open Jobs."""
+        return [room.session for room in self._rooms]
+
+    def begin(self, expert: str | None = None, query: str | None = None, job_id: str | None = None) -> None:
+        """Start with the named Expert or Job, and send the query at once if given."""
+        self.put("perstack start, line by line; /help lists what can be done")
+        if job_id is not None:
+            self._open(job_id)
+            return
+        self._add()
+        if expert is None:
+            self._choose("")
+            return
+        self._take(expert, says=query is None)
+        if query is not None:
+            self.room.session.send(query)
+
+    def _add(self) -> _OpenJob:
+        if self._rooms:
+            self.room.lines.hold()
+        room = _OpenJob(self.host, self._write, self._screen, self._on_change, drives=self._drives)
+        self._rooms.append(room)
+        self._front = len(self._rooms) - 1
+        return room
+
+    def _on_change(self, session: Session) -> None:
+        room = next((other for other in self._rooms if other.session is session), None)
+        if room is None:
+            return
+        was_busy, room.was_busy = room.was_busy, session.is_busy
+        is_shown = room is self.room
+        if session.is_reading or not is_shown:
+            room.lines.hold()
+        else:
+            room.lines.show()
+        asking = session.asking if is_shown and session.is_driven else None
+        if asking is not None and room.asked != asking.id:
+            self._print_prompt()
+        if not was_busy or session.is_busy:
+            return
+        number = self._rooms.index(room) + 1
+        status = f"Job {number}, {room.name}: {STATES[session.state]}"
+        if self._is_leaving:
+            self.put(status)
+        elif is_shown:
+            self._print_prompt()
+        else:
+            self.put(f"{status}; /job {number} shows it")
+
+    def _print_prompt(self) -> None:
+        session, room = self.room.session, self.room
+        asking = session.open_question
+        if asking is None:
+            if session.resume_from is not None:
+                self.put(f"> {hint_of(session, stops=_STOPS)}")
+            elif session.expert_key is None and session.job_id is None:
+                self._choose("")
+            elif session.unsettled and self._settles is None:
+                self.put(f"{count(len(session.unsettled), 'call')} had begun and has no result; Enter asks about them")
+            else:
+                self.put(f"> {hint_of(session, stops=_STOPS)}")
+            return
+        if room.asked != asking.id:
+            self._discard()
+            room.asked = asking.id
+            self.put(self._question_text(asking))
+        self.put(f"> {asking_hint(asking, covers=False, is_whole=room.is_whole)}")
+
+    def _question_text(self, asking: OpenQuestion) -> str:
+        room = self.room
+        if not asking.call_digest:
+            room.is_whole = True
+            return question_text(asking)
+        where = f"perstack start --job {place_of(asking.id)[0]}, without --plain"
+        page = replace(page_of(asking, self.host.workspace, room.session.spent), where=where)
+        text, room.is_whole = page.fitted(TERMINAL)
+        return text
+
+    # --- input ----------------------------------------------------------------------------------------------------
+
+    async def on_line(self, line: str) -> None:
+        """Handle a line without its end."""
+        if self.left.is_set():
+            return
+        if line.endswith("\\"):
+            self._draft.append(line[:-1])
+            return
+        text = "\n".join([*self._draft, line])
+        self._draft = []
+        if self._asks_to_leave:
+            await self._leave_or_stay(text)
+        elif text.startswith("/") and not text.startswith("//"):
+            await self._do(text[1:])
+        else:
+            self._say(text[1:] if text.startswith("//") else text)
+
+    async def on_end(self) -> None:
+        """Handle the end of input: ask to leave, or leave at the second time."""
+        self._draft = []
+        await (self.leave() if self._asks_to_leave else self._do_quit())
+
+    def on_cut_line(self) -> None:
+        """Handle a line that the terminal cut off: its text is not what was typed."""
+        self._draft = []
+        self.put(
+            "that line was too long for the terminal, which cut it: it was not sent; end lines with \\ to continue"
+        )
+
+    def interrupt(self) -> bool:
+        """Handle Ctrl-C. Return False if the Job is being interrupted already."""
+        self._draft = []
+        self._asks_to_leave = False
+        if self._settles is not None:
+            self._settles = None
+            self._print_prompt()
+            return True
+        session = self.room.session
+        if session.resume_from is not None and not session.is_busy:
+            self.put("left the branch")
+            session.interrupt()
+            self._print_prompt()
+            return True
+        if not session.is_busy:
+            self.put("nothing is at work; /quit leaves")
+            return True
+        if session.is_stopping:
+            return False
+        self.put("interrupting" if session.is_driven else "no longer watched")
+        session.interrupt()
+        return True
+
+    async def leave(self) -> None:
+        """Interrupt running Jobs, and leave when that is recorded."""
+        self._is_leaving = True
+        for session in self.sessions:
+            session.interrupt()
+        await asyncio.gather(*(session.wait_until_idle() for session in self.sessions))
+        self.left.set()
+
+    def _say(self, text: str) -> None:
+        session = self.room.session
+        if self._settles is not None:
+            self._settle(self._settles, text.strip())
+        elif session.expert_key is None and session.job_id is None:
+            self._choose(text.strip())
+        elif session.is_busy and session.asking is None:
+            if text.strip() and session.may_be_told:
+                session.tell(text)
+                return
+            if text.strip():
+                self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
+            self._do_status()
+        elif (session.is_elsewhere or session.is_unread) and text.strip() and session.resume_from is None:
+            self.put(f"not sent: {hint_of(session, stops=_STOPS)}")
+        elif (asking := session.open_question) is not None:
+            self._answer(asking, text)
+        elif not text.strip() and session.resume_from is not None:
+            self._print_prompt()
+        elif not text.strip():
+            self._do_resume()
+        else:
+            session.send(text)
+
+    def _choose(self, typed: str) -> None:
+        """Choose an Expert by its number in the last list, its name, or words of its description."""
+        experts = self.host.experts.all()
+        if typed in experts:
+            self._take(typed)
+            return
+        if typed.isascii() and typed.isdecimal() and len(typed) < 6 and 0 < int(typed) <= len(self._experts):
+            self._take(self._experts[int(typed) - 1].key)
+            return
+        matches = filter_experts(experts, typed)
+        if len(matches) == 1 and typed:
+            self._take(matches[0].key)
+            return
+        if not matches:
+            self.put("no Expert has these words" if typed else "perstack.toml has no Expert")
+            return
+        self._experts = matches
+        self.put("Choose an Expert by its number or name:")
+        for number, expert in enumerate(matches, 1):
+            self.put(f"{number}. {one_line(f'{expert.key}: {expert.description}').rstrip(': ')}")
+
+    def _take(self, key: str, *, says: bool = True) -> None:
+        self.room.session.expert_key = key
+        if says:
+            self._print_prompt()
+
+    def _answer(self, question: OpenQuestion, text: str) -> None:
+        text = text.strip()
+        if not text:
+            self._print_prompt()
+        elif question.call_digest:
+            is_no = text in ("n", "N")
+            answer = DENIES if is_no else decision(question, text) or text
+            word = yes_or_no(answer)
+            if self.room.is_whole or (word is not None and not word.is_yes):
+                self.room.session.send(answer)
+            else:
+                self.put(f"> {asking_hint(question, is_whole=False)}")
+        else:
+            self.room.session.send(select_option(accepted_answers(question), text))
+
+    def _settle(self, number: int, key: str) -> None:
+        session = self.room.session
+        if key and key not in SETTLEMENTS:
+            self._ask_what_became(number)
+            return
+        if key:
+            session.settled[session.unsettled[number].key] = SETTLEMENTS[key][0]
+        if number + 1 < len(session.unsettled):
+            self._ask_what_became(number + 1)
+            return
+        self._settles = None
+        session.resume()
+
+    def _ask_what_became(self, number: int) -> None:
+        self._settles = number
+        call = self.room.session.unsettled[number]
+        keys = ", ".join(f"{key} {text}" for key, (_, text) in SETTLEMENTS.items())
+        self.put(f"{one_line(f'{call.tool_name} of {call.expert_key}')}: its process ended while it was at work")
+        self.put("\n".join(f"  {line}" for line in call.args.split("\n")))
+        self.put(f"> {keys}; Enter: the model sees that it was interrupted")
+
+    async def _leave_or_stay(self, text: str) -> None:
+        self._asks_to_leave = False
+        answer = yes_or_no(text)
+        if text.strip().lower() in ("i", "interrupt") or (answer is not None and answer.is_yes):
+            await self.leave()
+        else:
+            self.put("stays")
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    async def _do(self, text: str) -> None:
+        name, _, argument = text.partition(" ")
+        command = NAMES.get(name)
+        if command is None:
+            self.put(f"there is no /{one_line(name)}; /help lists what there is, and a text may begin with //")
+            return
+        try:
+            await self._perform(name, argument.strip())
+        except PerstackError as error:
+            self.put(f"error: {error.text_for(plain_phrase)}")
+
+    async def _perform(self, name: str, argument: str) -> None:  # noqa: C901 - one case for each command
+        session = self.room.session
+        match name:
+            case "help":
+                self.put("\n".join(_help_lines()))
+            case "new":
+                self._do_new()
+            case "jobs":
+                self._do_jobs()
+            case "job":
+                self._do_job(argument)
+            case "history":
+                self.put("\n".join(await self._lists.history(argument)))
+            case "inbox":
+                self.put("\n".join(await self._lists.inbox()))
+            case "open":
+                await self._do_open(argument)
+            case "checkpoints":
+                self.put("\n".join(await self._lists.checkpoints(session.job_id)))
+            case "branch" | "again":
+                self._do_branch(argument, answers_again=name == "again")
+            case "model":
+                await self._do_model(argument)
+            case "resume":
+                self._do_resume(argument)
+            case "status":
+                self._do_status()
+            case "more":
+                self.put(self.room.printer.cut or "nothing was cut")
+            case "agree":
+                await self._do_agree()
+            case _:
+                await self._do_quit()
+
+    def _do_new(self) -> None:
+        if self.room.name != "new":
+            self._add()
+        self._choose("")
+
+    def _do_jobs(self) -> None:
+        for number, room in enumerate(self._rooms, 1):
+            marker = ", shown" if room is self.room else ""
+            self.put(f"{number}. {one_line(room.name)}: {STATES[room.session.state]}{marker}")
+
+    def _do_job(self, number: str) -> None:
+        if not (number.isascii() and number.isdecimal() and len(number) < 6 and 0 < int(number) <= len(self._rooms)):
+            self.put("which? a number of /jobs")
+            return
+        self._show(int(number) - 1)
+
+    def _show(self, index: int) -> None:
+        self.room.lines.hold()
+        self._front, self._settles = index, None
+        session = self.room.session
+        self.room.asked = None
+        self.put(f"Job {index + 1}, {one_line(self.room.name)}: {STATES[session.state]}")
+        if not session.is_reading:
+            self.room.lines.show()
+        if not session.is_busy:
+            self._print_prompt()
+
+    async def _do_open(self, argument: str) -> None:
+        job_id = self._lists.job(argument) or await self.host.jobs.find(argument or None)
+        if job_id is None:
+            self.put("which? a number of /history or /inbox, or a Job's id")
+            return
+        await self.host.job(job_id)
+        self._open(job_id)
+
+    def _open(self, job_id: str) -> None:
+        for index, room in enumerate(self._rooms):
+            if room.session.job_id == job_id:
+                self._show(index)
+                return
+        room = self.room if self._rooms and self.room.name == "new" else self._add()
+        self.put(f"Job {one_line(job_id)}")
+        room.session.watch(job_id)
+
+    def _do_branch(self, argument: str, *, answers_again: bool) -> None:
+        session, ref = self.room.session, self._lists.place(argument, self.room.session.job_id)
+        if ref is None or session.is_busy:
+            self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
+            return
+        again = open_question_at(ref) if answers_again and ref.asks else None
+        if answers_again and (again is None or is_delegate(ref.entry.log)):
+            self.put("nothing was asked of you there: choose a checkpoint of the Coordinator that asks")
+            return
+        self.room.asked = None
+        session.branch(ref.id, again)
+        if again is not None:
+            self.put(f"> {hint_of(session, stops=_STOPS)}")
+        self._print_prompt()
+
+    async def _do_model(self, name: str) -> None:
+        session = self.room.session
+        if session.expert_key is None:
+            self.put(NO_EXPERT)
+        elif not name:
+            self.put("\n".join(await self._lists.models(session)))
+        else:
+            session.use_model(name)
+            self.put((await session.check_model(name))[0])
+
+    def _do_resume(self, argument: str = "") -> None:
+        session, resumption = self.room.session, self.room.session.resumption
+        if session.is_elsewhere or session.is_unread:
+            session.follow()
+            return
+        if resumption is None or resumption.needs is not None:
+            if argument and resumption is not None:
+                session.send(argument)
+            else:
+                self._print_prompt()
+        elif session.unsettled:
+            self._ask_what_became(0)
+        else:
+            session.resume()
+
+    def _do_status(self) -> None:
+        session = self.room.session
+        self.put("\n".join(status_lines(session, self.host.clock.now())))
+
+    async def _do_agree(self) -> None:
+        change = None if self.live is None else self.live.open_change
+        if self.live is None or change is None:
+            self.put(nothing_held(self.live))
+        elif not (page := fitted_change(change, TERMINAL)).is_whole:
+            self.put(page.text)
+        elif await asyncio.to_thread(self.live.agree, change.digest):
+            self.host.use(self.live.loaded.project)
+            self.put("the changed definition is in force")
+
+    async def _do_quit(self) -> None:
+        jobs = sum(session.is_driven for session in self.sessions)
+        if not jobs:
+            await self.leave()
+            return
+        self._asks_to_leave = True
+        self.put(f"{count(jobs, 'Job')} {'is' if jobs == 1 else 'are'} at work.")
+        self.put("> w keep waiting, i interrupt, which is recorded, and leave")
+
+
+def _help_lines() -> Sequence[str]:
+    return [f"/{' '.join(filter(None, (item.name, item.takes)))}: {item.text}" for item in COMMANDS] + [*HINTS]

@@ -1,0 +1,165 @@
+"""The linear mode from start to exit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import termios
+from contextlib import suppress
+from dataclasses import replace
+
+from perstack.config.load import LoadedProject
+from perstack.doors.shared.consent import TERMINAL, fitted_change
+from perstack.doors.shared.live_project import ReloadedProject
+from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.screen import Screen, StyledText, sanitized
+from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
+from perstack.host import Host
+from perstack.next_steps import Note
+from perstack_tui.plain.program import PlainProgram
+
+# Input lines from a terminal in line mode, which edits them itself.
+
+_MAX_LINE_BYTES = 4_094  # maximum bytes of a line: Linux keeps 4,095 of a longer one and drops the rest silently
+
+
+class _TooLong(str):
+    """A line that the terminal has cut off."""
+
+
+class _LineReader:
+    """A reader of lines within a context manager; it never blocks."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._left = b""
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def __enter__(self) -> _LineReader:
+        self._listen()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+
+    def _listen(self) -> None:
+        asyncio.get_running_loop().add_reader(self._fd, self._read)
+
+    async def line(self) -> str | None:
+        """Return the next line without its end; None at Ctrl-D or a closed terminal, until more is typed."""
+        if self._lines.empty():
+            self._listen()
+        return await self._lines.get()
+
+    def discard(self) -> None:
+        """Drop earlier input, which cannot be an answer to a new question."""
+        with suppress(termios.error):
+            termios.tcflush(self._fd, termios.TCIFLUSH)
+        self._left = b""
+        while not self._lines.empty():
+            self._lines.get_nowait()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except OSError:
+            data = b""
+        if not data:  # once for each line that is awaited
+            asyncio.get_running_loop().remove_reader(self._fd)
+            self._lines.put_nowait(None)
+            return
+        *complete, self._left = (self._left + data).split(b"\n")
+        for line in complete:
+            text = line.decode("utf-8", "replace").removesuffix("\r")
+            self._lines.put_nowait(_TooLong(text) if len(line) >= _MAX_LINE_BYTES else text)
+
+
+def run_plain(
+    host: Host,
+    loaded: LoadedProject,
+    *,
+    expert: str | None = None,
+    query: str | None = None,
+    job: str | None = None,
+    drives: bool = False,
+) -> int:
+    """Run until the user leaves, and return the exit status. All stop signals but Ctrl-C leave."""
+    return asyncio.run(_run(host, loaded, expert, query, job, drives))
+
+
+async def _run(
+    host: Host, loaded: LoadedProject, expert: str | None, query: str | None, job: str | None, drives: bool
+) -> int:
+    code = 0
+    leaving: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        nonlocal code
+        code = INTERRUPTED
+        leaving.append(asyncio.ensure_future(program.leave()))
+
+    def put(*parts: str | StyledText) -> None:
+        try:
+            print(sanitized(parts).rstrip(" "), flush=True)  # noqa: T201 - printing is the purpose of this mode
+        except OSError:  # the reader is gone
+            if not leaving:
+                stop()
+
+    def interrupt() -> None:
+        if not program.interrupt():
+            exit_now()
+
+    live = ReloadedProject(loaded)
+    async with host:
+        job_id = await host.jobs.find(job)
+        with handle_stop_signals(stop, interrupt=interrupt), _LineReader(sys.stdin.fileno()) as keyboard:
+            program = PlainProgram(host, live, put, screen=_screen, discard=keyboard.discard, drives=drives)
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(_read_lines(program, keyboard)),
+                    group.create_task(_follow_definitions(program, live)),
+                ]
+                try:
+                    program.begin(expert, query, job_id)
+                    await program.left.wait()
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await program.leave()
+    return code
+
+
+def _screen() -> Screen:
+    return replace(Screen.of_stdout(), colours=False)  # a screen reader reads none
+
+
+async def _read_lines(program: PlainProgram, keyboard: _LineReader) -> None:
+    while True:
+        line = await keyboard.line()
+        if line is None:
+            await program.on_end()
+        elif isinstance(line, _TooLong):
+            program.on_cut_line()
+        else:
+            await program.on_line(line)
+
+
+async def _follow_definitions(program: PlainProgram, live: ReloadedProject) -> None:
+    """Use changed definitions. Shows a problem only if stderr, where it is reported, is not this terminal."""
+    offered_digest: str | None = None
+    problem: Note | None = None
+    with suppress(asyncio.CancelledError):
+        async for is_new in live.changes():
+            if is_new:
+                program.host.use(live.loaded.project)
+            is_news, problem = live.problem != problem, live.problem
+            if is_news and problem is not None and not sys.stderr.isatty():
+                program.put(problem.text_for(plain_phrase))
+            change = live.open_change
+            if change is not None and change.digest != offered_digest:
+                offered_digest = change.digest
+                page = fitted_change(change, TERMINAL)
+                program.put(page.text)
+                if page.is_whole:
+                    program.put("> /agree uses the changed definition; until then the one of before is used")

@@ -1,0 +1,128 @@
+"""The help screen (F1), and the question whether to quit while Jobs are running (Ctrl+Q)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from typing_extensions import override
+
+from perstack.core.base.text import count
+from perstack.doors.shared.text import pad
+from perstack_tui.actions import ACTIONS, OF_HISTORY, OTHER_KEYS
+from perstack_tui.screens.base import OverlayScreen, ScreenHost
+from perstack_tui.view.styled_text import Line, Span, wrap
+from perstack_tui.widgets.lines import LinesView
+
+# The help: every key and its effect.
+
+_KEY_CELLS = 12
+
+
+def _help_lines(width: int) -> list[Line]:
+    lines: list[Line] = []
+    of_actions = [(action.shown, action.text) for action in ACTIONS if action.shown]
+    of_history = [(action.shown, action.text) for action in OF_HISTORY]
+    for title, rows in (
+        ("Keys", of_actions),
+        ("While you type, and look", OTHER_KEYS),
+        ("In the History, from a Job, a Run or a checkpoint", of_history),
+    ):
+        lines += [(Span(f"  {title}", "strong"),), ()]
+        for key, text in rows:
+            first, *more_lines = wrap(text, max(10, width - _KEY_CELLS - 4))
+            lines.append((Span(f"  {pad(key, _KEY_CELLS)}", "person"), Span(first)))
+            lines += [(Span(" " * (_KEY_CELLS + 2)), Span(line)) for line in more_lines]
+        lines.append(())
+    return lines
+
+
+class HelpScreen(OverlayScreen):
+    """The screen of keys."""
+
+    TITLE_TEXT = "Help"
+    KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
+
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
+        super().__init__(owner)
+        self.id = "help-screen"
+
+    @override
+    def body(self) -> list[Widget]:
+        return [LinesView(id="help")]
+
+    def on_mount(self) -> None:
+        """Show the keys and focus them."""
+        self._show()
+        self.query_one("#help").focus()
+
+    def on_resize(self) -> None:
+        """Break the lines again."""
+        self._show()
+
+    def _show(self) -> None:
+        self.query_one("#help", LinesView).show(_help_lines(self.size.width - 2))
+
+
+class QuitScreen(ModalScreen[None]):
+    """The question whether to quit. After the answer nothing else can be started; a dead storage may take long."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,w,enter", "stay", show=False),
+        Binding("i", "leave", show=False),
+    ]
+    DEFAULT_CSS = """
+    QuitScreen { align: center middle; background: $background 60%; }
+    QuitScreen > Vertical { width: 62; height: auto; border: round $rule; background: $background; padding: 1 2; }
+    QuitScreen LinesView { height: 4; background: $background; }
+    """
+
+    def __init__(self, jobs: int, leave: Callable[[], None], leave_at_once: Callable[[], None]) -> None:
+        """`leave` interrupts running Jobs and exits when that is recorded; `leave_at_once` exits without waiting."""
+        super().__init__()
+        self._jobs = jobs
+        self._leave = leave
+        self._leave_at_once = leave_at_once
+        self._is_leaving = False
+        self._lines = LinesView(self._question_lines())
+
+    @override
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield self._lines
+
+    def _question_lines(self) -> list[Line]:
+        are = "is" if self._jobs == 1 else "are"
+        return [
+            (Span(f"{count(self._jobs, 'Job')} {are} at work.", "strong"),),
+            (),
+            (Span("w ", "person"), Span("keep waiting")),
+            (Span("i ", "person"), Span("interrupt, which is recorded, and leave")),
+        ]
+
+    def action_stay(self) -> None:
+        """Close the question, unless the program is leaving already."""
+        if not self._is_leaving:
+            self.dismiss()
+
+    def action_leave(self) -> None:
+        """Interrupt and leave; the second time at once."""
+        if self._is_leaving:
+            self._leave_at_once()
+            return
+        self._is_leaving = True
+        self._lines.show(
+            [
+                (Span("Interrupting, which is recorded; then it leaves.", "strong"),),
+                (),
+                (Span("i ", "person"), Span("leave at once, as if it were killed")),
+                (Span("  what was recorded so far can be resumed", "dim"),),
+            ]
+        )
+        self._leave()

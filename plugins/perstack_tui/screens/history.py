@@ -1,0 +1,155 @@
+"""The History (F2), which lists Jobs and filters them by typing, and the Inbox (F3)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Key
+from typing_extensions import override
+
+from perstack.core.jobs.summary import JobSummary
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.engine.jobs.inbox import InboxItem
+from perstack.errors import PerstackError
+from perstack_tui.screens.base import ListScreen, ScreenHost
+from perstack_tui.screens.job import JobScreen
+from perstack_tui.view.history import job_line, matching
+from perstack_tui.view.lines import inbox_line
+from perstack_tui.view.styled_text import Line, Span
+
+_FIRST_JOBS = 200  # Jobs that are read before the first are shown
+_MAX_JOBS = 10_000  # maximum Jobs that are listed, the newest
+
+
+class HistoryScreen(ListScreen[JobSummary]):
+    """The History: Enter opens a Job in a tab; Tab shows its Runs, checkpoints and events."""
+
+    TITLE_TEXT = "History"
+    KEYS = "type to filter   Up, Down choose   Enter opens   Tab looks into it   Esc back"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "look", show=False, priority=True),
+        Binding("backspace", "less", show=False),
+    ]
+
+    def __init__(self, owner: ScreenHost) -> None:
+        """Use the application `owner`."""
+        super().__init__(owner)
+        self._typed = ""
+        self._after: str | None = None  # cursor of the Jobs that are not read yet
+
+    @override
+    async def read(self) -> Sequence[JobSummary]:
+        page = await self.over.host.jobs.list(limit=_FIRST_JOBS)
+        self._after = page.next
+        self.run_worker(self._read_more(), exclusive=True, group="more")
+        return page.jobs
+
+    async def _read_more(self) -> None:
+        try:
+            while self._after is not None and len(self.rows) < _MAX_JOBS:
+                page = await self.over.host.jobs.list(limit=_FIRST_JOBS, after=self._after)
+                self._after, self.rows = page.next, [*self.rows, *page.jobs]
+                self.list_again(self._list.chosen)
+        except PerstackError as error:
+            self.notify(error.text_for(tui_phrase), severity="error", markup=False)
+
+    @property
+    def empty(self) -> str:
+        """The text shown if no Job matches, with the number of those read so far."""
+        if not self._typed:
+            return "There are no Jobs yet."
+        if self._after is None:
+            return "No Job has these words."
+        return f"None of the newest {len(self.rows):,} Jobs has these words."
+
+    @override
+    def line(self, row: JobSummary, is_chosen: bool, width: int) -> Line:
+        return job_line(row, is_chosen, width)
+
+    @override
+    def open(self, row: JobSummary) -> None:
+        self.over.open_job(row.id)
+
+    @property
+    @override
+    def shown(self) -> Sequence[JobSummary]:
+        return matching(self.rows, self._typed)
+
+    @override
+    def show_head(self) -> None:
+        self.title_line((Span(self.TITLE_TEXT, "strong"), Span(f"  {self._typed}▏")))
+
+    def on_key(self, event: Key) -> None:
+        """Filter the Jobs by the typed text."""
+        if event.character is not None and event.character.isprintable():
+            event.stop()
+            self._filter(self._typed + event.character)
+
+    def action_less(self) -> None:
+        """Delete the last typed character."""
+        self._filter(self._typed[:-1])
+
+    def action_look(self) -> None:
+        """Show the Runs, checkpoints and events of the chosen Job."""
+        if self.chosen is not None:
+            self.over.show(JobScreen(self.over, self.chosen.id))
+
+    def _filter(self, typed: str) -> None:
+        self._typed = typed
+        self.list_again()
+
+
+# The Inbox (F3): every open question of all Jobs and tasks.
+
+_REFRESH_INTERVAL_S = 1.0  # minimum seconds until it is read again, since others ask and answer meanwhile
+_PAUSE_FACTOR = 20  # minimum pause after a reading, as a multiple of its duration
+
+
+class InboxScreen(ListScreen[InboxItem]):
+    """The Inbox; Enter opens the Job that asks."""
+
+    TITLE_TEXT = "Inbox"
+    KEYS = "Up, Down choose   Enter opens   Esc back"
+    EMPTY = "Nothing waits for you."
+    _at = 0
+
+    @override
+    def reload(self) -> None:
+        self.run_worker(self._keep_reading(), exclusive=True, group="rows")
+
+    async def _keep_reading(self) -> None:
+        while True:
+            began = time.monotonic()
+            await self.read_rows()
+            await asyncio.sleep(max(_REFRESH_INTERVAL_S, _PAUSE_FACTOR * (time.monotonic() - began)))
+
+    @override
+    async def read(self) -> Sequence[InboxItem]:
+        items = await self.over.host.inbox()
+        ids = [item.id for item in items]
+        chosen_id = next((row.id for row in self.rows[self._list.chosen :] if row.id in ids), None)
+        self._at = self._list.chosen if chosen_id is None else ids.index(chosen_id)
+        return items
+
+    @override
+    def first_chosen(self) -> int:
+        return self._at
+
+    @override
+    def line(self, row: InboxItem, is_chosen: bool, width: int) -> Line:
+        return inbox_line(row, is_chosen, self.over.host.clock.now(), width)
+
+    def open(self, row: InboxItem) -> None:
+        """Show the Job in a tab, where it is answered. A task is answered on the command line."""
+        if row.job_id is not None:
+            self.over.open_job(row.job_id)
+        elif row.next_steps:
+            self.notify("; ".join(map(tui_phrase, row.next_steps)), title="No answer helps", markup=False)
+        elif row.damaged:
+            self.notify(row.text, severity="error", markup=False)
+        elif row.task_id is not None:
+            self.notify(f"perstack answer {row.task_id} ANSWER", title="A task is answered by a command", markup=False)

@@ -1,0 +1,551 @@
+"""A Job in a tab, driven here or followed; it knows no widget. Only one task (`_work`) runs; `interrupt` cancels it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Literal, Protocol, TypeAlias
+
+from perstack.core.base.chain import open_line
+from perstack.core.base.ids import By, place_of
+from perstack.core.base.text import count, one_line
+from perstack.core.base.usage import cost
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs import events
+from perstack.core.runs.facts import Settlement
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.activity import JobActivity, LogLine
+from perstack.doors.shared.job_status import next_step_of_job, spending_line
+from perstack.doors.shared.live_project import ReloadedProject
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.engine.log.run_session import OnEvent
+from perstack.errors import Conflict, NotFound, PerstackError
+from perstack.host import Host
+from perstack.next_steps import NextStep, Resume
+from perstack.system.user import this_user
+from perstack_tui.view.styled_text import Style
+from perstack_tui.view.transcript import Transcript
+
+NO_EXPERT = "Choose an Expert first: its definition names the model."
+
+
+def nothing_held(live: ReloadedProject | None) -> str:
+    """Return why there is no change that the user could accept."""
+    if live is not None and live.problem is not None:
+        return "perstack.toml is broken: there is nothing to agree to."
+    return "The definition in force is the one of the file."
+
+
+class SessionListener(Protocol):
+    """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
+
+    def heard(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
+        """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
+        ...
+
+    def remarked(self, word: str, text: str) -> None:
+        """Receive a message of this program."""
+        ...
+
+
+State: TypeAlias = Literal["new", "running", "reading", "watching", "queued", "asking", "stopped", "completed"]
+
+_TIME = re.compile(rb'"timestamp":(\d+)')
+
+_EVENTS_PER_TURN = 200  # stored events that are applied before other tasks get a turn
+_FIRST_EVENTS = 300  # stored events of a longer Run that are shown before the rest is read
+_DRAWING_TIME_S = 0.15  # seconds for drawing them
+_QUESTION_CHECK_INTERVAL_S = 0.05  # seconds between two checks whether a delegate's question can be answered
+
+
+class Session:
+    """A Job, or a future one."""
+
+    def __init__(
+        self,
+        host: Host,
+        expert_key: str | None,
+        on_change: Callable[[Session], None],
+        listener: SessionListener | None = None,
+        phrase: Callable[[NextStep], str] = tui_phrase,
+        *,
+        drives: bool = False,
+    ) -> None:
+        """`on_change` must be quick. `phrase` phrases next steps. `drives`: answered Jobs are driven here."""
+        self.host = host
+        self.drives = drives
+        self.expert_key = expert_key
+        self.transcript = Transcript()
+        self.job_id: str | None = None
+        self.job: JobSummary | None = None  # the Job's summary as of its last stop
+        self.unsettled: tuple[UnsettledCall, ...] = ()  # calls that a crash left without a result
+        self.settled: dict[str, Settlement] = {}
+        self.model: str | None = None  # the model of Runs that begin here; None for the configured one
+        self.resume_from: str | None = None  # the checkpoint that the next query or answer branches from
+        self.again: OpenQuestion | None = None  # the question there, if it is answered again; None for a new query
+        self.began: int | None = None  # start of the current task, in milliseconds since 1970; None without one
+        self.is_watching = False
+        self._waits = False  # True if the followed Job waits for a worker
+        self._coordinator = ""  # the Run that decides `_waits`: a delegate may wait while its Job is driven
+        self._heard: dict[str, int] = {}  # number of stored events received of each Run
+        self.is_reading = False  # True if the events being received were stored before the Job was opened
+        self.coming: Transcript | None = None  # the complete transcript, while only the Job's end is shown
+        self._overtaken: Conflict | None = None  # reason why the sent text had no effect
+        self._on_change = on_change
+        self._listener = listener
+        self._said = phrase
+        self._work: asyncio.Task[None] | None = None
+        self._others = set[asyncio.Task[None]]()
+        self._meanwhile: dict[str, OpenQuestion] = {}  # delegates' questions while other Runs run, by Run and call
+
+    # --- state ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """True if it is driven or watched here."""
+        return self._work is not None
+
+    @property
+    def is_driven(self) -> bool:
+        """True if it is driven here, so that leaving interrupts it."""
+        return self._work is not None and not self.is_watching
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if it was interrupted and has not stopped yet."""
+        return self._work is not None and self._work.cancelling() > 0
+
+    @property
+    def asking(self) -> OpenQuestion | None:
+        """The open question: the Job's, or a delegate's while other Runs are running here."""
+        if self.is_driven:
+            return next(iter(self._meanwhile.values()), None)
+        return None if self.job is None or self.is_busy else self.job.asking
+
+    @property
+    def open_question(self) -> OpenQuestion | None:
+        """The question that the next text answers, if any: the open one, or an earlier one."""
+        if self.resume_from is None:
+            return self.asking
+        return None if self.is_busy else self.again
+
+    @property
+    def state(self) -> State:
+        """The state for display; `reading` and `watching` are of a Job that is followed here."""
+        if self._work is not None:
+            if not self.is_watching:
+                return "running" if self.asking is None else "asking"
+            return "reading" if self.is_reading else "queued" if self._waits else "watching"
+        if self.job is None:
+            return "stopped" if self.is_unread else "new"
+        if self.is_elsewhere:
+            return "queued" if self.job.status == "queued" else "watching"
+        if self.job.asking is not None:
+            return "asking"
+        return "completed" if self.job.status == "completed" else "stopped"
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if a worker or another process has the Job and it is not followed here."""
+        return self.job is not None and not self.is_busy and self.job.status in ("queued", "running")
+
+    @property
+    def is_unread(self) -> bool:
+        """True if the Job could not be read: it is gone, or its storage cannot be reached."""
+        return self.job is None and self.job_id is not None and not self.is_busy
+
+    @property
+    def spent(self) -> str:
+        """Steps, tokens and cost of the Job so far."""
+        live = self.transcript.live
+        tokens = count(live.usage.total_tokens, "token") if live.usage.total_tokens else ""
+        return ", ".join(filter(None, (count(live.steps, "step"), tokens, cost(live.usage, live.unpriced_tokens))))
+
+    @property
+    def resumption(self) -> Resume | None:
+        """The way to resume the Job; None if it cannot be resumed."""
+        if self.job is None or self.is_busy:
+            return None
+        step = next_step_of_job(self.job)
+        return step if isinstance(step, Resume) else None
+
+    # --- user actions ---------------------------------------------------------------------------------------------
+
+    def send(self, text: str) -> None:
+        """Send the text as query, answer, next query of the Job, or higher limit to resume with."""
+        job_id, asking, text, drive = self.job_id, self.asking, text.strip(), self.drives or None
+        jobs = self.host.jobs.on_model(self.model)
+        start, is_again = self.resume_from, self.again is not None
+        if self.is_driven and asking is not None:
+            self._beside(self._answered_meanwhile(text, asking))
+            return
+        self.resume_from, self.again = None, None
+        resume = self.resumption
+        if start is not None and is_again:
+            self._drive(
+                lambda on_event: jobs.answer(
+                    text, job_id=job_id, resume_from=start, by=_this_user(), drive=True, on_event=on_event
+                )
+            )
+        elif asking is not None and start is None:
+            self._drive(
+                lambda on_event: self.host.answer(
+                    text, question_id=asking.id, by=_this_user(), drive=drive, on_event=on_event
+                )
+            )
+        elif job_id is None:
+            self._drive(lambda on_event: jobs.run(self.expert_key or "", text, on_event=on_event))
+        elif start is None and resume is not None and resume.needs is not None and _amount(text) is not None:
+            self.resume(_amount(text))
+        else:
+            key = self.expert_key or ""
+            self._drive(
+                lambda on_event: jobs.continue_job(key, text, job_id=job_id, resume_from=start, on_event=on_event)
+            )
+
+    @property
+    def may_be_told(self) -> bool:
+        """True if a text is told to the running Job: it asks nothing, and a process drives it."""
+        return self.job_id is not None and self.asking is None and self.state in ("running", "watching")
+
+    def tell(self, text: str) -> None:
+        """Tell the running Job something, which its model sees before its next generation."""
+        self._beside(self._tell(self.job_id or "", text.strip()))
+
+    async def _tell(self, job_id: str, text: str) -> None:
+        try:
+            delivery = await self.host.tell(job_id, text, by=_this_user())
+        except PerstackError as error:
+            self._remark("error", error.text_for(self._said), "bad")
+        else:
+            self._remark("told", delivery.words, "good")
+        self._on_change(self)
+
+    def resume(self, limit: float | None = None) -> None:
+        """Resume the Job with the settled calls and, if given, a higher value of the limit it reached."""
+        resume, settle, job_id = self.resumption, dict(self.settled), self.job_id
+        if resume is None or job_id is None:
+            return
+        steps = int(limit) if limit is not None and resume.needs == "max_steps" else None
+        dollars = limit if resume.needs == "max_cost" else None
+        self._drive(
+            lambda on_event: self.host.resume(
+                job_id, max_steps=steps, max_cost=dollars, settle=settle, by=_this_user(), on_event=on_event
+            )
+        )
+
+    def follow(self) -> None:
+        """Follow a Job of another process, drive a queued one if `drives` is set, or read an unread one again."""
+        job = self.job
+        if self.is_unread and self.job_id is not None:
+            self.watch(self.job_id)
+        elif job is not None and self.is_elsewhere and self._may_drive(job):
+            self._drive(lambda on_event: self.host.resume(job.id, by=_this_user(), on_event=on_event))
+        elif job is not None and self.is_elsewhere:
+            self.is_watching = True
+            self._begin(self._look)
+
+    def branch(self, checkpoint_id: str, again: OpenQuestion | None = None) -> None:
+        """Let the next text branch from this checkpoint: as a new query, or as another answer to `again`."""
+        self.resume_from, self.again = checkpoint_id, again
+        self._on_change(self)
+
+    def use_model(self, model: str | None) -> None:
+        """Use this model for Runs that begin here from now on; None for the configured one."""
+        self.model = model
+        self._on_change(self)
+
+    def model_in_force(self) -> str:
+        """Return, as `provider/model`, what the next Run uses; empty if there is none yet. Raises PerstackError."""
+        return "" if self.expert_key is None else self.host.experts.model(self.expert_key, self.model)
+
+    async def check_model(self, name: str) -> tuple[str, bool]:
+        """Return what to say of the model in use, and whether it is a doubt: the provider may not list a newer model.
+
+        Raises PerstackError if it cannot be used; then the configured one is.
+        """
+        from perstack_tui.view.models import doubt_about
+
+        try:
+            in_force, known = self.model_in_force(), await self.host.experts.models(self.expert_key or "")
+        except PerstackError:
+            self.use_model(None)
+            raise
+        doubt = doubt_about(name, known)
+        return (doubt, True) if doubt else (f"{one_line(in_force)} from the next Run on", False)
+
+    def interrupt(self) -> None:
+        """Interrupt the Job driven here, stop watching another, or leave a branch that has not begun."""
+        if self._work is not None:
+            self._work.cancel()
+        elif self.resume_from is not None:
+            self.resume_from, self.again = None, None
+            self._on_change(self)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no task is running."""
+        while self._work is not None:
+            await asyncio.wait({self._work})
+
+    def watch(self, job_id: str) -> None:
+        """Show an existing Job, and follow it while another process drives it."""
+        self.job_id = job_id
+        self.is_watching = self.is_reading = True
+        self._begin(lambda: self._watched(job_id))
+
+    async def _answered_meanwhile(self, text: str, question: OpenQuestion) -> None:
+        try:
+            await self.host.jobs.answer_live(text, question.id, by=_this_user())
+        except Conflict as error:
+            await self.wait_until_idle()  # the others have just stopped, so the Job itself asks now
+            if self.asking is not None and self.asking.id == question.id:
+                self.send(text)
+            else:
+                self._remark("error", error.text_for(self._said), "bad")
+        except PerstackError as error:
+            self._remark("error", error.text_for(self._said), "bad")
+        self._on_change(self)
+
+    async def _until_asked(self, question_id: str) -> None:
+        """Wait until a delegate's question can be answered, a moment after it was recorded, then show it."""
+        while self.is_driven and self.job_id is not None:
+            await asyncio.sleep(_QUESTION_CHECK_INTERVAL_S)
+            for question in self.host.jobs.live_questions(self.job_id):
+                if question.id == question_id:
+                    self._meanwhile[f"{question.run_id} {question.tool_call_id}"] = question
+                    self._on_change(self)
+                    return
+
+    def _beside(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    # --- tasks ----------------------------------------------------------------------------------------------------
+
+    def _drive(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
+        if self._work is None:
+            self.unsettled, self.settled = (), {}
+            self.began = self.host.clock.now()
+            self._begin(lambda: self._driven(work))
+
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def done() -> None:
+            await work()
+
+        self._work = asyncio.create_task(done())
+        self._work.add_done_callback(self._on_task_end)  # also called for a task that was cancelled before it began
+        self._on_change(self)
+
+    def _on_task_end(self, work: asyncio.Task[None]) -> None:
+        self._work, self.is_watching, self.is_reading, self.began, self.coming = None, False, False, None, None
+        self._waits, self._meanwhile = False, {}
+        self._on_change(self)
+        if not work.cancelled():
+            work.result()
+
+    async def _driven(self, work: Callable[[OnEvent], Awaitable[JobSummary]]) -> None:
+        previous = self.job
+        try:
+            self.job = await work(self._take_with_line)
+        except asyncio.CancelledError:  # interrupted, which is recorded by now
+            await self._stands()
+            self._show_outcome()
+        except Conflict as error:
+            if self.job_id is None:
+                self._says(error)
+            else:
+                self.is_watching, self._overtaken = True, error
+                await self._watched(self.job_id)
+        except PerstackError as error:
+            self._says(error)
+            await self._look(previous)
+        else:
+            if self.job.status == "queued":
+                await self._look()
+            else:
+                self._says_how_it_ended(self.job)
+
+    async def _watched(self, job_id: str) -> None:
+        """Show the whole Job and then its new events; of a long Job first its end, while all of it is read."""
+        self.is_reading = True
+        self._heard = {}
+        self._on_change(self)
+        transcript = Transcript()
+        try:
+            if not await self._show_end(job_id):
+                self.transcript = transcript
+            self.coming, event_count = transcript, 0
+            async for line in self.host.jobs.watch(job_id, on_caught_up=self._caught_up):
+                self._hear(line.event, transcript, line.seq)
+                self._on_change(self)
+                event_count += 1
+                if event_count % _EVENTS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        except PerstackError as error:
+            self.transcript = transcript
+            self._say_overtaken()
+            self._says(error)
+        except asyncio.CancelledError:  # no longer watched
+            await self._stands()
+            return
+        await self._note_programs(job_id)
+        await self._look()
+
+    async def _note_programs(self, job_id: str) -> None:
+        """Say if programs of an opened Job run without a question because it was begun so."""
+        with suppress(PerstackError):  # looking at the Job reports the error
+            if not self.host.programs_note and (note := await self.host.programs_note_of(await self.host.job(job_id))):
+                self._remark("note", note)
+
+    def _caught_up(self) -> None:
+        """Replace the shown end by the complete transcript: all stored events are read and valid."""
+        if self.coming is not None:
+            self.transcript, self.coming, self.is_reading = self.coming, None, False
+            self._on_change(self)
+        self._say_overtaken()
+
+    def _say_overtaken(self) -> None:
+        error, self._overtaken = self._overtaken, None
+        if error is not None:
+            self._remark("error", error.text_for(self._said), "bad")
+
+    async def _show_end(self, job_id: str) -> bool:
+        """Show the end of a long Job and return True; False for a short one, or with a listener, which needs all."""
+        logs = () if self._listener is not None else await self.host.jobs.last_lines(job_id, count=_FIRST_EVENTS)
+        if all(len(log.lines) < _FIRST_EVENTS for log in logs):
+            return False
+        latest = max(logs, key=lambda log: _time_of(log.lines[-1]) if log.lines else 0)
+        self.transcript = Transcript()
+        for line in latest.lines:
+            with suppress(ValueError):  # the whole log is read as well, which reports errors
+                self.transcript.take(events.parse_event(open_line(line).payload))
+        self._on_change(self)
+        await asyncio.sleep(_DRAWING_TIME_S)
+        return True
+
+    async def _look(self, known: JobSummary | None = None) -> None:
+        """Read the Job's state, and follow a Job of other processes to its end. `known` is a summary already shown."""
+        try:
+            await self._stands()
+            while self.job is not None and _is_of_others(self.job) and not self._may_drive(self.job):
+                known_seqs = {**self._heard}
+                await self._followed(self.job)
+                await self._stands()
+                if self._heard == known_seqs:  # no event arrived, so no worker has it
+                    break
+        except PerstackError as error:
+            self._says(error)
+        except asyncio.CancelledError:  # no longer watched
+            await self._stands()
+            return
+        self._show_outcome(known)
+
+    def _may_drive(self, job: JobSummary) -> bool:
+        """Return whether a Job that waits for a worker is driven here at the user's request."""
+        return self.drives and job.status == "queued"
+
+    async def _followed(self, job: JobSummary) -> None:
+        self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
+        self._coordinator = job.coordinator_run_id or self._coordinator
+        self._on_change(self)
+        known_seqs = {**self._heard}
+        if job.queued is not None:
+            await self.host.jobs.follow(job.id, after=known_seqs, on_event=self._take_with_line)
+            return
+        async for line in self.host.jobs.watch(job.id, after=known_seqs):
+            self._hear(line.event, self.transcript, line.seq)
+            self._on_change(self)
+
+    async def _stands(self) -> None:
+        if self.job_id is None:
+            return
+        try:
+            self.job = await self.host.job(self.job_id)
+        except NotFound:
+            if self.job is None and not self.is_watching:
+                self.job_id = None  # the Job has not begun: the next text begins another
+            return
+        self.expert_key = self.expert_key or self.job.expert_key
+        if self.job.status == "stoppedByInterrupt":
+            self.unsettled = await self.host.jobs.unsettled(self.job_id)
+
+    def _show_outcome(self, known: JobSummary | None = None) -> None:
+        """Show that nothing is running, and the outcome unless it is `known`."""
+        was_at_work = self.transcript.rest()
+        if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
+            self._remark("interrupted", "its process has ended")
+        if self.job is not None and self.job != known:
+            self._says_how_it_ended(self.job)
+
+    def _take_with_line(self, event: events.Event, line: bytes) -> None:
+        self._take(event)
+
+    def _take(self, event: events.Event) -> None:
+        self.job_id = self.job_id or event.job_id
+        self._hear(event, self.transcript, place_of(event.id)[2] if isinstance(event, events.StoredEvent) else 0)
+        self._on_change(self)
+
+    def _hear(self, event: events.Event, transcript: Transcript, seq: int) -> None:
+        """Apply an event. `seq` is its number in its Run's log; 0 if it is not stored."""
+        if seq:
+            self._heard[event.run_id] = seq
+            if isinstance(event, events.StartRun) and event.delegated_by is None:
+                self._coordinator = event.run_id
+            if event.run_id == self._coordinator:
+                self._waits = isinstance(event, events.QueueRun)
+        transcript.live.asks_at_once = self.is_driven
+        lines = transcript.take(event)
+        if self.is_driven and isinstance(event, events.RequestApproval | events.CallInteractiveTool):
+            self._beside(self._until_asked(event.id))
+        elif isinstance(
+            event,
+            events.AnswerQuestion
+            | events.SettleCall
+            | events.DecideApproval
+            | events.ChangeCall
+            | events.FinishToolCall,
+        ):
+            self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
+        if self._listener is not None:
+            self._listener.heard(event, lines, transcript.live)
+
+    def _remark(self, word: str, text: str, style: Style = "warn") -> None:
+        self.transcript.remark(word, text, style)
+        if self._listener is not None:
+            self._listener.remarked(word, text)
+
+    def _says(self, error: PerstackError) -> None:
+        self.transcript.rest()
+        self._remark("error", error.text_for(self._said), "bad")
+
+    def _says_how_it_ended(self, job: JobSummary) -> None:
+        if job.status == "completed":
+            self._remark("completed", spending_line(job), "good")
+
+
+def _this_user() -> By:
+    return this_user("start")
+
+
+def _is_of_others(job: JobSummary) -> bool:
+    """Return whether another process drives the Job, or a worker will."""
+    is_left = job.status == "queued" or (job.queued is not None and job.status == "stoppedByInterrupt")
+    return job.closed is None and (is_left or job.status == "running")
+
+
+def _time_of(line: bytes) -> int:
+    """Return the time of a line's event, in milliseconds since 1970; 0 if it cannot be read."""
+    match = _TIME.search(line[:1_000])
+    return int(match[1]) if match else 0
+
+
+def _amount(text: str) -> float | None:
+    try:
+        amount = float(text.removeprefix("$"))
+    except ValueError:
+        return None
+    return amount if 0 < amount < 1e12 else None

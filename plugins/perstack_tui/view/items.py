@@ -1,0 +1,365 @@
+"""The items of a Run's branch: texts, tool calls with their results, and notes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+from pydantic import JsonValue
+from typing_extensions import override
+
+from perstack.core.base.text import count, duration
+from perstack.doors.shared.activity import CallActivity, RunActivity, whole_seconds
+from perstack.doors.shared.file_edits import edit_by
+from perstack.doors.shared.screen import StyledText
+from perstack.doors.shared.text import brief, cells, shorten
+from perstack_tui.view.styled_text import Line, Span, Style, clean, one_line_of, wrap, wrap_line, wrap_stable
+from perstack_tui.view.tree import RenderContext, TreeBranch, TreeItem
+
+MAX_RESULT_LINES = 400  # maximum lines of an unfolded result; the log has all of it
+_MAX_TEXT_LINES = 5_000  # maximum lines of a text of the model
+_FOLDED_THOUGHT_LINES = 2
+_FOLDED_CHANGE_LINES = 12  # lines of a folded edit
+_MAX_TEXT_CHARS = 200_000  # maximum characters of one text that are processed
+_MARKDOWN = re.compile(r"[*_`#|~]|^\s*(?:[-+]|\d+[.)])\s|\]\(", re.MULTILINE)  # signs that rendering may change
+
+
+_MARKS: dict[Style, str] = {"good": "✓", "bad": "✗", "warn": "!", "ask": "?"}
+
+_TELLING = ("error", "output", "stdout", "content", "text", "message", "result")  # in JSON results, by importance
+
+
+class MessageItem(TreeItem):
+    """A text: the user's query, the model's reply, or its reasoning."""
+
+    __slots__ = ("has_gap", "is_markdown", "mark", "style", "text")
+
+    def __init__(
+        self, text: str, *, mark: str = "", style: Style = "", is_thought: bool = False, is_markdown: bool = False
+    ) -> None:
+        """Show the text, folded at first if it `is_thought`. The Markdown of a text without a style is rendered."""
+        super().__init__()
+        self.is_markdown = is_markdown and _MARKDOWN.search(text) is not None
+        self.text = text[:_MAX_TEXT_CHARS]
+        self.mark = mark
+        self.has_gap = False  # True if an empty line separates it from the item before
+        self.style: Style = "dim" if is_thought else style
+        self.is_open = not is_thought
+
+    @property
+    @override
+    def can_fold(self) -> bool:  # type: ignore[override]  # a constant in other classes
+        return self.style == "dim"
+
+    @override
+    def whole_text(self) -> str:
+        return f"{self.mark} {self.text}"
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        lines = self._lines(context.width - 2)
+        hidden_count = len(lines) - (_MAX_TEXT_LINES if self.is_open else _FOLDED_THOUGHT_LINES)
+        if hidden_count > 0:
+            lines = [*lines[:-hidden_count], (Span(f"… {count(hidden_count, 'more line')}", self.style),)]
+        first = f"{self.mark} " if self.mark else "  "
+        body: list[Line] = [
+            (Span("  " if index else first, "person" if self.mark else ""), *line) for index, line in enumerate(lines)
+        ]
+        return [(), *body, ()] if self.has_gap else [*body, ()]
+
+    def _lines(self, width: int) -> list[Line]:
+        text = self.text.strip("\n")
+        if not self.is_markdown:
+            return [(Span(line, self.style),) for line in wrap(text, width)]
+        from perstack.doors.shared.markdown import render  # imports what renders Markdown
+
+        return [tuple(map(_span, line)) for line in render(text, width)]
+
+
+def _span(part: str | StyledText) -> Span:
+    if isinstance(part, str):
+        return Span(clean(part))
+    style = part.style
+    return Span(clean(part.text), "expert" if "fg" in style else "strong" if "bold" in style else "")
+
+
+class Stream(TreeItem):
+    """A streaming text. Lines that further text cannot change are broken only once, however long it becomes."""
+
+    __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
+
+    def __init__(self, *, is_thought: bool) -> None:
+        """Start without text."""
+        super().__init__()
+        self.is_thought = is_thought
+        self.has_gap = False
+        self._pieces: list[str] = []
+        self._done: list[Line] = []  # the final lines
+        self._rest = ""  # the text after them
+        self._width: int = 0
+
+    @property
+    def text(self) -> str:
+        """The whole text so far."""
+        return "".join(self._pieces)
+
+    @override
+    def whole_text(self) -> str:
+        return self.text
+
+    def hears(self, delta: str) -> None:
+        """Append streamed text."""
+        text = clean(delta)
+        self._pieces.append(text)
+        self._rest += text
+        self.mark_changed()
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        width = max(1, context.width - 2)
+        if width != self._width:
+            self._done.clear()
+            self._rest = self.text
+            self._width = width
+        *complete, partial = self._rest.split("\n")
+        for text in complete:
+            self._done += self._styled(wrap_line(text.rstrip(), width))
+        final, self._rest = wrap_stable(partial, width)
+        self._done += self._styled(final)
+        lines: list[Line] = [*self._done, *self._styled(wrap_line(self._rest, width)), ()]
+        return [(), *lines] if self.has_gap else lines
+
+    def _styled(self, texts: Iterable[str]) -> Iterator[Line]:
+        style: Style = "dim" if self.is_thought else ""
+        return ((Span("  "), Span(text, style)) for text in texts)
+
+
+class CallItem(TreeItem):
+    """A tool call: its arguments, duration and result."""
+
+    __slots__ = ("_is_placed", "_shown", "asks_later", "call", "change")
+
+    can_fold = True
+
+    def __init__(self, call: CallActivity) -> None:
+        """Show a call."""
+        super().__init__()
+        self.call = call
+        self.asks_later = False  # True if its approval is asked after the other delegates have stopped
+        self._is_placed = call.result is not None  # True if the diff has the file's line numbers
+        self._shown, self.change = _change_by(call)  # the arguments shown by a diff, and the diff's lines
+
+    @property
+    def _waits(self) -> str:
+        if self.call.rule is not None:
+            moment = " when the other delegates have stopped" if self.asks_later else ""
+            return f"needs your approval{moment} ({self.call.rule})"
+        return "has no result: it was interrupted" if self.call.is_interrupted else ""
+
+    @override
+    def whole_text(self) -> str:
+        part, call = self.call.part, self.call
+        args = "" if part is None else f"{brief(part)}\n{json.dumps(part.args, ensure_ascii=False)}"
+        parts = (call.name, args, self._waits, call.progress, *self.change, call.result)
+        return "\n".join(text[:_MAX_TEXT_CHARS] for text in parts if text)
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        if self.call.result is not None and not self._is_placed:
+            self._is_placed = True
+            self._shown, self.change = _change_by(self.call)
+        return [self._head(context), *self._lines_below(context)]
+
+    def _head(self, context: RenderContext) -> Line:
+        style: Style = "bad" if self.call.is_error else "ask" if self._waits else "call"
+        mark = "✗" if self.call.is_error else "?" if self._waits else "●" if self.call.result is not None else "○"
+        took = self._took(context.now)
+        free_cells = max(4, context.width - 3 - cells(self.call.name) - len(took) - 1)
+        arguments = shorten(self._words(), free_cells) if free_cells > 4 else ""
+        name = shorten(self.call.name, max(4, context.width - 3 - len(took)))
+        gap = " " * max(1, context.width - 2 - cells(name) - 1 - cells(arguments) - len(took))
+        return (Span(f"{mark} ", style), Span(name, "strong"), Span(" "), Span(arguments), Span(gap), Span(took, "dim"))
+
+    def _words(self) -> str:
+        if self.call.part is None:
+            return ""
+        args = {name: value for name, value in self.call.part.args.items() if name not in self._shown}
+        return brief(self.call.part.model_copy(update={"args": args}) if self._shown else self.call.part)
+
+    def _took(self, now: int) -> str:
+        if self.call.began is not None:
+            return whole_seconds(now - self.call.began) if now - self.call.began >= 1000 else ""
+        return duration(self.call.took_ms) if self.call.took_ms else ""
+
+    def _lines_below(self, context: RenderContext) -> Iterator[Line]:
+        width = context.width - 4
+        if self._waits:
+            yield _indented_line(one_line_of(self._waits, width, "ask"))
+        if self.call.began is not None and self.call.progress:
+            yield _indented_line(one_line_of(self.call.progress, width, "dim"))
+        if not self.call.is_error and not self._waits:
+            yield from self._change(width)
+        if self.is_open:
+            yield from self._all_arguments(width)
+        elif self.call.result is not None and (
+            self.call.is_error or not (self.change or self.call.kind in ("todo", "clearTodo"))
+        ):
+            first = summary_line(self.call.result)
+            if first:
+                yield _indented_line(one_line_of(first, width, "bad" if self.call.is_error else "dim"))
+
+    def _change(self, width: int) -> Iterator[Line]:
+        max_lines = MAX_RESULT_LINES if self.is_open else _FOLDED_CHANGE_LINES
+        for text in self.change[:max_lines]:
+            yield (Span("    "), *difference(text, width))
+        if len(self.change) > max_lines:
+            yield (Span("    "), Span(f"… {count(len(self.change) - max_lines, 'more line')}", "dim"))
+
+    def _all_arguments(self, width: int) -> Iterator[Line]:
+        for name, value in () if self.call.part is None else self.call.part.args.items():
+            if name not in self._shown:
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                yield from _block(f"{name}: {text}", width, "dim")
+        if self.call.result is not None:
+            yield from _block(self.call.result, width, "bad" if self.call.is_error else "")
+
+
+class NoteItem(TreeItem):
+    """A note of the host: a retry, a limit, an answer. A text with a mark."""
+
+    __slots__ = ("style", "text", "word")
+
+    def __init__(self, word: str, text: str, style: Style = "warn") -> None:
+        """Show the text after a mark and the word."""
+        super().__init__()
+        self.word = word
+        self.text = text
+        self.style: Style = style
+
+    @override
+    def whole_text(self) -> str:
+        return f"{self.word} {self.text}"
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        texts = wrap(self.text, max(8, context.width - 3 - cells(self.word)))[:MAX_RESULT_LINES]
+        first: Line = (
+            Span(f"{_MARKS.get(self.style, '·')} ", self.style),
+            Span(f"{self.word} ", self.style),
+            Span(texts[0] if texts else ""),
+        )
+        pad = " " * (3 + cells(self.word))
+        return [first, *((Span(pad), Span(text)) for text in texts[1:])]
+
+
+class ActivityItem(TreeItem):
+    """The activity of a Run while it has no visible item."""
+
+    __slots__ = ("since", "words")
+
+    def __init__(self, words: str, since: int) -> None:
+        """Show the words; `since` is in milliseconds since 1970."""
+        super().__init__()
+        self.words = words
+        self.since = since
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        took = context.now - self.since
+        text = f"{self.words}  {whole_seconds(took)}" if took >= 1000 else self.words
+        return [(Span("· ", "dim"), *one_line_of(text, context.width - 2, "dim"))]
+
+
+_STYLE_BY_STATE: dict[str, Style] = {"completed": "good", "failed": "bad", "stopped": "warn", "asks": "ask"}
+
+
+class RunBranch(TreeBranch):
+    """A Run's branch; for a delegate, with a head line about it."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: RunActivity | None = None) -> None:
+        """Start without items; `run` is a delegate's."""
+        super().__init__()
+        self.run = run
+
+    @override
+    def whole_text(self) -> str:
+        return "" if self.run is None else f"{self.run.label} {self.run.query}"
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        run = self.run
+        if run is None:
+            return []
+        sign = "▾" if self.is_open else "▸"
+        end = context.now if run.ended is None else run.ended
+        took = "" if run.started is None or end - run.started < 1000 else whole_seconds(end - run.started)
+        details = ", ".join(part for part in (count(run.steps, "step") if run.steps else "", took) if part)
+        query = shorten(run.query, max(4, context.width - 6 - cells(run.label) - len(details)))
+        style = _STYLE_BY_STATE.get(run.state, "call")
+        mark = f"{_MARKS[style]} " if style in _MARKS else ""
+        gap = " " * max(1, context.width - 3 - cells(mark + run.label) - cells(query) - len(details))
+        return [
+            (
+                Span(f"{sign} ", "rule"),
+                Span(mark, style),
+                Span(run.label, "expert"),
+                Span(" "),
+                Span(query, "dim"),
+                Span(gap),
+                Span(details, "dim"),
+            )
+        ]
+
+
+def _change_by(call: CallActivity) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    part = call.part
+    if part is None:
+        return (), ()
+    change = edit_by(part.tool_name, part.args, call.result)
+    if change.lines:
+        return change.arguments, change.lines[2:]  # the head line already shows the path
+    text = part.args.get("text")
+    if part.tool_name != "writeTextFile" or not isinstance(text, str):
+        return (), ()
+    return ("text",), tuple(f"+{line}" for line in text[:_MAX_TEXT_CHARS].removesuffix("\n").split("\n"))
+
+
+def summary_line(result: str) -> str:
+    """Return the most telling line of a result; of JSON, its text or its values."""
+    text = result.strip()
+    if text.startswith("{") and len(text) <= _MAX_TEXT_CHARS:
+        try:
+            parsed: JsonValue = json.loads(text)
+        except (ValueError, RecursionError):
+            parsed = None
+        if isinstance(parsed, dict):
+            text = next((field for name in _TELLING if isinstance(field := parsed.get(name), str)), None) or " ".join(
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in parsed.values()
+            )
+    return next((line for line in text.split("\n") if line.strip()), "")
+
+
+def difference(text: str, width: int) -> Line:
+    """Return a line of a diff."""
+    style: Style = "add" if text.startswith("+") else "remove" if text.startswith("-") else "dim"
+    return (Span(_shorten_keeping(text, width), style),)
+
+
+def _shorten_keeping(text: str, width: int) -> str:
+    line = clean(text).replace("\n", " ")
+    return line if cells(line) <= width else shorten(line, width)
+
+
+def _indented_line(line: Line) -> Line:
+    return (Span("  └ ", "rule"), *line)
+
+
+def _block(text: str, width: int, style: Style) -> Iterator[Line]:
+    texts = wrap(text[:_MAX_TEXT_CHARS].strip("\n"), width)
+    for line in texts[:MAX_RESULT_LINES]:
+        yield (Span("    "), Span(line, style))
+    if len(texts) > MAX_RESULT_LINES:
+        yield (Span("    "), Span(f"… {count(len(texts) - MAX_RESULT_LINES, 'more line')}", "dim"))

@@ -1,0 +1,266 @@
+"""Single lines of the interface: Experts, hints, the Inbox, definition problems, the tab line and the status line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from perstack.core.base.text import count, one_line
+from perstack.core.base.usage import cost
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.models import parts_of
+from perstack.core.messages.messages import ToolCallPart
+from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
+from perstack.doors.shared.live_project import PendingChange
+from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.text import age_text, brief, cells, pad, shorten
+from perstack.engine.jobs.inbox import InboxItem
+from perstack.next_steps import Note
+from perstack_tui.session import Session
+from perstack_tui.view.styled_text import Line, Span, Style, cells_of, wrap
+
+# The list of Experts to choose from.
+
+_MAX_EXPERT_CELLS = 28
+
+
+def filter_experts(experts: Mapping[str, Expert], typed: str) -> list[Expert]:
+    """Return the Experts with all typed words in key or description; those whose key begins so come first."""
+    words = typed.casefold().split()
+    matches = [
+        item for item in experts.values() if all(word in f"{item.key} {item.description}".casefold() for word in words)
+    ]
+    first = words[0] if words else ""
+    return sorted(matches, key=lambda item: not item.key.casefold().startswith(first))
+
+
+def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> list[Line]:
+    """Return a line for each Expert: its key and description."""
+    shown = list(experts)
+    column = min(_MAX_EXPERT_CELLS, max((cells(expert.key) for expert in shown), default=0))
+    lines: list[Line] = []
+    for expert in shown:
+        is_chosen = expert.key == chosen
+        description = shorten(one_line(expert.description), max(8, width - column - 6))
+        key = pad(one_line(expert.key), column)
+        lines.append(
+            (
+                Span("❯ " if is_chosen else "  ", "person"),
+                Span(key, "expert"),
+                Span("  "),
+                Span(description, "" if is_chosen else "dim"),
+            )
+        )
+    return lines
+
+
+# The hint what may be typed now.
+
+
+def hint_of(session: Session, *, stops: str = "Esc") -> str:
+    """Return the hint for the Job's state; `stops` is the key that interrupts."""
+    asking, checkpoint_id = session.open_question, session.resume_from
+    if session.is_unread:
+        return "it could not be read; Enter tries again"
+    if checkpoint_id is not None:
+        what_follows = "a new query" if session.again is None else "another answer"
+        return one_line(f"{what_follows}, in a branch, from {checkpoint_id}; {stops} leaves it")
+    if asking is not None and asking.call_digest:
+        return "y, a or n decides"
+    step = session.resumption
+    if step is not None and step.needs is not None:
+        return "a higher limit, then Enter resumes; or a new query"
+    key = session.expert_key
+    drives = session.drives and session.state == "queued"
+    action = f"{stops} stops looking" if session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
+    return {
+        "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
+        "running": "tell it something" if session.may_be_told else "",
+        "reading": f"{stops} stops looking",
+        "watching": f"another process drives it; {action}",
+        "queued": f"waits for a worker; {action}",
+        "asking": "your answer",
+        "stopped": "Enter resumes; or type a new query",
+        "completed": "a follow-up: the next Run of this Job",
+    }[session.state]
+
+
+# Lines of the Inbox.
+
+_NAME_CELLS = 18
+_MIN_ID_CELLS = 100  # cells from which the Job's id is shown too, since many Jobs may ask alike
+
+
+def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
+    """Return who asks, what, and since when."""
+    age, name_cells = age_text(item.since, now), min(_NAME_CELLS, width // 4)
+    owner_id = shorten(item.job_id or item.task_id or "", _NAME_CELLS) if width >= _MIN_ID_CELLS else ""
+    end = f"{pad(owner_id, _NAME_CELLS)}  {age}" if owner_id else age
+    free_cells = max(1, width - 6 - name_cells - cells(end))
+    return (
+        Span("✗ " if item.damaged else "? ", "bad" if item.damaged else "ask"),
+        Span(pad(one_line(item.who), name_cells), "expert"),
+        Span("  "),
+        Span(pad(shorten(_request_of(item), free_cells), free_cells), "" if is_chosen else "dim"),
+        Span(f"  {end}", "dim"),
+    )
+
+
+def _request_of(item: InboxItem) -> str:
+    """Return the question; for an approval only the call, since the line already says who asks."""
+    asking = item.asking
+    if asking is None or not asking.call_digest:
+        return item.text
+    part = ToolCallPart(tool_call_id="", tool_name=asking.tool_name, args=asking.args)
+    return f"approve {part.tool_name} {brief(part)}"
+
+
+# The definition's problem, while the last valid definition is used.
+
+_MAX_PROBLEM_LINES = 8
+
+
+def problem_lines(problem: Note | None, change: PendingChange | None, folder: Path, width: int) -> list[Line]:
+    """Return the problem, located relative to the folder, or the held change and how to accept it."""
+    if change is not None:
+        lines = change_lines(change, folder, width)
+        if lines is None:
+            lines = _shortened(change.note.text_for(tui_phrase), folder, width)
+        else:
+            lines += wrap("F9 uses it; until then the definition of before is used.", width)
+    elif problem is not None:
+        lines = _shortened(problem.text_for(tui_phrase), folder, width)
+    else:
+        return []
+    return [(Span(line, "" if index else "warn"),) for index, line in enumerate(lines)]
+
+
+def change_lines(change: PendingChange, folder: Path, width: int) -> list[str] | None:
+    """Return all that a held change would do; None if it does not fit, so that nobody can agree to it here."""
+    texts = change.question.removeprefix("perstack: ").splitlines()[:-1]
+    lines = [line for text in texts for line in wrap(text.replace(f"{folder}/", ""), width)]
+    return lines if len(lines) < _MAX_PROBLEM_LINES else None
+
+
+def _shortened(text: str, folder: Path, width: int) -> list[str]:
+    lines = [line for part in text.splitlines() for line in wrap(part.replace(f"{folder}/", ""), width)]
+    if len(lines) > _MAX_PROBLEM_LINES:
+        return [*lines[: _MAX_PROBLEM_LINES - 1], "… `perstack validate` says all of it"]
+    return lines
+
+
+MARKS: dict[str, tuple[str, Style]] = {
+    "new": ("", "dim"),
+    "running": ("●", "call"),
+    "reading": ("◌", "dim"),
+    "watching": ("◌", "call"),
+    "queued": ("…", "dim"),
+    "asking": ("?", "ask"),
+    "stopped": ("!", "warn"),
+    "completed": ("✓", "good"),
+}
+
+_TITLE = "perstack  "
+_MAX_TAB_CELLS = 20
+FIRST_TAB_SPAN = 1  # index of the first tab's first span; each tab has three spans
+SPANS_PER_TAB = 3
+
+
+class Tab(NamedTuple):
+    """A tab of the tab line."""
+
+    name: str
+    state: str
+
+
+def tabs_line(tabs: Sequence[Tab], chosen: int, workspace: str, width: int) -> Line:
+    """Return the numbered tabs that fit around the chosen one, the others as empty spans, and the workspace."""
+    name_cells = max(6, min(_MAX_TAB_CELLS, (width - 12) // max(1, len(tabs)) - 6))
+    spans = [_spans(number, tab, name_cells, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
+    first, last = _visible_tabs([cells_of(line) for line in spans], chosen, width - cells(_TITLE) - 2)
+    result: list[Span] = [Span(_TITLE[:-1] + ("…" if first else " "), "dim")]
+    for number, spans_of_tab in enumerate(spans):
+        result += spans_of_tab if first <= number < last else [Span("")] * SPANS_PER_TAB
+    free_cells = width - cells_of(tuple(result))
+    mark = "…" if last < len(tabs) else ""
+    name = shorten(one_line(workspace), max(1, free_cells - 1)) if free_cells > 8 and not mark else ""
+    return (*result, Span(mark + " " * max(0, free_cells - cells(mark) - cells(name))), Span(name, "dim"))
+
+
+def _spans(number: int, tab: Tab, name_cells: int, *, is_chosen: bool) -> Line:
+    mark, style = MARKS[tab.state]
+    return (
+        Span(f" {number + 1} ", "person" if is_chosen else "dim"),
+        Span(f"{shorten(one_line(tab.name), name_cells)} ", "strong" if is_chosen else "dim"),
+        Span(f"{mark} " if mark else "", style),
+    )
+
+
+def _visible_tabs(sizes: Sequence[int], chosen: int, room: int) -> tuple[int, int]:
+    """Return the range of tabs that fits, including the chosen one; its end is exclusive."""
+    first = 0
+    while first < chosen and sum(sizes[first : chosen + 1]) > room:
+        first += 1
+    last = chosen + 1
+    while last < len(sizes) and sum(sizes[first : last + 1]) <= room:
+        last += 1
+    return first, last
+
+
+# The status line: state, totals, and the next key.
+
+_GAP = "  ·  "
+_MAX_MODEL_CELLS = 24
+
+STATES: dict[str, str] = {
+    "new": "new",
+    "running": "at work",
+    "reading": "being read and checked",
+    "watching": "another process drives it",
+    "queued": "waits for a worker",
+    "asking": "waits for you",
+    "stopped": "stopped",
+    "completed": "completed",
+}
+
+
+def standing_line(
+    state: JobActivity, stands: str, now: int, width: int, began: int | None = None, model: str = ""
+) -> Line:
+    """Return the state, one of `STATES`, and the model, then todos, steps, tokens, cost, context and time if they fit.
+
+    `model` is what the next Run uses, if it is known.
+    """
+    lane = next(iter(state.lanes.values()), None) or state.latest
+    parts: list[str] = [_models("" if lane is None else lane.model, model)]
+    if lane is not None and lane.todos:
+        parts.append(todos_words(lane))
+    if state.skills:
+        parts.append(f"starting {', '.join(state.skills)}")
+    if state.steps:
+        parts.append(count(state.steps, "step"))
+    if state.usage.total_tokens:
+        parts.append(count(state.usage.total_tokens, "token"))
+        parts.append(cost(state.usage, state.unpriced_tokens))
+    if lane is not None and lane.context_tokens:
+        parts.append(context_words(lane))
+    if began is not None:
+        parts.append(whole_seconds(now - began))
+    mark, style = MARKS[stands]
+    text = f"{mark} {STATES[stands]}".lstrip()
+    spans: list[Span] = [Span(f"{text}", style)]
+    free_cells = width - cells(text)
+    for index, part in enumerate(filter(None, parts)):
+        shortened = shorten(part, width // 3) if index < 2 else part
+        if free_cells < cells(_GAP) + cells(shortened):
+            continue
+        spans += [Span(_GAP, "rule"), Span(shortened, "dim")]
+        free_cells -= cells(_GAP) + cells(shortened)
+    return tuple(spans)
+
+
+def _models(used: str, following: str) -> str:
+    """Return the model that is used, without its provider, and the next one if that is another."""
+    names = [one_line(parts_of(name)[1]) for name in dict.fromkeys((used, following)) if name]
+    return " → ".join(shorten(name, _MAX_MODEL_CELLS) for name in names)

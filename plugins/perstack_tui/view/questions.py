@@ -1,0 +1,139 @@
+"""Lines for questions, approvals, and calls that a crash left without a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import assert_never
+
+from perstack.core.base.text import approvable_text
+from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers, wider_answers
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.runs.facts import Settlement
+from perstack.core.runs.questions import OpenQuestion
+from perstack.doors.shared.consent import Row, covered_calls, marked, page_of
+from perstack.doors.shared.questions import question_text
+from perstack.doors.shared.text import break_anywhere, cells
+from perstack_tui.view.items import difference
+from perstack_tui.view.styled_text import Line, Span, clean, wrap
+
+SETTLEMENTS: dict[str, tuple[Settlement, str]] = {
+    "d": ("done", "it was done"),
+    "r": ("retry", "it is run again"),
+    "a": ("ask", "you are asked"),
+}
+
+
+CHOSEN = "❯ "  # the mark before the call that a key settles
+
+
+def asking_lines(question: OpenQuestion, workspace: Path, width: int, spent: str = "") -> list[Line]:
+    """Return the whole question; of a call that waits for approval its page."""
+    if not question.call_digest:
+        first, *more_lines = wrap(question_text(question), width)
+        return [(Span(first, "ask"),), *((Span(line),) for line in more_lines)]
+    page = page_of(question, workspace, spent)
+    return [line for row in page.rows for line in _lines_of_row(row, width)]
+
+
+def _lines_of_row(row: Row, width: int) -> list[Line]:
+    match row.kind:
+        case "head":
+            return [(Span(line, "ask"),) for line in wrap(row.text, width)]
+        case "argument":
+            return _argument(row.label, marked(row.text), width)
+        case "note":
+            return [(Span("  "), Span(line, "warn")) for line in wrap(row.text, width - 2)]
+        case "diff":
+            return [(Span("  "), *_difference_line(line)) for line in _in_pieces(row.text, width - 2)]
+        case "covers":
+            return []  # the hint below has them, next to their keys
+        case "spent":
+            return [(Span(line, "dim"),) for line in wrap(row.text, width)]
+        case "run":
+            first, *more = break_anywhere(clean(row.text), max(8, width - 8))
+            return [
+                (Span("  runs: ", "dim"), Span(first, "strong")),
+                *((Span(" " * 8), Span(x, "strong")) for x in more),
+            ]
+        case _:
+            assert_never(row.kind)
+
+
+def asking_hint(question: OpenQuestion, *, covers: bool = True, is_whole: bool = True) -> str:
+    """Return the hint how to answer. `covers`: it also says which calls each further answer covers.
+
+    `is_whole`: the whole of a call has been visible; before, only a no is an answer.
+    """
+    allowed = accepted_answers(question)
+    if question.call_digest and not is_whole:
+        return "End, or Down to the last line, before a yes · n no, and why"
+    if question.call_digest:
+        of_job = covered_calls(question)[: 1 + len(question.offers)]
+        texts = [f"{number or 'a'} {texts if covers else answer}" for number, (answer, texts) in enumerate(of_job)]
+        numbers = [f"{len(of_job) - 1 + number} as {number}" for number in range(1, len(of_job))]
+        project = [f"in this project: {', '.join(numbers)}"] if numbers else []
+        return " · ".join(("y yes", f"in this Job: {', '.join(texts)}", *project, "e edit", "n no, and why"))
+    if allowed.several:
+        return "type numbers or options, with commas between" + (", or other words" if allowed.allows_other else "")
+    if allowed.options:
+        return "type a number or an option" if not allowed.allows_other else "type a number, an option, or other words"
+    return accepted(allowed)
+
+
+def decision(question: OpenQuestion, key: str) -> str | None:
+    """Return the answer that a key gives to a call: a yes, or one for more than this call; None for other keys."""
+    if key in ("y", "Y"):
+        return accepted_answers(question).options[0]
+    if key in ("a", "A"):
+        return ALWAYS
+    wider = wider_answers(question)
+    if key.isascii() and key.isdecimal() and len(key) < 4 and 0 < int(key) <= len(wider):
+        return wider[int(key) - 1]
+    return None
+
+
+def unsettled_lines(
+    calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement], chosen: int, width: int
+) -> list[Line]:
+    """Return the calls without a result and the settlement chosen for each."""
+    lines: list[Line] = [
+        (Span(line, "warn"),)
+        for line in wrap("Its process ended while these calls were at work. What became of them?", width)
+    ]
+    meanings = dict(SETTLEMENTS.values())
+    for number, call in enumerate(calls):
+        mark = CHOSEN if number == chosen else "  "
+        kind = settled.get(call.key)
+        lines.append(
+            (Span(mark, "person"), Span(clean(call.tool_name), "strong"), Span(f" of {clean(call.expert_key)}", "dim"))
+        )
+        lines += [(Span("    "), Span(line)) for line in wrap(approvable_text(call.args), width - 4)]
+        lines.append(
+            (
+                Span("    "),
+                Span(meanings[kind] if kind else "the model sees that it was interrupted", "good" if kind else "dim"),
+            )
+        )
+    return lines
+
+
+REFUSING_HINT = "why not? Enter sends a reason to the model, or just the no; Esc goes back"
+UNSETTLED_HINT = "d it was done · r run it again · a ask me · Enter resumes"
+
+
+def _argument(name: str, value: str, width: int) -> list[Line]:
+    label = f"  {clean(name)}: "
+    first, *more_lines = wrap(value, max(8, width - len(label)))
+    return [(Span(label, "dim"), Span(first)), *((Span(" " * len(label)), Span(line)) for line in more_lines)]
+
+
+def _in_pieces(text: str, width: int) -> list[str]:
+    """Return a diff's line in pieces without losing text that the user approves; continued pieces keep its sign."""
+    line = clean(text).replace("\n", " ")
+    first, *pieces = break_anywhere(line, width)
+    return [first, *(f"{line[:1]}  {part}" for piece in pieces for part in break_anywhere(piece, width - 3))]
+
+
+def _difference_line(line: str) -> Line:
+    return difference(line, cells(line))

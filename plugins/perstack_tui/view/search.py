@@ -1,0 +1,91 @@
+"""Search in a transcript: which lines of which items have a text, also in items that are folded."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from perstack_tui.view.styled_text import text_of
+from perstack_tui.view.tree import RenderContext, TreeBranch, TreeItem
+
+MAX_MATCHES = 1_000
+_MAX_ITEMS = 50_000  # maximum items that are searched, the newest
+_ITEMS_PER_TURN = 200
+
+
+class SearchMatch(NamedTuple):
+    """A place of the text."""
+
+    item: TreeItem
+    line: int  # of the item's lines
+    is_hidden: bool = False  # True if the item is folded, and has the text in what it does not show
+
+
+class Matches(NamedTuple):
+    """The places of a text, in order."""
+
+    places: Sequence[SearchMatch] = ()
+    is_cut: bool = False  # True if earlier items were not searched, or earlier places left out
+
+
+def search(items: TreeBranch, typed: str, context: RenderContext) -> Iterator[Matches | None]:
+    """Search from the newest item, yielding None after some items so that the caller can pause, then the matches."""
+    words = typed.casefold().split()
+    matches: list[list[SearchMatch]] = []
+    total = 0
+    is_cut = False
+    for number, (item, its_looks) in enumerate(_newest_first(items, context) if words else ()):
+        if number == _MAX_ITEMS or total >= MAX_MATCHES:
+            is_cut = True
+            break
+        its = _in_item(item, words, its_looks)[: MAX_MATCHES - total]
+        total += len(its)
+        matches.append(its)
+        if number % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
+            yield None
+    yield Matches([match for its in reversed(matches) for match in its], is_cut)
+
+
+def in_item(item: TreeItem, typed: str, context: RenderContext) -> list[SearchMatch]:
+    """Return the places of the text in one item, in order."""
+    return _in_item(item, typed.casefold().split(), context)
+
+
+def _newest_first(branch: TreeBranch, context: RenderContext) -> Iterator[tuple[TreeItem, RenderContext]]:
+    inner_context = branch.inner_context(context)
+    for item in [*branch.items][::-1]:  # items may come and go while the caller pauses
+        if isinstance(item, TreeBranch):
+            yield from _newest_first(item, inner_context)
+        yield item, inner_context
+
+
+def _in_item(item: TreeItem, words: Sequence[str], context: RenderContext) -> list[SearchMatch]:
+    text = item.whole_text().casefold()
+    if not all(word in text for word in words):
+        return []
+    is_branch = isinstance(item, TreeBranch)
+    lines = [text_of(line) for line in (item.render(context) if is_branch else item.lines(context))]
+    matches = [SearchMatch(item, line) for line in dict.fromkeys(_lines_with(lines, words))]
+    is_folded = item.can_fold and not item.is_open and not is_branch
+    return matches or ([SearchMatch(item, 0, is_hidden=True)] if is_folded and _has(text, words) else [])
+
+
+def _lines_with(lines: Sequence[str], words: Sequence[str]) -> Iterator[int]:
+    """Yield the line at which each occurrence begins; it may continue in the next lines, which were broken by width."""
+    starts: list[int] = []
+    offset = 0
+    for line in lines:
+        starts.append(offset)
+        offset += len(line) + 1
+    for match in re.finditer(_pattern(words), "\n".join(lines), re.IGNORECASE):
+        yield bisect_right(starts, match.start()) - 1
+
+
+def _has(text: str, words: Sequence[str]) -> bool:
+    return re.search(_pattern(words), text) is not None
+
+
+def _pattern(words: Sequence[str]) -> str:
+    return r"\s+".join(map(re.escape, words))

@@ -1,0 +1,276 @@
+"""The tree of displayed items. A branch knows where each begins, so a screen is found without rendering a whole Job."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from typing_extensions import override
+
+from perstack.core.base.text import count
+from perstack.core.jobs.checkpoints import Checkpoint
+from perstack.core.messages.messages import AnyMessage
+from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, parts_of, standing_of
+from perstack.doors.shared.text import pad, shorten
+from perstack_tui.view.styled_text import Line, Span, Style, wrap
+
+BAR = Span("│ ", "rule")  # prefix of each line of a nested branch
+
+
+class RenderContext(NamedTuple):
+    """The parameters of rendering."""
+
+    width: int
+    now: int = 0  # milliseconds since 1970, for durations of running items
+
+
+class PlacedLine(NamedTuple):
+    """A line and the item it belongs to."""
+
+    line: Line
+    node: TreeItem
+
+
+class TreeItem:
+    """An item with lines."""
+
+    __slots__ = ("_made", "_made_for", "at", "is_open", "parent")
+
+    can_fold = False
+
+    def __init__(self) -> None:
+        """Start folded, and without a parent."""
+        self.parent: TreeBranch | None = None
+        self.at = 0  # its index in the parent
+        self.is_open = False
+        self._made: list[Line] = []
+        self._made_for: int | None = None
+
+    def render(self, context: RenderContext) -> list[Line]:
+        """Return newly rendered lines."""
+        raise NotImplementedError
+
+    def lines(self, context: RenderContext) -> list[Line]:
+        """Return the lines, each at most `looks.width` wide; cached until `changed` or another width."""
+        if self._made_for != context.width:
+            self._made, self._made_for = self.render(context), context.width
+        return self._made
+
+    def height(self, context: RenderContext) -> int:
+        """Return the number of lines."""
+        return len(self.lines(context))
+
+    def whole_text(self) -> str:
+        """Return everything that the item could show, for a search. The base class has nothing to search."""
+        return ""
+
+    def mark_changed(self) -> None:
+        """Invalidate the cached lines."""
+        self._made_for = None
+        if self.parent is not None:
+            self.parent.invalidate(self.at)
+
+    def fold(self) -> None:
+        """Toggle between folded and unfolded."""
+        self.is_open = not self.is_open
+        self.mark_changed()
+
+    def slice(self, first: int, last: int, context: RenderContext) -> Iterator[PlacedLine]:
+        """Yield the lines from `first` up to, not including, `last`."""
+        for line in self.lines(context)[first:last]:
+            yield PlacedLine(line, self)
+
+
+class TreeBranch(TreeItem):
+    """A Run's branch: a head line unless it is the root, and its items below."""
+
+    __slots__ = ("_clean", "_tops", "_width", "items")
+
+    can_fold = True
+
+    def __init__(self, items: Iterable[TreeItem] = ()) -> None:
+        """Start unfolded."""
+        super().__init__()
+        self.items: list[TreeItem] = []
+        self._tops: list[int] = [0]  # the first line of each item and the end of the last; valid up to `_clean`
+        self._clean = 0
+        self._width = 0
+        self.is_open = True
+        for item in items:
+            self.add(item)
+
+    @property
+    def has_head(self) -> bool:
+        """True if it is below another branch."""
+        return self.parent is not None
+
+    def add(self, node: TreeItem) -> None:
+        """Add an item at the end."""
+        node.parent, node.at = self, len(self.items)
+        self.items.append(node)
+        self.invalidate(node.at)
+
+    def drop_last(self) -> None:
+        """Remove the last item."""
+        self.items.pop()
+        self.invalidate(len(self.items))
+
+    def invalidate(self, index: int) -> None:
+        """Invalidate the positions from that item on."""
+        self._clean = min(self._clean, index)
+        del self._tops[self._clean + 1 :]
+        if self.parent is not None:
+            self.parent.invalidate(self.at)
+
+    def body(self, context: RenderContext) -> int:
+        """Return the number of lines of its items, and update their positions."""
+        inner_context = self.inner_context(context)
+        if self._width != inner_context.width:
+            self._width, self._clean = inner_context.width, 0
+            self._tops = [0]
+        tops = self._tops
+        for item in self.items[self._clean :]:
+            tops.append(tops[-1] + item.height(inner_context))
+        self._clean = len(self.items)
+        return tops[-1]
+
+    @override
+    def height(self, context: RenderContext) -> int:
+        return int(self.has_head) + (self.body(context) if self.is_open else 0)
+
+    @override
+    def slice(self, first: int, last: int, context: RenderContext) -> Iterator[PlacedLine]:
+        if self.has_head:
+            if first == 0 and last > 0:
+                yield PlacedLine(self.render(context)[0], self)
+            first, last = max(0, first - 1), last - 1
+        if not self.is_open or last <= 0:
+            return
+        self.body(context)
+        inner, tops = self.inner_context(context), self._tops
+        index = max(0, bisect_right(tops, first) - 1)
+        while index < len(self.items) and tops[index] < last:
+            start = max(0, first - tops[index])
+            for line in self.items[index].slice(start, last - tops[index], inner):
+                yield PlacedLine((BAR, *line.line), line.node) if self.has_head else line
+            index += 1
+
+    def top_of(self, node: TreeItem, context: RenderContext) -> int:
+        """Return the line of the whole tree at which an item below this branch begins."""
+        top, current = 0, node
+        while current is not self and current.parent is not None:
+            lane = current.parent
+            lane.body(context)
+            top += lane._tops[current.at] + int(lane.has_head)
+            current = lane
+        return top
+
+    def foldable(self) -> list[TreeItem]:
+        """Return the items that can fold in line order, without those in a folded branch."""
+        items: list[TreeItem] = []
+        for item in self.items:
+            if item.can_fold:
+                items.append(item)
+            if isinstance(item, TreeBranch) and item.is_open:
+                items += item.foldable()
+        return items
+
+    def inner_context(self, context: RenderContext) -> RenderContext:
+        """Return the parameters for the items below."""
+        return context._replace(width=max(8, context.width - 2)) if self.has_head else context
+
+
+# Titled texts that fold: the messages of a checkpoint, the new ones, an event's full text.
+
+_FOLDED_LINES = 6  # lines of a folded text
+_MAX_LINES = 5_000  # maximum lines of an unfolded text; the log has all of it
+_MAX_TEXT_CHARS = 200_000  # maximum characters of a text that are processed
+_FOLDED_CHARS = 2_000  # characters of a folded text that are processed
+_NAME_CELLS = 10
+
+
+class Titled(TreeItem):
+    """A titled text, of which the beginning is shown until it is unfolded."""
+
+    __slots__ = ("sign", "text", "title")
+
+    can_fold = True
+
+    def __init__(self, title: str, text: str, *, sign: str = "", is_open: bool = False) -> None:
+        """`sign` is `+` for a new text, `-` for a removed one."""
+        super().__init__()
+        self.title = title
+        self.text = text[:_MAX_TEXT_CHARS]
+        self.sign = sign
+        self.is_open = is_open
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        style: Style = "add" if self.sign == "+" else "remove" if self.sign == "-" else ""
+        texts, note = self._lines_below(context)
+        return [
+            (Span(f"{self.sign or '─'} ", style or "rule"), Span(shorten(self.title, context.width - 2), "expert")),
+            *((Span("  "), Span(text, style)) for text in texts),
+            *([(Span(f"  {note}", "dim"),)] if note else []),
+            (),
+        ]
+
+    def height(self, context: RenderContext) -> int:
+        """Return the number of lines without rendering: of ten thousand messages few are ever seen."""
+        texts, note = self._lines_below(context)
+        return len(texts) + bool(note) + 2
+
+    def _lines_below(self, context: RenderContext) -> tuple[list[str], str]:
+        text = self.text if self.is_open else self.text[:_FOLDED_CHARS]
+        texts = wrap(text.strip("\n"), context.width - 2)
+        max_lines = _MAX_LINES if self.is_open else _FOLDED_LINES
+        if len(text) < len(self.text):
+            return texts[:max_lines], "…"
+        return texts[:max_lines], f"… {count(len(texts) - max_lines, 'more line')}" if len(texts) > max_lines else ""
+
+
+class LabelledText(TreeItem):
+    """A short text next to its name."""
+
+    __slots__ = ("name", "text")
+
+    def __init__(self, name: str, text: str) -> None:
+        """Show `text` next to `name`."""
+        super().__init__()
+        self.name = name
+        self.text = text
+
+    @override
+    def render(self, context: RenderContext) -> list[Line]:
+        width = max(8, context.width - _NAME_CELLS - 2)
+        texts = wrap(self.text[:_MAX_TEXT_CHARS], width)[:_FOLDED_LINES]
+        return [
+            (Span(f"  {pad('' if i else self.name, _NAME_CELLS)}", "dim"), Span(text)) for i, text in enumerate(texts)
+        ]
+
+
+def checkpoint_page(checkpoint: Checkpoint) -> TreeBranch:
+    """Return a page of a checkpoint's facts and its messages as the model sees them."""
+    return TreeBranch([*_facts(checkpoint, ()), *_message_nodes(checkpoint.messages, "")])
+
+
+def new_page(checkpoint: Checkpoint, diff: MessagesDiff) -> TreeBranch:
+    """Return a page of the messages removed since the previous step, and of the new ones."""
+    since = diff.since or "the beginning"
+    first = [("since", since), ("no more", count(len(diff.gone), "message")), ("new", count(len(diff.new), "message"))]
+    return TreeBranch([*_facts(checkpoint, first), *_message_nodes(diff.gone, "-"), *_message_nodes(diff.new, "+")])
+
+
+def texts_page(texts: Sequence[tuple[str, str]]) -> TreeBranch:
+    """Return a page of unfolded texts."""
+    return TreeBranch([Titled(title, text, is_open=True) for title, text in texts])
+
+
+def _facts(checkpoint: Checkpoint, first: Sequence[tuple[str, str]]) -> list[TreeItem]:
+    facts = (("status", standing_of(checkpoint)), *first, *facts_of(checkpoint), ("", ""))
+    return [LabelledText(name, text) for name, text in facts]
+
+
+def _message_nodes(messages: Iterable[AnyMessage], sign: str) -> list[TreeItem]:
+    return [Titled(title, text, sign=sign) for message in messages for title, text in parts_of(message)]

@@ -1,0 +1,279 @@
+"""A question, approval or unsettled call, shown and answered in place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widget import Widget
+from typing_extensions import override
+
+from perstack.core.base.text import count
+from perstack.core.jobs.answers import DENIES
+from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
+from perstack_tui.session import Session
+from perstack_tui.view.questions import (
+    CHOSEN,
+    REFUSING_HINT,
+    SETTLEMENTS,
+    UNSETTLED_HINT,
+    asking_hint,
+    asking_lines,
+    decision,
+    unsettled_lines,
+)
+from perstack_tui.view.styled_text import Line, Span, wrap
+from perstack_tui.widgets.lines import LinesView
+
+_FILE_CHECK_INTERVAL_S = 1.0  # minimum seconds until the file of an edit is read again
+_MAX_HEIGHT_SHARE = 0.6  # maximum share of a tab's height; the transcript keeps the rest
+
+
+class AskPanel(Vertical, can_focus=True, can_focus_children=False):
+    """The panel. While it has the focus, one key decides an approval; a question is answered in the input below."""
+
+    DEFAULT_CSS = """
+    AskPanel {
+        display: none;
+        height: auto;
+        border-left: thick $ask;
+        padding: 0 0 0 1;
+        margin: 0 1;
+        & LinesView { height: auto; }
+        & .hint { margin: 1 0 0 0; }
+        &:focus { border-left: thick $primary; }
+    }
+    """
+
+    @dataclass
+    class Answered(Message):
+        """An answer given by a key."""
+
+        text: str
+
+    @dataclass
+    class Editing(Message):
+        """A wish to edit the arguments of the call before it runs."""
+
+        question: OpenQuestion
+
+    class Refusing(Message):
+        """A no, to which a reason may be added."""
+
+    class Settled(Message):
+        """The open calls are settled: the Job can be resumed."""
+
+    def __init__(self, workspace: Path, typed_on: Callable[[events.Key], None], leave: Callable[[], None]) -> None:
+        """Pass a key after the deciding one to `typed_on`, give the focus away with `leave`; called directly."""
+        super().__init__()
+        self._typed_on = typed_on
+        self._leave = leave
+        self._is_leaving = self._is_in_turn = False
+        self._workspace = workspace
+        self._session: Session | None = None
+        self._asking: OpenQuestion | None = None
+        self._chosen = 0
+        self._has_decided = False  # True if a key has decided: further keys decide nothing
+        self._room = 0  # number of question lines visible at once
+        self._read: list[Line] | None = None  # the question's lines whose last one has been visible
+        self._more: Sequence[str] = ()  # lines below the hint
+        self._is_refused = False  # True while the reason for a no is typed
+        self._made: list[Line] = []  # the question's lines, what they were made for, and when
+        self._made_for: tuple[str, str, int] | None = None
+        self._made_at = 0.0
+        self._at_chosen = 0  # the first line of the chosen open call
+        self._lines = LinesView()
+        self._hint = LinesView(classes="hint")
+
+    @override
+    def compose(self) -> ComposeResult:
+        yield self._lines
+        yield self._hint
+
+    @property
+    def is_shown(self) -> bool:
+        """True if there is something to answer."""
+        return bool(self.display)
+
+    @property
+    def scrolls(self) -> bool:
+        """True if it has more lines than are visible."""
+        return self.is_shown and self._lines.whole_height() > self._room
+
+    @property
+    def takes_keys(self) -> bool:
+        """True if it is answered by keys rather than text."""
+        return self.is_shown and (self._asking is None or bool(self._asking.call_digest))
+
+    def show(self, session: Session, more: Sequence[str] = ()) -> bool:
+        """Show what the session waits for, with `more` below the hint. Return whether that is something new."""
+        previous = (self._asking, self.is_shown)
+        self._more = more
+        self._session, self._asking = session, session.open_question
+        is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
+        self.display = self._asking is not None or is_unsettled
+        is_news = (self._asking, self.is_shown) != previous
+        if is_news:
+            self._has_decided = self._is_refused = False
+            self._chosen = 0
+            self._lines.scroll_to(y=0, animate=False)
+        self.draw()
+        return self.is_shown and is_news
+
+    def draw(self) -> None:
+        """Draw it within the available height."""
+        if self._session is None or not self.is_shown:
+            return
+        width = max(20, (self.size.width or self.screen.size.width - 4) - 3)
+        if self._asking is not None:
+            lines = self._question_lines(self._asking, self._session.spent, width)
+            hints = self._question_hints(self._asking, lines, width)
+        else:
+            lines = unsettled_lines(self._session.unsettled, self._session.settled, self._chosen, width)
+            hints = self._hints(UNSETTLED_HINT, lines, width)
+        self._at_chosen = next((index for index, line in enumerate(lines) if line and line[0].text == CHOSEN), 0)
+        self._lines.show(lines)
+        self._lines.styles.height = min(len(lines), self._room)
+        self._hint.show([(Span(text, "dim"),) for text in hints])
+        self._hint.styles.height = len(hints)
+
+    def _question_hints(self, question: OpenQuestion, lines: list[Line], width: int) -> list[str]:
+        """Return the hint lines of a question. A call gets a yes only once its last line has been visible."""
+        hints = self._hints(asking_hint(question), lines, width)
+        if len(lines) <= self._room:
+            self._read = lines
+        return hints if self._has_read else self._hints(asking_hint(question, is_whole=False), lines, width)
+
+    def _on_scrolled(self) -> None:
+        """Let a yes be given once the end is visible. Only a scroll by a person counts as having read that far."""
+        if self._lines.scroll_offset.y + self._room >= len(self._made) and self._read != self._made:
+            self._read = self._made
+            self.draw()
+
+    @property
+    def _has_read(self) -> bool:
+        return self._asking is None or not self._asking.call_digest or self._read == self._made
+
+    def _question_lines(self, question: OpenQuestion, spent: str, width: int) -> list[Line]:
+        """Return the question's lines, made again after a moment: the file of an edit may change while it waits."""
+        made_for, now = (question.id, spent, width), time.monotonic()
+        if made_for != self._made_for or now - self._made_at > _FILE_CHECK_INTERVAL_S:
+            self._made, self._made_for, self._made_at = (
+                asking_lines(question, self._workspace, width, spent),
+                made_for,
+                now,
+            )
+        return self._made
+
+    def _hints(self, hint: str, lines: Sequence[Line], width: int) -> list[str]:
+        """Return the hint lines, which are always visible, and set the room for the question."""
+        is_away = self.screen.focused is not self  # `has_focus` changes only after `on_focus`
+        prefix = "Tab, then " if is_away else ""
+        hint = prefix + hint if self.takes_keys else f"{hint}, then Enter"
+        hint = REFUSING_HINT if self._is_refused else hint
+        hint_lines = [line for text in (hint, *self._more) for line in wrap(text, width)]
+        height = self.parent.size.height if isinstance(self.parent, Widget) else 0
+        max_lines = int((height or self.screen.size.height) * _MAX_HEIGHT_SHARE) - 1
+        if len(lines) > max_lines - len(hint_lines) and not self._is_refused:
+            hint_lines += wrap(f"{prefix}{self._scrolls_by} show all {count(len(lines), 'line')}", width)
+        self._room = max(1, max_lines - len(hint_lines))
+        return hint_lines
+
+    @property
+    def _scrolls_by(self) -> str:
+        return "PgUp, PgDn" if self._asking is None else "Up, Down, PgUp, PgDn"
+
+    def on_resize(self) -> None:
+        """Break the lines again."""
+        self.draw()
+
+    def take_focus(self) -> None:
+        """Take the focus at once, so that the next key goes here."""
+        self._has_decided = self._is_leaving = self._is_refused = False
+        self.screen.set_focus(self)
+        self.draw()
+
+    def hand_over(self) -> None:
+        """Give the focus to the input after the queued keys."""
+        self._is_leaving = True
+        if not self._is_in_turn:
+            self._leave_in_turn()
+
+    def _leave_in_turn(self) -> None:
+        self._is_in_turn = self._is_leaving and bool(self.message_queue_size)
+        if self._is_in_turn:
+            self.call_later(self._leave_in_turn)
+        elif self._is_leaving:
+            self._is_leaving = False
+            self._leave()
+
+    def on_focus(self) -> None:
+        """Update the hint, which depends on the focus."""
+        self.draw()
+
+    def on_blur(self) -> None:
+        """Update the hint, which depends on the focus."""
+        self.draw()
+
+    def scroll_pages(self, pages: int) -> None:
+        """Scroll the question."""
+        self._lines.scroll_relative(y=pages * max(1, self._room - 1), animate=False)
+        self.call_after_refresh(self._on_scrolled)
+
+    def on_key(self, event: events.Key) -> None:
+        """Decide an approval or settle a call by one key."""
+        is_typed = event.is_printable or event.key in ("enter", "backspace")
+        if is_typed and (self._has_decided or not self.takes_keys):
+            self._typed_on(events.Key(event.key, event.character))
+            self.hand_over()
+        elif event.key in ("up", "down") and self._asking is not None:
+            self._lines.scroll_relative(y=-1 if event.key == "up" else 1, animate=False)
+            self.call_after_refresh(self._on_scrolled)
+        elif event.key in ("home", "end") and self._asking is not None:
+            self._lines.scroll_to(y=0 if event.key == "home" else self._lines.whole_height(), animate=False)
+            self.call_after_refresh(self._on_scrolled)
+        elif self._asking is not None and self._asking.call_digest:
+            self._decide(self._asking, event.character or "")
+        elif self._asking is None and self._session is not None:
+            self._settle(self._session, event.key)
+        else:
+            return
+        event.stop()
+
+    def _decide(self, question: OpenQuestion, key: str) -> None:
+        if key in ("e", "E") and self._has_read:
+            self.post_message(self.Editing(question))
+            return
+        answer = decision(question, key) if self._has_read else None
+        self._has_decided = answer is not None or key in ("n", "N")
+        if answer is not None:
+            self.post_message(self.Answered(answer))
+        elif self._has_decided:
+            self._is_refused = True
+            self.draw()
+            self.post_message(self.Refusing())
+
+    def _settle(self, session: Session, key: str) -> None:
+        calls = session.unsettled
+        if key in ("up", "down"):
+            self._chosen = (self._chosen + (1 if key == "down" else -1)) % len(calls)
+        elif key in SETTLEMENTS:
+            session.settled[calls[self._chosen].key] = SETTLEMENTS[key][0]
+            self._chosen = min(self._chosen + 1, len(calls) - 1)
+        elif key == "enter":
+            self._has_decided = True
+            self.post_message(self.Settled())
+        self.draw()
+        if key != "enter":
+            self._lines.scroll_to(y=max(0, self._at_chosen - self._room // 2), animate=False)
+
+
+def refusal(reason: str) -> str:
+    """Return a no, with a reason for the model if there is one."""
+    return f"{DENIES}: {reason}" if reason.strip() else DENIES

@@ -1,0 +1,301 @@
+"""Widgets that draw a tree of items that fold; only visible lines cost anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import Reactive
+from textual.strip import Strip
+from textual.widget import Widget
+from typing_extensions import override
+
+from perstack.dataclass import dataclass
+from perstack_tui.view.search import SearchMatch
+from perstack_tui.view.tree import PlacedLine, RenderContext, TreeBranch, TreeItem
+from perstack_tui.widgets.lines import LinesView
+
+
+class NodesView(LinesView):
+    """A view of items, with a cursor on the ones that can fold while it has the focus. Its height is independent."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "choose(-1)", show=False),
+        Binding("down", "choose(1)", show=False),
+        Binding("enter,space", "fold_chosen", show=False),
+        Binding("ctrl+end,end", "to_end", show=False),
+    ]
+
+    def __init__(
+        self, items: TreeBranch, now: Callable[[], int], *, follows: bool = True, id: str | None = None
+    ) -> None:
+        """`follows`: stay at the end while more items come, as long as the view is there."""
+        super().__init__(id=id)
+        self._may_follow = follows
+        self.items = items
+        self._now = now
+        self._chosen: TreeItem | None = None
+        self._follows = follows  # True if it currently stays at the end
+        self._placed: list[PlacedLine] = []  # the lines of the window as drawn last or to be drawn next
+        self._placed_at: tuple[int, int] | None = None  # the first of them and their maximum number; None to refetch
+        self._seen = 0  # the height when it stayed at the end last, with what the user has unfolded since
+        self._found: SearchMatch | None = None  # the shown place of a search
+        self._found_at = -1  # its line
+
+    @property
+    def _as(self) -> RenderContext:
+        return RenderContext(max(10, self.size.width - 1), self._now())
+
+    @property
+    def looks(self) -> RenderContext:
+        """The parameters of rendering."""
+        return self._as
+
+    @property
+    def new_lines(self) -> int:
+        """The number of lines that came since it stopped following the end; 0 while it follows."""
+        return 0 if self._follows or not self._may_follow else max(0, self.virtual_size.height - self._seen)
+
+    def update(self) -> None:
+        """Show new and changed items."""
+        self._follows = self._may_follow and (self._follows or self.scroll_offset.y >= self.max_scroll_y)
+        if self.size.width:
+            self.measure()
+            if self._follows:  # `force`: there may be no scrollbar yet
+                self._seen = self.virtual_size.height
+                self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
+            self._show_place()
+        self._refresh_changed()
+
+    def _by_user(self, change: Callable[[], None]) -> None:
+        """Make a change whose lines are not new ones."""
+        new = self.new_lines
+        change()
+        self._seen = self.whole_height() - new
+
+    def measure(self) -> None:
+        """Update the scrolled height, with a new layout only if the scrollbar changes: streaming adds many lines."""
+        size = Size(self.size.width, self.whole_height())
+        scrolled: object = Widget.virtual_size
+        has_bar = size.height > self.container_size.height
+        if has_bar is self.show_vertical_scrollbar and isinstance(scrolled, Reactive):
+            self.set_reactive(scrolled, size)
+            if self.scroll_y > self.max_scroll_y:
+                self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
+        else:
+            self.virtual_size = size
+
+    def _refresh_changed(self) -> None:
+        placed_at, placed = self._placed_at, self._placed
+        self._place()
+        if placed_at is None or placed_at != self._placed_at:
+            self.refresh()
+            return
+        old_lines, new_lines = ([item.line for item in placed], [item.line for item in self._placed])
+        rows = [y for y in range(max(len(old_lines), len(new_lines))) if old_lines[y : y + 1] != new_lines[y : y + 1]]
+        if rows:
+            self.refresh(Region(0, rows[0], self.size.width, rows[-1] + 1 - rows[0]))
+
+    def _place(self) -> None:
+        top, height = window = round(self.scroll_y), self.size.height
+        self._placed, self._placed_at = list(self.items.slice(top, top + height, self._as)), window
+        self._found_at = -1 if self._found is None else self._line_of(self._found)
+
+    def _refresh_all(self) -> None:
+        self._placed_at = None
+        self.refresh()
+
+    def replace(self, items: TreeBranch) -> None:
+        """Show other items with an equal end, keeping the distance to it."""
+        from_end, new = self.virtual_size.height - self.scroll_y, self.new_lines
+        self.items, self._chosen, self._found, self._placed_at = items, None, None, None
+        follows = self._follows
+        self.update()
+        self._seen = self.virtual_size.height - new
+        if not follows:
+            self.scroll_to(y=max(0.0, self.virtual_size.height - from_end), animate=False, immediate=True, force=True)
+
+    def prepare(self, items: TreeBranch) -> None:
+        """Measure items that will be shown soon, so that showing them is quick."""
+        if self.size.width:
+            items.height(self._as)
+
+    def _show_place(self) -> None:
+        """Update the scrollbar: a layout would, but more lines do not always cause one."""
+        if self.show_vertical_scrollbar:
+            bar = self.vertical_scrollbar
+            bar.window_virtual_size, bar.window_size = self.virtual_size.height, self.size.height
+            bar.position = self.scroll_y
+
+    def watch_show_vertical_scrollbar(self) -> None:
+        """Update a scrollbar that has just appeared, which begins at 0."""
+        self._show_place()
+
+    @override
+    def whole_height(self) -> int:
+        return self.items.height(self._as) if self.size.width else 0
+
+    @override
+    def on_resize(self) -> None:
+        self._by_user(self.update)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Stop following the end when the user scrolls up; follow again at the end."""
+        super().watch_scroll_y(old_value, new_value)
+        follows = self._may_follow and new_value >= self.max_scroll_y
+        if follows is not self._follows:
+            self._follows = follows
+            self.notify_moved()
+
+    @override
+    def render_line(self, y: int) -> Strip:
+        if self._placed_at != (round(self.scroll_y), self.size.height):
+            self._place()
+        if y >= len(self._placed):
+            return self.strip(())
+        placed = self._placed[y]
+        is_found = y + round(self.scroll_y) == self._found_at
+        return self.strip(placed.line, has_cursor=is_found or (self.has_focus and placed.node is self._chosen))
+
+    # --- folding --------------------------------------------------------------------------------------------------
+
+    def action_choose(self, step: int) -> None:
+        """Choose the next or previous item that can fold."""
+        nodes = self.items.foldable()
+        if not nodes:
+            return
+        index = nodes.index(self._chosen) + step if self._chosen in nodes else (0 if step > 0 else len(nodes) - 1)
+        self._chosen = nodes[max(0, min(index, len(nodes) - 1))]
+        self._into_view()
+        self.refresh()
+
+    def action_fold_chosen(self) -> None:
+        """Fold or unfold the chosen item."""
+        if self._chosen is not None:
+            self.fold(self._chosen)
+
+    def fold(self, node: TreeItem) -> None:
+        """Fold or unfold an item in place."""
+        self._follows = False
+        self._by_user(node.fold)
+        self.measure()
+        self._show_place()
+        self._refresh_all()
+
+    def fold_all(self) -> None:
+        """Unfold all items; if all are unfolded, fold them."""
+        nodes = self.items.foldable()
+        is_open = all(node.is_open for node in nodes)
+
+        def fold() -> None:
+            for node in nodes:
+                if node.is_open is is_open:
+                    node.fold()
+
+        self._by_user(fold)
+        self.update()
+
+    def begin(self, items: TreeBranch) -> None:
+        """Show other items from their beginning."""
+        self.items, self._chosen, self._placed_at = items, None, None
+        self.update()
+        self.scroll_to(y=0, animate=False, immediate=True, force=True)
+
+    def action_to_end(self) -> None:
+        """Scroll to the end, and stay there if more may come."""
+        self._follows = self._may_follow
+        self.update()
+        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
+
+    def on_focus(self) -> None:
+        """Choose the last item that can fold, if none is chosen."""
+        if self._chosen is None:
+            self.action_choose(-1)
+
+    def on_click(self, event: events.Click) -> None:
+        """Fold or unfold the clicked item."""
+        if event.y < len(self._placed):
+            node = self._placed[event.y].node
+            if node.can_fold:
+                self._chosen = node
+                self.fold(node)
+
+    def _into_view(self) -> None:
+        if self._chosen is None:
+            return
+        top = self.items.top_of(self._chosen, self._as)
+        if not self.scroll_y <= top < self.scroll_y + self.size.height:
+            self._follows = False
+            self.scroll_to(y=max(0, top - self.size.height // 3), animate=False)
+
+    def notify_moved(self) -> None:
+        """Handle a change between following the end and staying in place."""
+
+    # --- searching ------------------------------------------------------------------------------------------------
+
+    def show_match(self, match: SearchMatch | None) -> None:
+        """Show a place of a search, with what is folded around it unfolded; None for none."""
+        self._found = match
+        if match is not None:
+            self._follows = False
+            self._by_user(lambda: _unfold(match))
+            self.measure()
+            line = self._line_of(match)
+            if not self.scroll_y <= line < self.scroll_y + self.size.height:
+                self.scroll_to(y=max(0, line - self.size.height // 3), animate=False, immediate=True, force=True)
+            self._show_place()
+        self._refresh_all()
+
+    def first_shown(self, matches: Sequence[SearchMatch]) -> int:
+        """Return the index of the first place from the top of the window on, or of the last one."""
+        top = round(self.scroll_y)
+        return next((index for index, match in enumerate(matches) if self._line_of(match) >= top), len(matches) - 1)
+
+    def _line_of(self, match: SearchMatch) -> int:
+        outermost, line = match.item, match.line
+        parent = match.item.parent
+        while parent is not None:
+            if not parent.is_open:
+                outermost, line = parent, 0
+            parent = parent.parent
+        return self.items.top_of(outermost, self._as) + line
+
+
+def _unfold(match: SearchMatch) -> None:
+    if match.is_hidden:
+        match.item.fold()
+    parent = match.item.parent
+    while parent is not None:
+        if not parent.is_open:
+            parent.fold()
+        parent = parent.parent
+
+
+# The transcript of a Job. Typing there goes to the input.
+
+
+class TranscriptView(NodesView):
+    """A view of a transcript."""
+
+    class Moved(Message):
+        """The view begins or ceases to follow the end."""
+
+    @dataclass
+    class Typed(Message):
+        """A typed character that belongs in the input."""
+
+        text: str
+
+    @override
+    def notify_moved(self) -> None:
+        self.post_message(self.Moved())
+
+    def on_key(self, event: events.Key) -> None:
+        """Pass typed characters to the input."""
+        if event.is_printable and event.character is not None and event.key != "space":
+            event.stop()
+            self.post_message(self.Typed(event.character))
