@@ -44,7 +44,6 @@ from perstack.doors.cli.param_types import (
     read_since,
     read_span,
 )
-from perstack.doors.cli.serve import offers_roots
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, PerstackError
@@ -55,6 +54,7 @@ from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_base.tools import SPECS
 from perstack_mcp import stdio as client_side
+from perstack_server.command import offers_roots
 from perstack_server.http.routes import routes
 from perstack_server.mcp import server as server_side
 

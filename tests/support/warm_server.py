@@ -29,6 +29,7 @@ from typing import Any
 
 from chaos.fork_server import build_models, compile_dataclasses
 
+from perstack.engine.plugins.registry import load_plugins
 from perstack.system import plugin_modules
 
 _PACKAGES = (
@@ -229,7 +230,7 @@ if __name__ == "__main__":
         importlib.import_module(_name)
     build_models()
     compile_dataclasses()
-    for _factory in registry.load_plugins().providers.values():
+    for _factory in load_plugins().providers.values():
         if _factory.prices is not None:
             _factory.prices.models()  # cached: `init`, `doctor` and `models` need the price of every model
     assert threading.active_count() == 1, threading.enumerate()
