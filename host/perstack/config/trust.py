@@ -113,7 +113,6 @@ class TrustStore:
     """Store of agreements: one file for each folder, readable only by the user."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep the files in `folder`."""
         self.folder = folder
 
     @classmethod
@@ -122,7 +121,6 @@ class TrustStore:
         return cls(user_directory("state", environ) / "trust")
 
     def path(self, folder: Path) -> Path:
-        """Return the file for a folder."""
         return self.folder / f"{sha256(os.fsencode(folder)).hexdigest()}.json"
 
     def read(self, folder: Path) -> TrustRecord | None:
@@ -239,7 +237,6 @@ class Agreement:
             self.check(items_to_trust(self._adopted, self.own))
 
     def missing(self, items: Iterable[TrustItem]) -> list[TrustItem]:
-        """Return the items without an agreement."""
         waiting = [] if self._is_whole else [item for item in items if item.without_files not in self._chosen]
         if not waiting:
             return []
@@ -247,7 +244,6 @@ class Agreement:
         return [item for item in waiting if item.digest not in agreed]
 
     def refusal(self, missing: Sequence[TrustItem]) -> NotAgreed:
-        """Return the error for items without an agreement."""
         folder = self._folder
         record = self.store.read(folder)
         places = ", ".join(dict.fromkeys(place_of(item, record) for item in missing))
@@ -260,7 +256,6 @@ class Agreement:
 
     @property
     def store(self) -> TrustStore:
-        """The store of agreements."""
         return self._store or TrustStore.of_user()
 
     @property

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from perstack.system.module_path import is_taken_out, restore_current_folder
 
@@ -30,7 +30,7 @@ def installed_modules(group: str) -> tuple[InstalledModule, ...]:
 @lru_cache(maxsize=1)
 def _entry_points(path: tuple[str, ...]) -> EntryPoints:
     """Return all entry points on this path. Cached, because reading all metadata is slow."""
-    return entry_points()
+    return cast("EntryPoints", entry_points())  # Python 3.11 has another class with the same `select`
 
 
 @lru_cache(maxsize=2)

@@ -134,7 +134,6 @@ def items_to_trust(
 
 
 def items_of_test(expert_key: str, test: ExpertTest, own: Ownership) -> list[TrustItem]:
-    """Return the items of a test of an Expert."""
     return _items((_EXPERTS, expert_key, "tests", test.name), _table_part(test, own))
 
 

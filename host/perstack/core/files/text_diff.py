@@ -26,7 +26,6 @@ class Effort:
     """Budget of comparison steps; ten million take some seconds."""
 
     def __init__(self, steps: int) -> None:
-        """Start with this many steps."""
         self.remaining = steps
 
     def spend(self, steps: int) -> bool:
@@ -88,6 +87,10 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
 
 class _BoundedMatcher(SequenceMatcher[bytes]):
     """Matcher that finds no more equal lines once the effort is used up."""
+
+    a: Sequence[bytes]  # documented attributes that the library's types leave out
+    b: Sequence[bytes]
+    b2j: dict[bytes, list[int]]
 
     def __init__(self, old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> None:
         self._effort = effort
@@ -161,7 +164,6 @@ _BINARY_CHECK_BYTES = 8_000  # bytes: a file with a NUL among the first of them 
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether a file is text."""
     return b"\0" not in data[:_BINARY_CHECK_BYTES]
 
 

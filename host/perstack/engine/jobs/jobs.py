@@ -2,8 +2,8 @@
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
 (runner.py), `queue` queues them for workers (job_queue.py), and `texts` posts texts to their Runs (posted_texts.py). An
-operation that continues a Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run
-that begins or resumes, as data. So every operation takes leases, limits and audits alike.
+operation that continues a Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded
+states and returns the Run that begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """
 
 from __future__ import annotations
