@@ -55,6 +55,7 @@ from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_base.tools import SPECS
 from perstack_mcp import stdio as client_side
+from perstack_server.command import offers_roots
 from perstack_server.http.routes import routes
 from perstack_server.mcp import server as server_side
 
