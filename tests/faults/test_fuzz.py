@@ -320,6 +320,6 @@ def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: 
         attack(path.read_text())
     for _ in range(number):
         attack(scripts.script())
-    assert len(ran) >= min(number // 20, most or number), "hardly anything was allowed, so that this shows nothing"
+    assert len(ran) >= min(number // 50, most or number), "hardly anything was allowed, so that this shows nothing"
     took = time.monotonic() - began
     print(f"script {part}: {2 * number} rulings, seed {SEED}, {len(ran)} allowed and run, in {took:.0f} s, none found")
