@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
     from perstack.engine.context.host_context import ContextSource
     from perstack.engine.jobs.reader import JobReader
+    from perstack.engine.jobs.runner import JobRunner
     from perstack.ports.storage import Storage
 
 
@@ -36,6 +38,7 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             WORKSPACE_LEASE.offer(_workspace_lease),
             TASKS.offer(tasks),
             WAITING_COMMANDS.offer(_waiting_commands),
+            JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
         )
@@ -72,10 +75,16 @@ def _waiting_commands() -> Callable[[Storage], Awaitable[tuple[tuple[str, ...], 
     return waiting_commands
 
 
-def _queueing() -> Queueing:
-    from perstack.workers import queueing
+def _job_queue() -> Callable[[ContextSource, JobReader, JobRunner], JobQueue]:
+    from perstack.workers.queue import DispatcherQueue
 
-    return queueing
+    return DispatcherQueue
+
+
+def _queueing() -> Queueing:
+    from perstack.workers import queued_definition
+
+    return queued_definition
 
 
 def _remote_delegation() -> RemoteDelegation:

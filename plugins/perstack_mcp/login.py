@@ -102,7 +102,6 @@ class CallbackServer:
     """Listener for the browser's callback. Requests without an expected state are rejected and do not end the login."""
 
     def __init__(self) -> None:
-        """Listen to nothing yet."""
         self._waiting: dict[str, asyncio.Future[dict[str, str]]] = {}
         self.redirect_uri = ""
 

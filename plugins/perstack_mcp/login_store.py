@@ -38,7 +38,6 @@ class Logins:
     """Logins of a user."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep the files in `folder`."""
         self._folder = folder
 
     @classmethod
@@ -58,7 +57,6 @@ class LoginFile:
     """File of one login, which may not exist."""
 
     def __init__(self, folder: Path, endpoint: str, name: str) -> None:
-        """Name the file; it is not opened yet."""
         self._folder = folder
         self._endpoint = endpoint
         self._path = folder / f"{name}.json"

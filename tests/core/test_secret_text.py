@@ -227,15 +227,14 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
 HOSTILE = (
     "a", "A", "1", " ", "\n", "=", ":", "-", "/", "\"", "'", "\\", "$", "{", "<a>", "a:", "a ", "a.", "a b ", "-p ",
     "password", "password=", "password: ", "password: |\n ", "PASSWORD=a", "--password ", "\"password\":\"", "\\\"",
-    "'a", "token=token=", "name=token value=", "name:a,", "<password>", "Authorization: ", "Authorization: Basic ",
-    "Basic ", "Bearer a", "auth=", "cookie: a", "://", "a://", "a://b:", "http://a@", "?key=", ";key=", "&a=",
+    "'a", "token=token=", "name=token value=", "name:a,", "Authorization: ", "Authorization: Basic ",
+    "cookie: a", "://", "a://", "a://b:", "http://a@", "?key=", ";key=", "&a=",
     "AKIA", "AKIAAAAAAAAAAAAAAAAA,", "eyJ", "eyJaaaaaaaa.", "eyJaaaaaaaa-", "-eyJaaaaaaaa", "sk-", "-sk-", "sk-a-",
-    "npm_", "hf_a_", "xoxb-", "SG.", "SG.aaaaaaaaaaaaaaaa.", "$2a$", "1:AA", "8Q~", "key-", "ghp_", "mysql ",
-    "mysql -p", "mysql -p'", "curl -u a", "machine ", "machine a login ", "default login a password ", "a:b@",
-    "a:b@tcp", "-----", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----",
+    "npm_", "hf_a_", "xoxb-", "SG.", "SG.aaaaaaaaaaaaaaaa.", "$2a$", "1:AA", "8Q~", "key-", "ghp_",
+    "a:b@", "-----", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----",
     "-----BEGIN PRIVATE KEY-----aaaaaaaaaaaaaaaaaaaaaaaa\n", "-----BEGIN A PRIVATE KEY", "[secret:1]",
-    "password=[secret:1]", "LS0tLS1CRUdJTi", "LS0tLS1CRUdJTi\n", "a:5432:b:c:", "password is ", "password: a[",
-    "a\x1b[0m", "password\x1b[0m ", "setenv a ", "curl -u", "zip -P", "pw: str = ", "sl.", "EAA", "secret_",
+    "password=[secret:1]", "LS0tLS1CRUdJTi", "LS0tLS1CRUdJTi\n", "password: a[",
+    "a\x1b[0m", "password\x1b[0m ", "setenv a ", "pw: str = ", "sl.", "EAA", "secret_",
     "[redacted", "secret-sha256:", "//hooks.slack.com/services/", "{\"a\":",
 )  # fmt: skip
 """Texts that begin what a pattern looks for, again and again, and never end it."""

@@ -20,6 +20,7 @@ import pytest
 import shell_scripts
 from fuzzing import MANY, SEED, fuzz, keep
 from mcp_types import jsonrpc_message_adapter
+from perstack.doors.cli.serve import offers_roots
 from provider_suite import WIRES
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -44,7 +45,6 @@ from perstack.doors.cli.param_types import (
     read_since,
     read_span,
 )
-from perstack.doors.cli.serve import offers_roots
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, PerstackError

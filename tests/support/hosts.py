@@ -135,11 +135,11 @@ STORAGES = [
 
 
 def sampled(points: list[CrashPoint], part: int = 0) -> list[CrashPoint]:
-    """Return every third of the points at which a process dies, and all of them with PERSTACK_FAULTS=all.
+    """Return every fifth of the points at which a process dies, and all of them with PERSTACK_FAULTS=all.
 
-    `part` is 0 to 2: tests on several storages pass a different one for each, so that together they try more.
+    `part` is 0 to 4: tests on several storages pass a different one for each, so that together they try more.
     """
-    return points if os.environ.get("PERSTACK_FAULTS") == "all" else points[part::3]
+    return points if os.environ.get("PERSTACK_FAULTS") == "all" else points[part::5]
 
 
 def storage_of(request: pytest.FixtureRequest) -> str:

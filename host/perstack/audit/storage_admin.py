@@ -286,7 +286,6 @@ class StorageAdmin:
     """Administration of one storage: copy it, check it, measure it."""
 
     def __init__(self, storage: Storage) -> None:
-        """Administer this storage."""
         self._storage = storage
 
     async def copy_to(

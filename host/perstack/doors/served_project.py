@@ -129,7 +129,6 @@ class JobTasks:
     """The tasks of all Jobs driven here."""
 
     def __init__(self, host: Host) -> None:
-        """Drive Jobs of `host`."""
         self._host = host
         self._running: dict[_JobTask, CallKey | None] = {}
 

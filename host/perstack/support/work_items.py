@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from functools import lru_cache
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from perstack.ports.dispatcher import Order
 
@@ -10,30 +12,17 @@ MAX_PRIORITY = (1 << 31) - 1  # highest priority that all engines support; the l
 _MAX_REASON_CHARS = 500  # characters kept of the reason why a worker cannot serve a work item
 
 
-class _Stored(BaseModel):
-    """Stored form of a work item. Fields of newer versions are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    job_id: str
-    due: int = 0
-    priority: int = 0
-    labels: dict[str, str] = Field(default_factory=dict)
-    submitted_at: int = 0
-    takeovers: int = 0
-    events: int = 0
-    refused: dict[str, str] = Field(default_factory=dict)
-    run_id: str | None = None
-    storage: str | None = None
-
-
 def order_of(stored: object) -> Order | None:
     """Return the work item stored in `to_json`, or None if it is not one of ours."""
     try:
-        item = _Stored.model_validate(stored)
+        return _adapter().validate_python(stored) if isinstance(stored, dict) else None
     except ValidationError:
         return None
-    return Order(**item.model_dump())
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[Order]:
+    return TypeAdapter(Order)  # it ignores fields of newer versions
 
 
 def to_json(order: Order) -> dict[str, JsonValue]:

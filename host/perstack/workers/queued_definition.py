@@ -22,6 +22,7 @@ from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
 from perstack.workers.skill_bundles import BundledSkill, bundle_skills, unpack_skills
+from perstack.workers.skill_bundles import check_bundle as check_bundle
 
 
 class QueuedDefinition(SeriesDefinition):

@@ -61,7 +61,6 @@ class Health:
         self.is_leaving = False
 
     def record_heartbeat(self) -> None:
-        """Record that the dispatcher has accepted a heartbeat."""
         self._answered["dispatcher"] = time.monotonic()
 
     @property
@@ -108,7 +107,7 @@ class WorkerSettings:
 
 
 class DueResult(Protocol):
-    """What was done about due work, for the report of a worker."""
+    """Outcome of due work, for the report of a worker."""
 
     @property
     def did(self) -> str:

@@ -222,7 +222,6 @@ class ProgressText:
     """Conversion of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
 
     def __init__(self) -> None:
-        """Start without events."""
         self._activity = JobActivity()
 
     def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something

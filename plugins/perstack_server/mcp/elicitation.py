@@ -45,7 +45,6 @@ class PendingAnswer:
 
     @property
     def job_id(self) -> str:
-        """The Job that asked the question."""
         return place_of(self.question_id)[0]
 
 

@@ -95,7 +95,6 @@ class Clients:
     """Clients with a handshake, and the streams that stateless clients listen to."""
 
     def __init__(self) -> None:
-        """Begin without clients."""
         self._bus = subscriptions.InMemorySubscriptionBus()
         self.listening = subscriptions.ListenHandler(self._bus)
         self._sessions: dict[str, ServerSession] = {}
@@ -115,12 +114,10 @@ class Clients:
             self._unsubscribe(uri, client)
 
     def subscribe(self, uri: str, context: Context) -> None:
-        """Subscribe a client to changes of a resource."""
         self.add(context)
         self._subscribed.setdefault(uri, {})[client_of(context)] = context.session
 
     def unsubscribe(self, uri: str, context: Context) -> None:
-        """Cancel a client's subscription."""
         self._unsubscribe(uri, client_of(context))
 
     def _unsubscribe(self, uri: str, client: str) -> None:
@@ -177,12 +174,10 @@ class UriTemplate:
 
     @property
     def prefix(self) -> str:
-        """The text before the variable."""
         return self.template.partition("{")[0]
 
     @property
     def suffix(self) -> str:
-        """The text after the variable."""
         return self.template.partition("}")[2]
 
     def value_in(self, uri: str) -> str | None:
@@ -193,7 +188,6 @@ class UriTemplate:
         return unquote(raw) if raw and "/" not in raw else None
 
     def uri(self, value: str) -> str:
-        """Return the URI for a value."""
         return f"{self.prefix}{quote(value, safe='@')}{self.suffix}"
 
 

@@ -96,7 +96,6 @@ class SamplingPlugin:
 
     @hookimpl
     def perstack_providers(self) -> Sequence[ProviderFactory]:
-        """Return the factory of `mcp-sampling`."""
         return [_SamplingFactory()]
 
 

@@ -18,6 +18,7 @@ from stranger_state import HARMLESS, owned
 from stranger_state import as_stranger as as_stranger
 from stranger_state import nothing_is_named as nothing_is_named
 from stranger_state import stranger as stranger
+from stranger_state import stranger_once as stranger_once
 from terminal import Terminal, reply
 from terminal_app import run_app
 

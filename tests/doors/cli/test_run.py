@@ -206,7 +206,6 @@ UNUSED = {
         "genai_prices",
         "sqlite3",
         "xllamacpp",
-        "tree_sitter",
         "dotenv",
         "yaml",
         "pathspec",

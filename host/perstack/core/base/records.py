@@ -223,7 +223,6 @@ class EventParser(Generic[F]):
     """Parser of the events of one kind of log. Built at the first event: a process that only starts Jobs reads none."""
 
     def __init__(self, build: Callable[[], TypeAdapter[F]]) -> None:
-        """Parse with the adapter that `build` returns."""
         self._build = build
         self._adapter: TypeAdapter[F] | None = None
 
@@ -347,7 +346,6 @@ def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:
 
 
 def with_texts(table: JsonObject, change: Callable[[str], str]) -> JsonObject:
-    """Return the object with each text changed."""
     return {name: _map_texts(item, change) for name, item in table.items()}
 
 

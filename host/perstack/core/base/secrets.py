@@ -1,8 +1,10 @@
 """Recognise secrets in commands, arguments, variables, addresses, settings and outputs, and replace them.
 
-A secret is the value of an option, variable or query part whose name says so (`--token`, `API_KEY=…`, `?key=…`), a user
-with a password in an address, a long random part of an address's path, or a text in the known form of a key. A named
-variable, `${NAME}`, is not secret: it is how to write one. Every pattern must run in linear time on any text.
+A secret is the value of an option, variable, header or query part whose name says so (`--token`, `API_KEY=…`,
+`?key=…`), a user with a password in an address, a long random part of an address's path, a private key, or a text in
+the known form of a key. A named variable, `${NAME}`, is not secret: it is how to write one. Options of single programs
+(`mysql -p…`) and formats of single files (`.netrc`) are not recognised: their list has no end. Every pattern must run
+in linear time on any text.
 """
 
 from __future__ import annotations
@@ -102,7 +104,6 @@ _NAME_AND_VALUE_FIELDS = (  # an assignment in two fields: `- name: DB_PASSWORD`
     r"(?i)(?<![\w.-])(?:name|key)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([\w.-]{1,100}+)[\"']?[,;\s]{1,40}+"
     r"[\"']?value[\"']?\s{0,3}[:=]\s{0,3}"
 )
-_XML_ELEMENT = r"<([A-Za-z_][\w.:-]{0,99})>"
 # an option whose value is the next word
 _OPTION_WITH_VALUE = rf"(?<![\w.-])(-{{1,2}}[A-Za-z][\w.-]*+){_QUOTE}?,?[ \t]{{1,9}}"
 _SET_COMMAND = r"(?<![\w.-])(?:setx|setenv|set -[gxU]{1,3})[ \t]{1,9}([A-Za-z_]\w{0,99}+)[ \t]{1,9}"
@@ -113,48 +114,11 @@ _VALUE = (
     r"|[|>][-+]?[ \t]*+\n[ \t]++(?P<block>[^\n]++)|(?P<bare>(?:[^\s\"',;()\[\]{}<>\\]|\\(?![nrt\"'])){4,}+))"
 )
 _HEADER = (
-    r"(?i)(?<![\w-])((?:proxy-|x-)?authorization|(?:set-)?cookie)[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?"
+    rf"(?i)(?<![\w-])((?:proxy-|x-)?authorization|(?:set-)?cookie){_QUOTE}?[ \t]{{0,9}}[:=][ \t]{{0,9}}{_QUOTE}?"
     r"(?:(basic|bearer|token|digest|negotiate|ntlm|apikey|api-key|bot|hawk|oauth|aws4-hmac-sha256|key)[ \t]{1,9})?"
     r"((?<=(?:digest|.oauth|..hawk) )[^\n\r]{1,8000}+|[^\s\"'\\][^\n\r\"'\\]{0,8000}+)"
 )
 _HEADER_NAME = r"(?i)-{0,2}(?:(?:proxy-|x-)?authorization|(?:set-)?cookie)"
-_SCHEME = r"(?i)(?<![\w-])(basic|bearer)[ \t]{1,9}([\w+/.~-]{8,}+=*+)"
-_ENCODED_AUTH = r"(?<![\w.-])_?auth[\"']?[ \t]{0,9}[:=][ \t]{0,9}[\"']?([A-Za-z0-9+/]{8,}+=*+)"
-_NETRC = (
-    r"(?<!\w)(?:machine\s{1,20}[^\s:,]{1,255}|default)\s{1,20}login\s{1,20}[^\s:,]{1,255}\s{1,20}"
-    r"(?:account\s{1,20}[^\s]{1,255}\s{1,20})?password\s{1,20}(\S{1,500}+)"
-)
-_PGPASS = r"(?m)^[ \t]{0,20}+[\w.*-]{1,255}+:(?:\d{4,5}|\*):[^:\s]{1,64}+:[^:\s]{1,64}+:(\S{4,200}+)$"
-# a sentence with a password
-_STATED_IN_SENTENCE = r"(?i)(?<!\w)(?:password|passphrase|passcode) (?:is|was) [\"']?([^\s\"']{8,200}+)"
-_DSN = r"(?<![\w.-])[\w.-]{1,64}+:([^\s:@/]{1,128}+)@(?:tcp|unix)\("
-
-_PROGRAM = (
-    r"(?<![\w.-])(?:mysql|mariadb|sshpass|curl|7z|rar|unrar|redis-cli|ldap|mongo|docker|podman|openssl|sqlcmd|smb|zip"
-    r"|unzip|ssh-keygen)"
-)
-_ATTACHED_PASSWORD_OPTIONS = {
-    "-p": ("mysql", "mariadb", "sshpass", "7z", "rar", "unrar", "mongo"),
-    "-a": ("redis-cli",),
-    "-w": ("ldap",),
-    "-P": ("sqlcmd", "zip", "unzip"),
-    "-N": ("ssh-keygen",),
-}
-_PASSWORD_OPTIONS = {
-    "-p": ("sshpass", "mongo", "docker", "podman"),
-    "-a": ("redis-cli",),
-    "-w": ("ldap",),
-    "-P": ("sqlcmd", "zip", "unzip"),
-    "-N": ("ssh-keygen",),
-    "-u": ("curl",),
-    "--user": ("curl",),
-    "-U": ("smb",),
-    "--proxy-user": ("curl",),
-}
-"""Options whose value is a password for programs with these name prefixes: in the same word (above) or in the next."""
-_USER_PASSWORD_OPTIONS = frozenset(("-u", "-U", "--user", "--proxy-user"))  # options whose value is `NAME:PASSWORD`
-_ATTACHED_PAIR_OPTIONS = {"-u": ("curl",), "--user=": ("curl",), "--proxy-user=": ("curl",), "-U": ("smb",)}
-
 # variables for the current and previous folder, which are not passwords
 _FOLDER_VARIABLES = frozenset(("PWD", "OLDPWD"))
 _PAGINATION_WORDS = frozenset(("page", "next", "continuation", "sync", "start", "pagination", "nextpage"))
@@ -247,7 +211,7 @@ def masked_error(text: str) -> str:
 
 def masked_output(text: str, substitute: Substitute, known: Sequence[str] = ()) -> str:
     """Return any text with each secret, and all of `known`, replaced, in linear time."""
-    spans = [*_places(text), *_set_places(text), *_header_places(text), *_program_places(text)]
+    spans = [*_places(text), *_set_places(text), *_header_places(text)]
     for secret in known:
         start = text.find(secret)
         while start >= 0:
@@ -330,7 +294,7 @@ def _places(text: str) -> Iterator[tuple[int, int]]:
 
 def _set_places(text: str) -> Iterator[tuple[int, int]]:
     value_end = 0  # a value is read once, because it may contain many names
-    for pattern in (_ASSIGNED_NAME, _NAME_AND_VALUE_FIELDS, _XML_ELEMENT, _OPTION_WITH_VALUE, _SET_COMMAND):
+    for pattern in (_ASSIGNED_NAME, _NAME_AND_VALUE_FIELDS, _OPTION_WITH_VALUE, _SET_COMMAND):
         value_end = 0
         for match in re.finditer(pattern, text):
             name = _own_name(match[1])
@@ -405,89 +369,12 @@ def _header_places(text: str) -> Iterator[tuple[int, int]]:
             is_code = "=" in match[0][: match.start(3) - match.start()] and re.fullmatch(r"[A-Za-z_.(]+", word)
             if len(word) > 3 and word.casefold() not in _NO_SECRETS and not is_code:
                 yield match.start(3), match.start(3) + len(word)
-    for match in re.finditer(_SCHEME, text):
-        if _is_pair(match[2]) if match[1].casefold() == "basic" else _is_mixed(match[2]):
-            yield match.span(2)
-    yield from (match.span(1) for match in re.finditer(_ENCODED_AUTH, text) if _is_pair(match[1]))
-    for pattern in (_NETRC, _DSN, _PGPASS):
-        yield from (match.span(1) for match in re.finditer(pattern, text))
-    for match in re.finditer(_STATED_IN_SENTENCE, text):
-        value = match[1].rstrip(".,;:!?)")
-        if _has_digits_and_letters(value):
-            yield match.start(1), match.start(1) + len(value)
-
-
-def _is_pair(encoded: str) -> bool:
-    """Return True if a text is NAME:PASSWORD in base64."""
-    try:
-        pair = b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
-    except ValueError:
-        return False
-    return ":" in pair.strip(":") and pair.isprintable()
 
 
 def _is_private_key(encoded: str) -> bool:
     start = "".join(encoded[:120].split()).rstrip("=")[:80]
     head = b64decode(start[: len(start) // 4 * 4]).decode("ascii", "replace")
     return re.match(_PEM_HEAD, head) is not None
-
-
-def _is_mixed(value: str) -> bool:
-    return any(char.isdigit() for char in value) or (
-        not value.islower() and not value[1:].islower() and len(value) > 15
-    )
-
-
-def _program_places(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the positions of passwords in command lines whose programs take them by a short option."""
-    if re.search(_PROGRAM, text) is None:
-        return
-    program, expects = "", ""
-    for match in re.finditer(r"\n|[|;&]+|(?:[^\s|;&\"']+|\"[^\"\n]*\"|'[^'\n]*')+|[\"']", text):
-        word = match[0]
-        if word[0] in "\n|;&\"'" and len(word.strip("\n|;&")) < 2:
-            program, expects = "", ""
-        elif re.match(_PROGRAM, name := word.strip("\"'")[-200:].rpartition("/")[2]):
-            program, expects = name, ""
-        elif program:
-            for start, end in _option_places(program, expects, word):
-                yield match.start() + start, match.start() + end
-            expects = word if word in _PASSWORD_OPTIONS else ""
-
-
-def _option_places(program: str, expects: str, word: str) -> Iterator[tuple[int, int]]:
-    """Yield the position of the password in one word of the arguments; `expects`: the option before it."""
-    start = 0
-    if expects and program.startswith(_PASSWORD_OPTIONS[expects]):
-        start = word.find(":") + 1 or word.find("%") + 1 if expects in _USER_PASSWORD_OPTIONS else 0
-        if (expects in _USER_PASSWORD_OPTIONS and not start) or word.startswith("-"):
-            return
-    elif (
-        program.startswith(_ATTACHED_PASSWORD_OPTIONS.get(word.lstrip("\"'")[:2], ("\0",)))
-        and len(word.strip("\"'")) > 2
-    ):
-        start = len(word) - len(word.lstrip("\"'")) + 2
-    elif glued := next(
-        (option for option, programs in _ATTACHED_PAIR_OPTIONS.items() if _is_glued(program, programs, word, option)),
-        "",
-    ):
-        start = (word.find(":", len(glued)) + 1) or (word.find("%", len(glued)) + 1)
-        if not start:
-            return
-    elif program.startswith("openssl") and word.startswith("pass:"):
-        start = len("pass:")
-    else:
-        return
-    quote = word[start : start + 1] if word[start : start + 1] in ("'", '"') else ""
-    quote = quote or (word[:1] if word[:1] in ("'", '"') else "")
-    start += 1 if quote and start < len(word) and word[start] == quote else 0
-    value = word[start:].rstrip(quote) if quote else word[start:]
-    if value and not value.startswith("$"):
-        yield start, start + len(value)
-
-
-def _is_glued(program: str, programs: tuple[str, ...], word: str, option: str) -> bool:
-    return program.startswith(programs) and word.startswith(option) and len(word) > len(option)
 
 
 def _replace(text: str, spans: Iterable[tuple[int, int]], substitute: Substitute) -> str:

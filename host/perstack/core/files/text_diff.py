@@ -1,15 +1,16 @@
 """Line diffs of two texts and of the files of two trees, in bounded time for any content.
 
-Lines that are unique on both sides are anchors (patience diff); between anchors the shortest edit is searched (Myers).
-Both consume one `Effort`. Once it is used up, the rest counts as replaced as a whole: a longer diff, but a correct one.
+`difflib` searches equal lines and consumes an `Effort`. Once it is used up, the rest counts as replaced as a whole: a
+longer diff, but a correct one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from difflib import Match as Block
+from difflib import SequenceMatcher
+from itertools import accumulate, chain
 from typing import Literal, NamedTuple, assert_never
 
 from perstack.core.base.file_names import spell
@@ -19,14 +20,12 @@ from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder
 from perstack.dataclass import dataclass
 
 CONTEXT = 3  # number of unchanged lines that a hunk shows around a change
-_MAX_EDITS = 500  # maximum edits between two anchors; memory for the search grows with the square
 
 
 class Effort:
     """Budget of comparison steps; ten million take some seconds."""
 
     def __init__(self, steps: int) -> None:
-        """Start with this many steps."""
         self.remaining = steps
 
     def spend(self, steps: int) -> bool:
@@ -82,114 +81,42 @@ def line_diff(old: Sequence[bytes], new: Sequence[bytes], effort: Effort, contex
 
 def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[Match]:
     """Return the equal stretches of both texts in order, each as long as possible."""
-    numbers: dict[bytes, int] = {}
-    a = [numbers.setdefault(line, len(numbers)) for line in old]
-    b = [numbers.setdefault(line, len(numbers)) for line in new]
-    equal: list[Match] = []
-    open_stretches = [(0, len(a), 0, len(b))]
-    while open_stretches:
-        a0, a1, b0, b1 = open_stretches.pop()
-        first = a0
-        while a0 < a1 and b0 < b1 and a[a0] == b[b0]:
-            a0, b0 = a0 + 1, b0 + 1
-        if a0 > first:
-            equal.append(Match(first, b0 - (a0 - first), a0 - first))
-        end = a1
-        while a0 < a1 and b0 < b1 and a[a1 - 1] == b[b1 - 1]:
-            a1, b1 = a1 - 1, b1 - 1
-        if end > a1:
-            equal.append(Match(a1, b1, end - a1))
-        if a0 == a1 or b0 == b1 or not effort.spend(a1 - a0 + b1 - b0):
-            continue
-        anchors = _anchors(a, a0, a1, b, b0, b1)
-        if anchors:
-            ends = [*anchors, (a1, b1)]
-            starts = [(a0, b0), *anchors]
-            open_stretches += [(s[0], e[0], s[1], e[1]) for s, e in zip(starts, ends, strict=True)]
-        else:
-            equal += [Match(i, j, 1) for i, j in _shortest(a, a0, a1, b, b0, b1, effort)]
-    return _join_matches(sorted(equal))
+    blocks = _BoundedMatcher(old, new, effort).get_matching_blocks()
+    return [Match(*block) for block in blocks if block.size]
 
 
-def _anchors(a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: int) -> list[tuple[int, int]]:
-    """Return pairs of lines that are unique in both stretches, as many as keep their order."""
-    in_a, in_b = Counter(a[a0:a1]), Counter(b[b0:b1])
-    at_b = {b[j]: j for j in range(b0, b1) if in_b[b[j]] == 1}
-    pairs = [(i, at_b[a[i]]) for i in range(a0, a1) if in_a[a[i]] == 1 and a[i] in at_b]
-    return _longest_rising(pairs)
+class _BoundedMatcher(SequenceMatcher[bytes]):
+    """Matcher that finds no more equal lines once the effort is used up."""
+
+    a: Sequence[bytes]  # documented attributes that the library's types leave out
+    b: Sequence[bytes]
+    b2j: dict[bytes, list[int]]
+
+    def __init__(self, old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> None:
+        self._effort = effort
+        super().__init__(None, old, new)
+        # steps of a search that begins at the first line and ends before this one
+        self._steps = [0, *accumulate(1 + len(self.b2j.get(line, ())) for line in old)]
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Block:
+        """Return a common beginning or end, which needs no search and no effort, or else the longest equal stretch."""
+        ahi, bhi = len(self.a) if ahi is None else ahi, len(self.b) if bhi is None else bhi
+        longest = min(ahi - alo, bhi - blo)
+        size = _equal_size(self.a, range(alo, alo + longest), self.b, range(blo, blo + longest))
+        if size:
+            return Block(alo, blo, size)
+        size = _equal_size(self.a, range(ahi - 1, ahi - 1 - longest, -1), self.b, range(bhi - 1, bhi - 1 - longest, -1))
+        if size:
+            return Block(ahi - size, bhi - size, size)
+        # Without this limit, lines that each occur often take time that grows with the cube of their number.
+        if not self._effort.spend(self._steps[ahi] - self._steps[alo]):
+            return Block(alo, blo, 0)
+        return super().find_longest_match(alo, ahi, blo, bhi)
 
 
-def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest subsequence in which the second elements increase too; `pairs` are sorted by the first."""
-    tails: list[int] = []  # smallest last element of a chain, by its length
-    tail_index: list[int] = []
-    predecessors: list[int | None] = []
-    for number, (_, j) in enumerate(pairs):
-        length = bisect_left(tails, j)
-        predecessors.append(tail_index[length - 1] if length else None)
-        if length == len(tails):
-            tails.append(j)
-            tail_index.append(number)
-        else:
-            tails[length], tail_index[length] = j, number
-    chain: list[tuple[int, int]] = []
-    index = tail_index[-1] if tail_index else None
-    while index is not None:
-        chain.append(pairs[index])
-        index = predecessors[index]
-    return chain[::-1]
-
-
-def _shortest(
-    a: Sequence[int], a0: int, a1: int, b: Sequence[int], b0: int, b1: int, effort: Effort
-) -> list[tuple[int, int]]:
-    """Return the pairs of equal lines on the shortest edit path (Myers); none if it is too long."""
-    n, m = a1 - a0, b1 - b0
-    furthest = {1: 0}
-    trace: list[dict[int, int]] = []
-    for edits in range(min(n + m, _MAX_EDITS) + 1):
-        trace.append(dict(furthest))
-        if not effort.spend(2 * edits + 1):
-            return []
-        for k in range(-edits, edits + 1, 2):
-            goes_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
-            x = first = furthest[k + 1] if goes_down else furthest[k - 1] + 1
-            while x < n and x - k < m and a[a0 + x] == b[b0 + x - k]:
-                x += 1
-            furthest[k] = x
-            if not effort.spend(x - first):
-                return []
-            if x >= n and x - k >= m:
-                return [(a0 + i, b0 + j) for i, j in _trace_back(trace, n, m)]
-    return []
-
-
-def _trace_back(trace: Sequence[dict[int, int]], n: int, m: int) -> Iterator[tuple[int, int]]:
-    x, y = n, m
-    for edits in range(len(trace) - 1, -1, -1):
-        furthest, k = trace[edits], x - y
-        goes_down = k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1])
-        k = k + 1 if goes_down else k - 1
-        start = furthest[k] if edits else 0
-        while x > start + (0 if goes_down else 1) and y > start - k + (1 if goes_down else 0) and edits:
-            x, y = x - 1, y - 1
-            yield x, y
-        if not edits:
-            while x > 0 and y > 0:
-                x, y = x - 1, y - 1
-                yield x, y
-        x, y = start, start - k
-
-
-def _join_matches(stretches: Sequence[Match]) -> list[Match]:
-    joined: list[Match] = []
-    for match in stretches:
-        last = joined[-1] if joined else None
-        if last is not None and (last.old + last.size, last.new + last.size) == (match.old, match.new):
-            joined[-1] = Match(last.old, last.new, last.size + match.size)
-        else:
-            joined.append(match)
-    return joined
+def _equal_size(a: Sequence[bytes], a_indexes: range, b: Sequence[bytes], b_indexes: range) -> int:
+    pairs = zip(a_indexes, b_indexes, strict=True)
+    return next((size for size, (i, j) in enumerate(pairs) if a[i] != b[j]), len(a_indexes))
 
 
 def _hunks(old: Sequence[bytes], new: Sequence[bytes], equal: Sequence[Match], context: int) -> Iterator[Hunk]:
@@ -237,7 +164,6 @@ _BINARY_CHECK_BYTES = 8_000  # bytes: a file with a NUL among the first of them 
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether a file is text."""
     return b"\0" not in data[:_BINARY_CHECK_BYTES]
 
 

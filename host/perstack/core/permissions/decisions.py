@@ -9,8 +9,8 @@ Within one rule set a `deny` wins; of `ask` and `allow` the more specific rule w
 otherwise the default holds. Matching (matching.py) is strict for `deny` and `ask`, which match any reading of a
 target, and exact for `allow`, which must match every reading.
 
-Shell scripts are parsed twice (shell.py, shell_grammar.py), programs that run other programs are looked up in
-programs.py. Whatever is not understood for certain is asked about, unless an `allow` rule is literally that line.
+Shell scripts are parsed by shell_grammar.py, programs that run other programs are looked up in programs.py. Whatever is
+not understood for certain is asked about, unless an `allow` rule is literally that line.
 Replay runs the same code (call_rulings.py), so a change here must keep recorded decisions explainable.
 """
 
@@ -173,6 +173,9 @@ def _rulings_on_part(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterat
     match part:
         case ShellCommand():
             yield from _rulings_on_command(rules, _target(call, part), part)
+        case Redirect(is_guess=True):
+            rulings = () if part.path is None else _file(rules, call, part.path, _READ if part.is_read else _WRITE)
+            yield from (ruling for ruling in rulings if ruling.decision == "deny" and ruling.rule)
         case Redirect() if part.path is None:
             yield _ask_instead(
                 rules, None, RuleTarget(call, part.shown), "what it is redirected to is known when it runs"
@@ -217,6 +220,8 @@ def display_lines(words: Sequence[str]) -> Iterator[str]:
         match part:
             case ShellCommand(is_around=True):
                 pass  # its inner commands have lines of their own, or its words are only a guess
+            case Redirect(is_guess=True):
+                pass
             case ShellCommand():
                 text = " ".join("…" if word is None else line_of([word]) for word in part.words)
                 text = " ".join((*part.assignments, text))

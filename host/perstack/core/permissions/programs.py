@@ -12,7 +12,6 @@ from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
@@ -148,6 +147,9 @@ _INFO_OPTIONS = frozenset({"--version", "-V", "--help", "-h", "-v"})
 def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
     """Yield a simple command and the commands that it runs, as far as its words tell."""
     words = command.known
+    if command.is_around:  # a guess
+        yield from _mark_around(parts_of(replace(command, is_around=False), depth))
+        return
     if not words:
         yield replace(command, reason="which program it runs is known when it runs")
         return
@@ -171,7 +173,7 @@ def parts_of(command: ShellCommand, depth: int = 0) -> Iterator[Part]:
 
 
 def _parts_of_script(script: str, *, is_bash: bool = False) -> Iterator[Part]:
-    from perstack.core.permissions.shell import parts_of_script  # the grammar is slow to import, and few calls need it
+    from perstack.core.permissions.shell import parts_of_script  # few calls need the grammar
 
     return iter(parts_of_script(script, is_bash=is_bash))
 
@@ -304,3 +306,5 @@ def _mark_around(parts: Iterator[Part]) -> Iterator[Part]:
     for part in parts:
         if isinstance(part, ShellCommand):
             yield replace(part, is_around=True, reason="")
+        elif isinstance(part, Redirect):
+            yield replace(part, is_guess=True)

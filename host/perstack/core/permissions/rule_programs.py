@@ -85,7 +85,7 @@ def _of_words(words: Sequence[str], depth: int = 0) -> Iterator[str]:
 
 
 def _of_script(script: str, depth: int) -> Iterator[str]:
-    from perstack.core.permissions.shell import parts_of_script  # its parser is slow to import
+    from perstack.core.permissions.shell import parts_of_script  # few rules need the grammar
 
     for part in parts_of_script(script, is_bash=True):
         if isinstance(part, ShellCommand):

@@ -1,10 +1,10 @@
 """Parser for the subset of the shell language that all shells read alike; anything else raises NotUnderstood.
 
-tree-sitter has one grammar of bash, but scripts are run by dash, ash, ksh and bash of several versions, and what one
-of them takes for text another runs. So a rule may allow a script only if this parser understands all of it: every
-construct is listed here, with the characters that it may contain. Before accepting one more, be sure of its meaning
-in every shell (in bash alone: `is_bash`), and let tests/support/shell_scripts.py generate it, so that `make fuzz` runs
-it in each shell.
+Scripts are run by dash, ash, ksh and bash of several versions, and what one of them takes for text another runs, so a
+grammar of bash alone, such as tree-sitter's, is not enough. A rule may allow a script only if this parser understands
+all of it: every construct is listed here, with the characters that it may contain. Before accepting one more, be sure
+of its meaning in every shell (in bash alone: `is_bash`), and let tests/support/shell_scripts.py generate it, so that
+`make fuzz` runs it in each shell.
 
 There is no tokenizer, because the meaning of a character depends on its position: each method reads one construct at
 `_position`. Reserved words count only where a command begins.
@@ -217,6 +217,8 @@ class _ScriptReader:
             if self._peek() not in (" ", "\t"):
                 raise NotUnderstood(UNREAD)
             self._blanks()
+            if self._reserved() or self._peek() == "(":
+                raise NotUnderstood(UNREAD)
         self._command()
         self._blanks()
         while self._peek() == "|" and self._peek(2) != "||":

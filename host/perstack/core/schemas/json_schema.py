@@ -44,7 +44,6 @@ class Meter:
     """The steps that remain for a check, or for several that share them."""
 
     def __init__(self, steps: int) -> None:
-        """Start with `steps` steps."""
         self.remaining = steps
 
     def spend(self, steps: int = 1) -> None:
@@ -135,7 +134,7 @@ def _bounded_keywords(keywords: Mapping[str, _Keyword]) -> dict[str, _Keyword]:
     """Return the keywords that could take longer than their steps say."""
     return {
         "pattern": _pattern,
-        "patternProperties": _pattern_properties,
+        "patternProperties": _pattern_properties(keywords["properties"]),
         "additionalProperties": _additional_properties(keywords["additionalProperties"]),
         "unevaluatedProperties": _unevaluated_properties(keywords.get("unevaluatedProperties", _pattern)),
         "uniqueItems": _unique_items,
@@ -167,40 +166,29 @@ def _pattern(
         yield ValidationError(f"{instance!r} does not match {value!r}")
 
 
-def _pattern_properties(
-    validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
-) -> Iterator[ValidationError]:
-    if not isinstance(instance, dict) or not isinstance(value, dict):
-        return
-    for pattern, subschema in value.items():
-        for name, item in instance.items():
-            if _matches(pattern, name):
-                yield from _descend(validator, item, subschema, path=name, schema_path=pattern)
+def _pattern_properties(properties: _Keyword) -> _Keyword:
+    def run(
+        validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
+    ) -> Iterator[ValidationError]:
+        if not isinstance(instance, dict) or not isinstance(value, dict):
+            return
+        for pattern, subschema in value.items():
+            declared: JsonObject = {name: subschema for name in instance if _matches(pattern, name)}
+            yield from properties(validator, declared, instance, schema) or ()
+
+    return run
 
 
 def _additional_properties(keyword: _Keyword) -> _Keyword:
     def run(
         validator: Validator, value: JsonValue, instance: JsonValue, schema: JsonObject
-    ) -> Iterator[ValidationError]:
-        from jsonschema.exceptions import ValidationError
-
+    ) -> Iterable[ValidationError]:
         patterns = schema.get("patternProperties")
-        if not isinstance(patterns, dict) or not isinstance(instance, dict):
-            yield from keyword(validator, value, instance, schema) or ()
-            return
-        properties = schema.get("properties")
-        declared = properties if isinstance(properties, dict) else {}
-        extra = [
-            name
-            for name in instance
-            if name not in declared and not any(_matches(pattern, name) is not False for pattern in patterns)
-        ]
-        if isinstance(value, dict):
-            for name in extra:
-                yield from _descend(validator, instance[name], value, path=name)
-        elif value is False and extra:
-            allowed = ", ".join(repr(pattern) for pattern in sorted(patterns))
-            yield ValidationError(f"{', '.join(map(repr, extra))}: no such properties, nor do they match {allowed}")
+        if isinstance(patterns, dict) and isinstance(instance, dict):
+            rest = (name for name in instance if all(_matches(pattern, name) is False for pattern in patterns))
+            instance = {name: instance[name] for name in rest}
+            schema = {name: part for name, part in schema.items() if name != "patternProperties"}
+        return keyword(validator, value, instance, schema) or ()
 
     return run
 
@@ -275,13 +263,6 @@ def _priced_reference(keyword: _Keyword) -> _Keyword:
         return keyword(validator, value, instance, schema) or ()
 
     return run
-
-
-def _descend(
-    validator: Validator, instance: JsonValue, schema: JsonValue, path: str, schema_path: str | None = None
-) -> Iterable[ValidationError]:
-    descend = cast("Callable[..., Iterable[ValidationError]]", getattr(validator, "descend"))  # noqa: B009 - no type has it
-    return descend(instance, schema, path=path, schema_path=schema_path)
 
 
 # Limits of checks.
@@ -359,7 +340,6 @@ class Checker:
     """A checker for one schema. Imports and the validator are created when they are first needed."""
 
     def __init__(self, schema: Mapping[str, JsonValue]) -> None:
-        """Store the schema; nothing is checked yet."""
         self._schema = dict(schema)
         self._scalars = _ScalarObject.of(self._schema)
         self._validator: Validator | None = None

@@ -79,7 +79,6 @@ class StoredName(click.ParamType[str]):
     name = "name"
 
     def __init__(self, kind: Kind) -> None:
-        """Complete names of this kind."""
         self._kind: Kind = kind
 
     @override

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from shlex import quote
 from typing import NamedTuple
 
@@ -30,11 +30,6 @@ ACP: Mapping[str, str] = {
     "Start": "continue with a new prompt",
     "WriteDefinition": "write one with `perstack init`",
 }
-
-
-def acp_phrase(step: NextStep) -> str:
-    """Return the step as the user of an editor performs it."""
-    return phrase(step, ACP)
 
 
 # Next steps as commands.
@@ -133,11 +128,6 @@ CLI: Mapping[str, str] = {
 }
 
 
-def cli_phrase(step: NextStep) -> str:
-    """Return the step for the command line, with its command."""
-    return phrase(step, CLI, command=command(step))
-
-
 def command(step: NextStep) -> str:
     """Return the step's command; for a step without one its phrase for any door."""
     if isinstance(step, Decide):
@@ -179,18 +169,6 @@ MCP: Mapping[str, str] = {
 }
 
 
-def mcp_phrase(step: NextStep) -> str:
-    """Return the step for a model."""
-    needs = step.needs if isinstance(step, Resume) else None
-    return phrase(step, MCP, needed=(needs or "").replace("_", "-"), command=command(step))
-
-
-def as_sentence(step: NextStep) -> str:
-    """Return the MCP phrase as a sentence."""
-    text = mcp_phrase(step)
-    return f"{text[0].upper()}{text[1:]}."
-
-
 # Next steps of tasks as HTTP requests.
 
 BASE = "/v1/execution"
@@ -202,11 +180,6 @@ HTTP: Mapping[str, str] = {
     "Inspect tasks": f"GET {BASE} lists what there is",
     **_BY_A_PERSON,
 }
-
-
-def http_phrase(step: NextStep) -> str:
-    """Return the step with its request, if there is one."""
-    return phrase(step, HTTP, command=command(step))
 
 
 # Next steps as keys of the terminal program, and as commands of its linear mode.
@@ -238,14 +211,29 @@ LINEAR_TUI: Mapping[str, str] = {
 }
 
 
-def tui_phrase(step: NextStep) -> str:
-    """Return the step as the user of the terminal program performs it."""
-    return phrase(step, TUI)
+# The phrase of a step for the users of each door.
 
 
-def plain_phrase(step: NextStep) -> str:
-    """Return the step for the linear mode, which has commands instead of keys."""
-    return phrase(step, LINEAR_TUI)
+def _of_door(phrases: Mapping[str, str]) -> Callable[[NextStep], str]:
+    def say(step: NextStep) -> str:
+        needed = step.needs or "" if isinstance(step, Resume) else ""
+        return phrase(step, phrases, command=command(step), needed=needed.replace("_", "-"))
+
+    return say
+
+
+acp_phrase = _of_door(ACP)
+cli_phrase = _of_door(CLI)
+http_phrase = _of_door(HTTP)
+mcp_phrase = _of_door(MCP)
+plain_phrase = _of_door(LINEAR_TUI)
+tui_phrase = _of_door(TUI)
+
+
+def as_sentence(step: NextStep) -> str:
+    """Return the MCP phrase as a sentence."""
+    text = mcp_phrase(step)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 class CommandLine(NamedTuple):

@@ -140,7 +140,6 @@ class Dispatching:
         return True
 
     async def close(self) -> None:
-        """Close the dispatcher if it was opened."""
         dispatcher, self._dispatcher = self._dispatcher, None
         if dispatcher is not None:
             await dispatcher.close()

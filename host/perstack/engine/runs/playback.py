@@ -23,11 +23,11 @@ class PlayedResult(Protocol):
 
     @property
     def result(self) -> ToolResult | Question:
-        """What the tool returned, or asked."""
+        """Result of the tool, or its question."""
 
     @property
     def usage(self) -> Usage | None:
-        """What the tool used of a model, if it is known."""
+        """Model usage of the tool, if it is known."""
 
 
 class Playback(Protocol):

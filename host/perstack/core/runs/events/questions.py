@@ -66,7 +66,6 @@ class CallInteractiveTool(LaterEvent):
 
     @property
     def open_question(self) -> OpenQuestion:
-        """The question that it asks."""
         argument = self.args.get("question")
         text = self.question.message if self.question else argument if isinstance(argument, str) else self.tool_name
         return OpenQuestion(

@@ -1,4 +1,4 @@
-"""The commands `perstack mcp` and `perstack acp`. Their SDKs are imported last."""
+"""The command `perstack mcp`. The SDK is imported last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -26,7 +25,6 @@ from perstack.support.variables import variables_in
 from perstack_server.mcp.client_config import CLIENTS, command_of
 
 if TYPE_CHECKING:
-    from perstack.host import Host
     from perstack_server.http.access import AccessRules
     from perstack_server.mcp.workspaces import ServeOptions, Workspace
 
@@ -249,22 +247,3 @@ def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ..
         for item in value if option.multiple else (value,):
             arguments += (option.opts[0], str(Path(item).resolve() if option.metavar == "FILE" else item))
     return [*arguments, *flags]
-
-
-@click.command("acp", cls=GroupedCommand)
-@click.option("--expert", metavar="KEY", help="The Expert of new sessions; editors show all Experts as modes.")
-@driving_options
-def acp_command(expert: str | None, options: HostOptions) -> None:
-    """Serve an Expert to an editor that speaks the Agent Client Protocol, over stdin and stdout."""
-    if find_spec("acp") is None:
-        raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
-    import asyncio
-
-    from perstack_acp.agent import serve_acp
-
-    def make_host(folder: Path) -> tuple[Host, LoadedProject]:
-        folder_options = replace(options, workspace=None, folder=str(folder))
-        loaded = folder_options.load()
-        return replace(folder_options, is_attended=lambda: True).driver(loaded.project), loaded
-
-    asyncio.run(serve_acp(make_host, expert))
