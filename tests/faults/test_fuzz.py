@@ -20,7 +20,6 @@ import pytest
 import shell_scripts
 from fuzzing import MANY, SEED, fuzz, keep
 from mcp_types import jsonrpc_message_adapter
-from perstack.doors.cli.serve import offers_roots
 from provider_suite import WIRES
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -55,6 +54,7 @@ from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_base.tools import SPECS
 from perstack_mcp import stdio as client_side
+from perstack_server.command import offers_roots
 from perstack_server.http.routes import routes
 from perstack_server.mcp import server as server_side
 
