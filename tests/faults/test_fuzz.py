@@ -20,7 +20,6 @@ import pytest
 import shell_scripts
 from fuzzing import MANY, SEED, fuzz, keep
 from mcp_types import jsonrpc_message_adapter
-from perstack.doors.cli.serve import offers_roots
 from provider_suite import WIRES
 from pydantic import JsonValue
 from pydantic_core import from_json
