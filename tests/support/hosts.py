@@ -101,6 +101,19 @@ class Seen:
         return [event.type for event in stored if run is None or event.run_id.endswith(run)]
 
 
+class Begun(Seen):
+    """Collects events, and sets `generating` when a generation starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generating = asyncio.Event()
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        super().__call__(event, line)
+        if event.type == "startGeneration":
+            self.generating.set()
+
+
 def open_storage(storage: str, workspace: Path) -> Storage:
     """Open a storage by its address."""
     return load_plugins((), {}).open_storage(storage, workspace)
