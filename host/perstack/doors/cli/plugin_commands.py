@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, cast
+from typing import cast
 
 import click
 
@@ -134,10 +134,10 @@ def _entries_of(plugin: _Plugin) -> tuple[object, ...]:
     try:
         module = plugin.load()
         api: object = getattr(module, "PLUGIN_API", PLUGIN_API)
-        hook: Any = getattr(module, "perstack_commands", None)
+        hook: Callable[[], Iterable[object]] | None = getattr(module, "perstack_commands", None)
         if api != PLUGIN_API:
             _leave_out(plugin, f"it is written for plugin API {api}, and the host has {PLUGIN_API}")
-        elif callable(hook):
+        elif hook is not None:
             return tuple(hook())
         elif plugin.is_declared:
             _leave_out(plugin, "it has no function perstack_commands")
