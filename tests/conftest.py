@@ -48,8 +48,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# A deadline for one example would fail on a busy machine. `make fuzz` tries five times as many examples
-settings.register_profile("ordinary", deadline=None)
+# A deadline for one example would fail on a busy machine. `make fuzz` tries many more examples
+settings.register_profile("ordinary", max_examples=30, deadline=None)
 settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile("ordinary")
 

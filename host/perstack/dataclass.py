@@ -25,7 +25,6 @@ class _Absent:
     """Default of a parameter whose field has a factory."""
 
     def __repr__(self) -> str:
-        """Return the text of the standard library's `repr`."""
         return "<factory>"
 
 

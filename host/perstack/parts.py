@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
@@ -17,13 +18,15 @@ from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Parts
-from perstack.tasks.memory import TASKS, TaskMemory
+from perstack.tasks import TASKS
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
     from perstack.engine.context.host_context import ContextSource
     from perstack.engine.jobs.reader import JobReader
+    from perstack.engine.jobs.runner import JobRunner
     from perstack.ports.storage import Storage
+    from perstack.tasks.memory import TaskMemory
 
 
 def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
@@ -36,6 +39,7 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             WORKSPACE_LEASE.offer(_workspace_lease),
             TASKS.offer(tasks),
             WAITING_COMMANDS.offer(_waiting_commands),
+            JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
         )
@@ -72,10 +76,16 @@ def _waiting_commands() -> Callable[[Storage], Awaitable[tuple[tuple[str, ...], 
     return waiting_commands
 
 
-def _queueing() -> Queueing:
-    from perstack.workers import queueing
+def _job_queue() -> Callable[[ContextSource, JobReader, JobRunner], JobQueue]:
+    from perstack.workers.queue import DispatcherQueue
 
-    return queueing
+    return DispatcherQueue
+
+
+def _queueing() -> Queueing:
+    from perstack.workers import queued_definition
+
+    return queued_definition
 
 
 def _remote_delegation() -> RemoteDelegation:

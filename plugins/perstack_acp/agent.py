@@ -99,7 +99,6 @@ class PerstackAgent:
     _client: Client
 
     def __init__(self, sessions: Sessions) -> None:
-        """Serve these sessions."""
         self._sessions = sessions
 
     def on_connect(self, conn: Client) -> None:

@@ -43,7 +43,6 @@ class EditorSession:
 
     @property
     def workspace(self) -> Path:
-        """The workspace of the session's Host."""
         return self.host.workspace
 
     async def prompt(self, text: str, on_event: OnEvent, attachments: Sequence[Blob] = ()) -> JobSummary:

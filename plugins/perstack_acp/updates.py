@@ -114,7 +114,6 @@ class Updates:
         self._sent = ""  # the text of the Coordinator's current reply that was sent
 
     def of(self, event: Event) -> Iterator[helpers.SessionUpdate]:  # noqa: C901 - one case for each kind of event that shows
-        """Yield the updates of an event, if any."""
         self._activity.follow(event)
         is_mine = not self._activity.is_delegate(event.run_id)
         match event:
@@ -205,7 +204,6 @@ class Sender:
     """A Host listener that sends updates one at a time in the order of the events."""
 
     def __init__(self, updates: Updates, send: Send) -> None:
-        """Send the updates of events with `send`."""
         self._updates = updates
         self._send = send
         self._queue: asyncio.Queue[helpers.SessionUpdate | None] = asyncio.Queue()

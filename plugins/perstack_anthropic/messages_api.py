@@ -147,7 +147,6 @@ def turns_of(request: GenerationRequest) -> TurnEncoder:
 
 
 def tools_of(request: GenerationRequest) -> WireTools:
-    """Return the request's tools in this format."""
     return wire_tools(request, MESSAGES)
 
 
@@ -451,7 +450,6 @@ class MessagesDecoder:
     """
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
-        """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._blocks: list[_Block] = []
         self._message: _WireMessage | None = None  # the start, which may have the whole content

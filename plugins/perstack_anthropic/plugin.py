@@ -36,5 +36,4 @@ FACTORY = EndpointProviderFactory(
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return the factory of provider `anthropic`."""
     return [FACTORY]

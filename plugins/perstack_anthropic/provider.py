@@ -41,7 +41,6 @@ class AnthropicProvider(HttpProvider):
     required_fields = REQUIRED
 
     def __init__(self, endpoint: Endpoint, settings: AnthropicSettings) -> None:
-        """Connect to nothing yet."""
         super().__init__(endpoint, settings.reply_settings())
         self._settings = settings
         self.endpoint_id = endpoint.id
@@ -86,6 +85,5 @@ def _credentials(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def create(config: ProviderConfig) -> AnthropicProvider:
-    """Create the provider from its settings and the environment."""
     settings = read_settings(AnthropicSettings, config.setting)
     return AnthropicProvider(endpoint_of(settings, config.env), settings)

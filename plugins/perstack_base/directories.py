@@ -68,7 +68,6 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `listDirectory`."""
     with workspace.directory(text(args, "path") or ".") as (handle, place):
         home = place.workspace
         hidden = home.state_identities()
@@ -88,7 +87,6 @@ def list_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
 
 
 def create_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `createDirectory`."""
     with workspace.place(text(args, "path"), create=True) as place:
         status = place.status()
         if status is None:
@@ -99,7 +97,6 @@ def create_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
 
 
 def delete_directory(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `deleteDirectory`."""
     with workspace.place(text(args, "path"), follow=False, change=True) as place:
         place.refuse_removal()
         status = place.status()

@@ -38,7 +38,6 @@ class Output:
     """Output of a process: memory holds its head and tail, a temporary file all of it."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
-        """Keep at most `max_bytes` bytes."""
         self._max_bytes = max_bytes
         self._file = tempfile.SpooledTemporaryFile(max_size=_MAX_MEMORY_BYTES)  # noqa: SIM115 - closed by __exit__
         self._head = b""
@@ -47,17 +46,14 @@ class Output:
         self.size = 0
 
     def __enter__(self) -> Output:
-        """Return the output."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the temporary file."""
         self._file.close()
 
     def add(self, chunk: bytes) -> None:
-        """Append a piece of output."""
         self._keep(chunk)
         if len(self._head) < MAX_SHOWN_BYTES:
             self._head += chunk[: MAX_SHOWN_BYTES - len(self._head)]
@@ -76,7 +72,6 @@ class Output:
         return self.size > self._max_bytes
 
     def read_all(self) -> bytes:
-        """Return all bytes that were kept."""
         self._file.seek(0)
         return self._file.read()
 
@@ -193,7 +188,6 @@ class Executor:
         await asyncio.gather(*(_end(starting) for starting in tuple(self._running)))
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Run `exec`."""
         words = (text(call.args, "command"), *strings(call.args, "args"))
         if may_redirect(words):
             opening = self._workspace.opening(call.opens)

@@ -54,7 +54,6 @@ class FileSkillFactory(SkillFactory):
     name = "file"
 
     def __init__(self) -> None:
-        """Import nothing."""
         self._kits: dict[tuple[Path, str], AnyToolkit] = {}
         self._importing = threading.Lock()
 
@@ -106,5 +105,4 @@ def perstack_skills() -> Sequence[SkillFactory]:
 
 @hookimpl
 def perstack_runtimes() -> Sequence[RuntimeFactory]:
-    """Return the runtime without a sandbox."""
     return [LocalRuntimeFactory()]

@@ -175,7 +175,6 @@ class WorkspaceSet:
             raise
 
     def close(self) -> None:
-        """Close all handles."""
         self.workspace.close()
         for added in self._added.values():
             added.close()

@@ -83,12 +83,10 @@ class ResolvedPath:
 
     @property
     def path(self) -> Path:
-        """Absolute path."""
         return self.workspace.root.joinpath(*self.parts)
 
     @property
     def is_workspace(self) -> bool:
-        """True for the workspace itself."""
         return not self.parts
 
     @property
@@ -257,7 +255,6 @@ class OpenWorkspace:
         self.check_git(parts, whole=True)
 
     def may_change(self, parts: Parts) -> bool:
-        """Return whether a path may be changed."""
         return self._rules.may_change(self._real_path(parts))
 
     def check_change(self, parts: Parts) -> None:
@@ -384,7 +381,6 @@ class OpenWorkspace:
         return is_at_or_below(fold_case(parts), self._folded_states)
 
     def state_refusal(self, shown: str) -> SkillError:
-        """Return the error for the state."""
         name = "/".join(self._states[0])
         return SkillError(f"{shown}: the state directory {name}/ is off limits to tools; use another path")
 

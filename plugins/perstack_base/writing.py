@@ -24,7 +24,6 @@ _MAX_ECHO_CHARS = 200
 
 
 def write_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `writeTextFile`."""
     data = utf8(args, "text")
     with workspace.place(text(args, "path"), create=True) as place:
         replace(place, data)
@@ -32,7 +31,6 @@ def write_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
 
 
 def append_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `appendTextFile`."""
     data = utf8(args, "text")
     with workspace.place(text(args, "path"), change=True) as place:
         if place.status() is None:
@@ -43,7 +41,6 @@ def append_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
 
 
 def delete_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `deleteFile`."""
     with workspace.place(text(args, "path"), follow=False, change=True) as place:
         status = place.status()
         if place.is_workspace or (status is not None and stat.S_ISDIR(status.st_mode)):
@@ -54,7 +51,6 @@ def delete_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
 
 
 def move_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `moveFile`."""
     with workspace.place(text(args, "source"), follow=False, change=True) as source:
         source.refuse_removal()
         status = source.status()
@@ -157,7 +153,6 @@ MAX_EDITED_BYTES = 64 * 1024 * 1024  # maximum bytes of a file that can be edite
 
 
 def edit_text_file(workspace: OpenWorkspace, args: JsonObject) -> JsonObject:
-    """Run `editTextFile`."""
     old, new = utf8(args, "oldText"), utf8(args, "newText")
     with workspace.place(text(args, "path"), change=True) as place:
         with open_regular(place) as file:

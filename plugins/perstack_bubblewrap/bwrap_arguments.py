@@ -125,7 +125,6 @@ class InnerMounts:
 
 
 def inner_mounts(view: FolderView) -> InnerMounts:
-    """Return the inner mounts of a view."""
     ancestors = (str(parent) for path in view.anchored for parent in PurePosixPath(path).parents)
     paths = (path for path in (*ancestors, *view.held) if path not in view.writable)
     changeable = (path for path in paths if is_below(path, view.writable))

@@ -72,7 +72,6 @@ def cgroup_parents() -> tuple[CgroupParent, ...]:
 
 
 def available_controllers() -> frozenset[str]:
-    """Return the available controllers."""
     return frozenset(name for place in cgroup_parents() for name in place.controllers)
 
 

@@ -23,7 +23,6 @@ class PlaceRefused(Exception):
     words: str
 
     def __str__(self) -> str:
-        """Return the message."""
         return self.words
 
 

@@ -78,5 +78,4 @@ def _check_database(policy: SandboxPolicy, surroundings: Surroundings) -> None:
 
 @hookimpl
 def perstack_runtimes() -> Sequence[RuntimeFactory]:
-    """Return the bubblewrap factory."""
     return [BubblewrapFactory()]

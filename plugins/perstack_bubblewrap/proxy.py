@@ -53,7 +53,6 @@ class Proxy:
 
     @property
     def is_up(self) -> bool:
-        """True while the proxy runs."""
         return self.process is None or self.process.returncode is None
 
     @property
@@ -140,7 +139,6 @@ class ProxyPool:
             return self._running[key]
 
     async def close(self) -> None:
-        """End every proxy."""
         self._running.clear()
         await self._ends.aclose()
 

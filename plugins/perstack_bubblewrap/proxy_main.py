@@ -80,7 +80,6 @@ class AllowListPlugin(HttpProxyBasePlugin):
     allowed: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Connect to nothing yet."""
         super().__init__(*args, **kwargs)
         self._address: str | None = None
 

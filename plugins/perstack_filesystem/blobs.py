@@ -244,7 +244,6 @@ class BlobFolders(JobDirectories):
         return names
 
     async def blobs(self, job_id: str) -> tuple[str, ...]:
-        """Return the names of a Job's blobs."""
         with ExitStack() as opened:
             self._job(opened, job_id)
             folder = self._find(opened, job_id, "blobs")

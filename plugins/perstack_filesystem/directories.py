@@ -55,11 +55,9 @@ class OpenDirectory:
             raise explain(error, path) from error
 
     def __enter__(self) -> OpenDirectory:
-        """Return the directory."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the handle."""
         os.close(self.fd)
 
     def find(self, name: str) -> OpenDirectory | None:
@@ -320,7 +318,6 @@ class OpenFolders:
     """Cache of the open directories of one storage. Safe to call from any thread."""
 
     def __init__(self, root: Path) -> None:
-        """Open nothing yet."""
         self._root = root
         self._cache: OrderedDict[Names, KeptFolder] = OrderedDict()
         self._turn = RLock()

@@ -76,7 +76,6 @@ class EntryIndex:
     """Cached entries of a namespace by Job id. When the file has grown, only the new part is read."""
 
     def __init__(self) -> None:
-        """Open nothing yet."""
         self._fd: int | None = None
         self._read: int = 0
         self._lookup_count: int = 0

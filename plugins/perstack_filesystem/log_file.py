@@ -36,7 +36,6 @@ class Scan:
     """Verified records of a log, from the first one up to the scanned position."""
 
     def __init__(self) -> None:
-        """Start with an empty log."""
         self.head: Head = EMPTY_LOG
         self.ends: array[int] = array("Q")  # offset after each record's newline
         self.lacks_newline = False  # True if the last record's newline is missing in the file

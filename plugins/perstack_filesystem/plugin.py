@@ -30,5 +30,4 @@ class FilesystemStorages(StorageFactory):
 
 @hookimpl
 def perstack_storages() -> Sequence[StorageFactory]:
-    """Return the filesystem storage factory."""
     return [FilesystemStorages()]

@@ -38,5 +38,4 @@ FACTORY = EndpointProviderFactory(
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return the factory of provider `google`."""
     return [FACTORY]

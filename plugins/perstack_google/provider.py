@@ -48,7 +48,6 @@ class GoogleProvider(HttpProvider):
     """Provider of the Gemini API at one endpoint."""
 
     def __init__(self, endpoint: Endpoint, settings: GoogleSettings) -> None:
-        """Connect to nothing yet."""
         super().__init__(endpoint, settings.reply_settings())
         self._settings = settings
         self.endpoint_id = endpoint.id
@@ -115,6 +114,5 @@ def path_of(model: str) -> str:
 
 
 def create(config: ProviderConfig) -> GoogleProvider:
-    """Create the provider from its settings and the environment."""
     settings = read_settings(GoogleSettings, config.setting)
     return GoogleProvider(endpoint_of(settings, config.env), settings)

@@ -167,7 +167,6 @@ def contents_of(request: GenerationRequest, *, with_ids: bool) -> ListEncoder:
 
 
 def tools_of(request: GenerationRequest) -> WireTools:
-    """Return the request's tools in this format."""
     return wire_tools(request, GENERATE_CONTENT)
 
 

@@ -187,7 +187,6 @@ class McpClient:
         self._held: dict[str, PendingCall] = {}  # calls waiting for a person's answer, by their keys
 
     async def toolset(self) -> Toolset:
-        """Return the tools that the server lists now."""
         return await self._listing.current()
 
     @property

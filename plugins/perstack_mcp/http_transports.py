@@ -71,7 +71,7 @@ async def connect_streamable(
 ) -> AsyncGenerator[TransportStreams]:
     """Connect by streamable HTTP. Later a request that is refused or cannot be sent fails alone."""
     timeout = httpx2.Timeout(_CONNECT_TIMEOUT_S, read=None)
-    client = _HttpClient(_transport(may_be_local), dict(headers), timeout, auth, ShownOnce(show))
+    client = _HttpClient(transport(may_be_local), dict(headers), timeout, auth, ShownOnce(show))
     async with (
         client,
         streamable_http_client(endpoint, http_client=client, max_sse_event_size=_MAX_EVENT_BYTES) as streams,
@@ -88,7 +88,7 @@ async def sse(
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
-        made = _EventsClient(headers=headers, timeout=timeout, auth=auth, transport=_transport(may_be_local))
+        made = _EventsClient(headers=headers, timeout=timeout, auth=auth, transport=transport(may_be_local))
         made.shown = ShownOnce(show)
         return made
 
@@ -103,7 +103,8 @@ async def sse(
         yield streams
 
 
-def _transport(may_be_local: bool) -> httpx2.AsyncBaseTransport | None:
+def transport(may_be_local: bool) -> httpx2.AsyncBaseTransport | None:
+    """Return the transport that checks addresses; None, for the library's own, if local ones are allowed."""
     return None if may_be_local else _CheckedTransport()
 
 

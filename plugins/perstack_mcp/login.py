@@ -9,20 +9,22 @@ from secrets import compare_digest
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-from mcp.client.auth import OAuthFlowError
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull
 from pydantic import AnyUrl
+from typing_extensions import override
 
 from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.login_store import Login, LoginFile
-from perstack_mcp.oauth import ClientMetadata, NoTokenStorage, TokenFlow, login_of
+from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens
 from perstack_mcp.remote_server import RemoteServer, login_file_of, oauth_of
 from perstack_mcp.session import McpSession
+from perstack_mcp.stored_login import login_of
 
 
-class PersonalLogin(TokenFlow):
+class PersonalLogin(ProviderLogin):
     """Authorization code flow with PKCE. `ask` gets the person's address and the state, and returns the callback's."""
 
     def __init__(
@@ -34,39 +36,30 @@ class PersonalLogin(TokenFlow):
         file: LoginFile,
     ) -> None:
         """Prepare a login whose tokens are written to `file`."""
-        self.settings = settings
         before = file.read()
-        self._wanted = None if before is None else before.wanted
-        metadata = ClientMetadata.of(settings, self._wanted, redirect_uris=[redirect_uri], client_name="Perstack")
+        wanted = None if before is None else before.wanted
         is_document = (settings.client_id or "").startswith("https://")
-        super().__init__(
+        tokens = Tokens(None if is_document else _known_client(settings, redirect_uri))
+        provider = OAuthClientProvider(
             endpoint,
-            metadata,
-            NoTokenStorage(self._keep),
+            ClientMetadata.of(settings, wanted, redirect_uris=[redirect_uri], client_name="Perstack"),
+            tokens,
             self._note,
             self._answer,
             client_metadata_url=settings.client_id if is_document else None,
         )
+        super().__init__(settings, provider, tokens)
+        self._flow_state = provider.context
+        self._login = Login(endpoint=endpoint, wanted=wanted)
         self._ask = ask
         self._place = file
         self._url = ""
         self._asked: set[tuple[str, str | None]] = set()
         self.is_done = False
-        if settings.client_id is not None and not is_document:
-            self._known: OAuthClientInformationFull | None = OAuthClientInformationFull(
-                client_id=settings.client_id,
-                client_secret=settings.client_secret,
-                redirect_uris=[AnyUrl(redirect_uri)],
-            )
-        else:
-            self._known = None
-
-    async def load(self) -> None:
-        """Set the OAuth client from the definition, if it names one."""
-        self.context.client_info = self._known
 
     async def _note(self, url: str) -> None:
-        asked = url.partition("?")[0], self.context.client_metadata.scope
+        self.check_issuer()
+        asked = url.partition("?")[0], self._flow_state.client_metadata.scope
         if asked in self._asked:
             raise OAuthFlowError("the server does not accept the login that it asked for")
         self._asked.add(asked)
@@ -75,11 +68,22 @@ class PersonalLogin(TokenFlow):
     async def _answer(self) -> AuthorizationCodeResult:
         return await self._ask(self._url, str(httpx2.URL(self._url).params["state"]))
 
-    async def _keep(self) -> None:
+    @override
+    async def keep(self) -> None:
         async with self._place.locked():
-            login = Login(endpoint=self.context.server_url, wanted=self._wanted)
-            self._place.write(login_of(self, login, self.settings))
+            self._place.write(login_of(self._flow_state, self._login, self._settings))
         self.is_done = True
+
+
+def _known_client(settings: OAuth, redirect_uri: str) -> OAuthClientInformationFull | None:
+    if settings.client_id is None:
+        return None
+    return OAuthClientInformationFull(
+        client_id=settings.client_id,
+        client_secret=settings.client_secret,
+        token_endpoint_auth_method="client_secret_basic" if settings.client_secret else None,
+        redirect_uris=[AnyUrl(redirect_uri)],
+    )
 
 
 # Loopback redirection (RFC 8252): the browser returns to an address of this machine.
@@ -98,7 +102,6 @@ class CallbackServer:
     """Listener for the browser's callback. Requests without an expected state are rejected and do not end the login."""
 
     def __init__(self) -> None:
-        """Listen to nothing yet."""
         self._waiting: dict[str, asyncio.Future[dict[str, str]]] = {}
         self.redirect_uri = ""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import Fact, JsonObject
 from perstack.errors import SkillError
 from perstack.system.files import open_regular, read_regular, replace_private_file, try_lock
 from perstack.system.user import user_directory
@@ -31,7 +31,6 @@ class Login(Fact):
     client: JsonObject = Field(default_factory=dict, repr=False)  # registered client (RFC 7591, section 3.2.1)
     server: JsonObject | None = None  # metadata of the authorization server (RFC 8414)
     resource: JsonObject | None = None  # metadata of the server itself (RFC 9728)
-    key: str | None = Field(default=None, repr=False, exclude_if=falsy)  # private key that the tokens are bound to, PEM
     wanted: str | None = None  # scopes for lack of which a call was refused, to be requested at the next login
 
 
@@ -39,7 +38,6 @@ class Logins:
     """Logins of a user."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep the files in `folder`."""
         self._folder = folder
 
     @classmethod
@@ -59,7 +57,6 @@ class LoginFile:
     """File of one login, which may not exist."""
 
     def __init__(self, folder: Path, endpoint: str, name: str) -> None:
-        """Name the file; it is not opened yet."""
         self._folder = folder
         self._endpoint = endpoint
         self._path = folder / f"{name}.json"

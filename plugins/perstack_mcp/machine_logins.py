@@ -1,4 +1,4 @@
-"""Logins without a person: with the client's secret or private key, a token of its machine, or an identity provider's.
+"""Logins without a person: with the client's secret or private key, or by an identity provider.
 
 An identity provider exchanges the token that it gave a person for an identity assertion (RFC 8693), which says that the
 client may act for that person at one authorization server; this one gives the token for it (RFC 7523, SEP-990).
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 import httpx2
 from mcp.client.auth.extensions.client_credentials import (
@@ -18,92 +19,103 @@ from mcp.client.auth.extensions.client_credentials import (
     PrivateKeyJWTOAuthProvider,
     SignedJWTParameters,
 )
+from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
 from mcp.shared.exceptions import MCPDeprecationWarning
 from pydantic import BaseModel, StringConstraints
 
 from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
 from perstack.system.files import read_regular
-from perstack_mcp.oauth import ClientMetadata, NoTokenStorage, TokenFlow, refusal, with_timeout
-from perstack_mcp.sdk import Flow
+from perstack_mcp.http_transports import transport
+from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens, bounded, plain, refusal
 
 
-class _SecretClient(TokenFlow, ClientCredentialsOAuthProvider):
-    pass
+def machine_login(endpoint: str, settings: OAuth, may_be_local: bool) -> ProviderLogin:
+    """Return the authorization of a client that logs in without a person. Raises SkillError for an invalid key."""
+    tokens = Tokens()
+    if settings.flow == "identityAssertion":
+        return ProviderLogin(settings, _identity_assertion(endpoint, settings, may_be_local, tokens), tokens)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MCPDeprecationWarning)  # without an issuer the server's is used
+        provider = _client_credentials(endpoint, settings, tokens)
+    given = provider.context.client_metadata
+    provider.context.client_metadata = ClientMetadata.of(settings, **given.model_dump())
+    return ProviderLogin(settings, provider, tokens)
 
 
-class _KeyClient(TokenFlow, PrivateKeyJWTOAuthProvider):
-    pass
+def _client_credentials(
+    endpoint: str, settings: OAuth, tokens: Tokens
+) -> ClientCredentialsOAuthProvider | PrivateKeyJWTOAuthProvider:
+    client_id, key = settings.client_id or "", settings.private_key
+    if key is None:
+        secret = settings.client_secret or ""
+        return ClientCredentialsOAuthProvider(endpoint, tokens, client_id, secret, issuer=settings.issuer)
+    signing = SignedJWTParameters(
+        issuer=client_id, subject=client_id, signing_key=key, signing_algorithm=_algorithm(key)
+    )
+    assertion = signing.create_assertion_provider()
+    return PrivateKeyJWTOAuthProvider(endpoint, tokens, client_id, assertion, issuer=settings.issuer)
 
 
-_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+def _algorithm(pem: str) -> str:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem.encode(), None)
+    except (ValueError, TypeError):
+        raise SkillError("`privateKey` is not an unencrypted private key in PEM") from None
+    if isinstance(key, EllipticCurvePrivateKey):
+        return {256: "ES256", 384: "ES384", 521: "ES512"}.get(key.curve.key_size, "ES256")
+    return "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"
+
+
+# Identity assertions.
+
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 _ID_JWT = "urn:ietf:params:oauth:token-type:id_token"
 _MAX_IDENTITY_BYTES = 64 << 10
 
 
-class _AssertionClient(TokenFlow, ClientCredentialsOAuthProvider):
-    """Client whose grant is an assertion (RFC 7523, section 2.1)."""
-
-    async def grant(self, request: httpx2.Request, assertion: str) -> httpx2.Request:
-        """Return the token request with the assertion as the grant."""
-        fields = dict(parse_qsl((await request.aread()).decode()))
-        fields |= {"grant_type": _JWT_BEARER, "assertion": assertion, "client_id": self.settings.client_id or ""}
-        login = {name: request.headers[name] for name in ("Authorization",) if self.settings.client_secret}
-        return httpx2.Request(request.method, request.url, data=fields, headers=login)
-
-
-class _WorkloadClient(_AssertionClient):
-    async def authorization(self) -> httpx2.Request:
-        """Return the token request, with the workload's token as the grant. Raises SkillError if it cannot be read."""
-        return await self.grant(await super().authorization(), await _identity(self.settings))
+def _identity_assertion(
+    endpoint: str, settings: OAuth, may_be_local: bool, tokens: Tokens
+) -> IdentityAssertionOAuthProvider:
+    return IdentityAssertionOAuthProvider(
+        endpoint,
+        tokens,
+        settings.client_id or "",
+        settings.client_secret or "",
+        settings.issuer or "",
+        partial(_assertion, settings, may_be_local),
+        " ".join(settings.scopes) or None,
+        "client_secret_basic",
+    )
 
 
-class _IdentityAssertionClient(_AssertionClient):
-    _is_granting = False
-
-    async def flow(self, request: httpx2.Request) -> Flow:
-        """Authorize and send a request; before a token request, an identity assertion is requested."""
-        flow = super().flow(request)
+async def _assertion(settings: OAuth, may_be_local: bool, audience: str, resource: str) -> str:
+    """Return an assertion of the identity provider. Raises SkillError if there is none."""
+    client_id, secret = settings.identity_client_id or "", settings.identity_client_secret
+    fields = {
+        "grant_type": _EXCHANGE,
+        "requested_token_type": _ID_JAG,
+        "audience": audience,
+        "resource": resource,
+        "subject_token": await asyncio.to_thread(_read_identity, Path(settings.identity_file or "")),
+        "subject_token_type": _ID_JWT,
+        "client_id": client_id,
+    }
+    if settings.scopes:
+        fields["scope"] = " ".join(settings.scopes)
+    login = None if secret is None else httpx2.BasicAuth(quote(client_id, safe=""), quote(secret, safe=""))
+    request = plain(httpx2.Request("POST", settings.identity_endpoint or "", data=fields))
+    async with httpx2.AsyncClient(transport=transport(may_be_local)) as client:
+        response = bounded(await client.send(request, stream=True, auth=login))
         try:
-            outgoing = await anext(flow)
-            while True:
-                if self._is_granting:
-                    self._is_granting = False
-                    answer = yield with_timeout(await self._exchange())
-                    outgoing = with_timeout(await self.grant(outgoing, await _assertion_in(answer)))
-                outgoing = await flow.asend((yield outgoing))
-        except StopAsyncIteration:
-            return
+            return await _assertion_in(response)
         finally:
-            await flow.aclose()
-
-    async def authorization(self) -> httpx2.Request:
-        """Return the token request, whose grant `flow` adds."""
-        self._is_granting = True
-        return await super().authorization()
-
-    async def _exchange(self) -> httpx2.Request:
-        """Return the request for an assertion. Raises SkillError if the person's token cannot be read."""
-        settings = self.settings
-        fields = {
-            "grant_type": _EXCHANGE,
-            "requested_token_type": _ID_JAG,
-            "audience": settings.issuer or "",
-            "resource": self.context.get_resource_url(),
-            "subject_token": await _identity(settings),
-            "subject_token_type": _ID_JWT,
-            "client_id": settings.identity_client_id or "",
-        }
-        if settings.scopes:
-            fields["scope"] = " ".join(settings.scopes)
-        if settings.identity_client_secret is None:
-            return httpx2.Request("POST", settings.identity_endpoint or "", data=fields)
-        login = httpx2.BasicAuth(
-            *(quote(one, safe="") for one in (fields["client_id"], settings.identity_client_secret))
-        )
-        return next(login.sync_auth_flow(httpx2.Request("POST", settings.identity_endpoint or "", data=fields)))
+            await response.aclose()
 
 
 class _IdentityAssertion(BaseModel):
@@ -122,10 +134,6 @@ async def _assertion_in(response: httpx2.Response) -> str:
         raise SkillError("the identity provider's answer has no identity assertion") from None
 
 
-async def _identity(settings: OAuth) -> str:
-    return await asyncio.to_thread(_read_identity, Path(settings.identity_file or ""))
-
-
 def _read_identity(path: Path) -> str:
     try:
         if not path.is_absolute():
@@ -134,43 +142,3 @@ def _read_identity(path: Path) -> str:
     except (OSError, ValueError) as error:
         why = "it is no token" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
         raise SkillError(f"`identityFile` {path} cannot be read: {why}") from None
-
-
-def client_credentials(endpoint: str, settings: OAuth) -> httpx2.Auth:
-    """Return the flow of a client that logs in without a person. Raises SkillError for an invalid key."""
-    client_id, secret = settings.client_id or "", settings.client_secret or ""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MCPDeprecationWarning)  # without an issuer the server's is used
-        provider: _SecretClient | _KeyClient | _AssertionClient
-        if settings.identity_file is not None:
-            kind = _IdentityAssertionClient if settings.flow == "identityAssertion" else _WorkloadClient
-            provider = kind(endpoint, NoTokenStorage(), client_id, secret, issuer=settings.issuer)
-        elif settings.private_key is not None:
-            signing = SignedJWTParameters(
-                issuer=client_id,
-                subject=client_id,
-                signing_key=settings.private_key,
-                signing_algorithm=_algorithm(settings.private_key),
-            )
-            assertion = signing.create_assertion_provider()
-            provider = _KeyClient(endpoint, NoTokenStorage(), client_id, assertion, issuer=settings.issuer)
-        else:
-            provider = _SecretClient(endpoint, NoTokenStorage(), client_id, secret, issuer=settings.issuer)
-    provider.settings = settings
-    given = provider.context.client_metadata
-    provider.context.client_metadata = ClientMetadata.of(settings, **given.model_dump())
-    return provider
-
-
-def _algorithm(pem: str) -> str:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        key = load_pem_private_key(pem.encode(), None)
-    except (ValueError, TypeError):
-        raise SkillError("`privateKey` is not an unencrypted private key in PEM") from None
-    if isinstance(key, EllipticCurvePrivateKey):
-        return {256: "ES256", 384: "ES384", 521: "ES512"}.get(key.curve.key_size, "ES256")
-    return "EdDSA" if isinstance(key, Ed25519PrivateKey) else "RS256"

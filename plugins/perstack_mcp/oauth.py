@@ -1,39 +1,46 @@
-"""OAuth authorization of HTTP requests, based on the SDK's client.
+"""OAuth authorization of HTTP requests, with tokens from the SDK's providers.
 
-This package adds three things to the SDK: logins that outlive the process, renewed under a lock (`StoredLogin`); an
-authorization server that cannot be changed while a client secret is configured, and errors without tokens
-(`TokenFlow`); and no lock around a running request, since the SDK's own would let calls wait for one another.
+A provider of the SDK holds its lock while the request itself runs, so calls would wait for one another, and it takes
+any stored token for valid. So the two kinds of authorization here send requests themselves, and use a provider only to
+get a token: `TokenFlow` runs its flow up to where it would send the request with a new token.
+
+- `ProviderLogin` has a provider for the whole connection, and keeps its tokens in memory.
+- `stored_login.StoredLogin` has the tokens of a person's login, which outlive the process. It renews them under a lock
+  of all processes, and never asks for a login.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from typing import Literal, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Literal, cast
 from urllib.parse import parse_qsl
 
 import httpx2
-from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, OAuthTokenError
-from mcp.client.auth.utils import extract_field_from_www_auth, issuers_match, union_scopes
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.client.auth.utils import (
+    extract_field_from_www_auth,
+    handle_auth_metadata_response,
+    handle_protected_resource_response,
+    issuers_match,
+    union_scopes,
+)
 from mcp.shared.auth import (
     OAuthClientInformationFull,
     OAuthClientMetadata,
     OAuthMetadata,
     OAuthToken,
-    ProtectedResourceMetadata,
 )
-from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp.shared.auth_utils import calculate_token_expiry
 from pydantic import BaseModel, PrivateAttr
 
-from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
-from perstack.next_steps import LogIn
-from perstack_mcp.dpop import ProofKey, unbound, wants_nonce, wants_proofs
-from perstack_mcp.login_store import Login, LoginFile
-from perstack_mcp.sdk import Flow, OAuthFlow
 from perstack_mcp.server_interface import Unauthorized
 
 
@@ -46,29 +53,8 @@ logging.getLogger("mcp.client.auth.oauth2").addFilter(_is_not_logged)
 
 AUTHORIZATION_TIMEOUT_S = 30.0  # seconds that an authorization server may take to answer
 
-
-class NoTokenStorage:
-    """Empty token storage for the SDK, which then keeps everything in memory. Calls `on_tokens` for new tokens."""
-
-    def __init__(self, on_tokens: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Store nothing."""
-        self._on_tokens = on_tokens
-
-    async def get_tokens(self) -> OAuthToken | None:
-        """Return None."""
-        return None
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Report new tokens."""
-        if self._on_tokens is not None:
-            await self._on_tokens()
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return None."""
-        return None
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Store nothing."""
+Flow = AsyncGenerator[httpx2.Request, httpx2.Response]
+Provider = OAuthClientProvider | IdentityAssertionOAuthProvider
 
 
 class GivenHeaders(httpx2.Auth):
@@ -81,15 +67,88 @@ class GivenHeaders(httpx2.Auth):
             raise Unauthorized("the server answers 401: it does not accept the `Authorization` in `headers`")
 
 
-def with_timeout(request: httpx2.Request) -> httpx2.Request:
-    """Return the request with a timeout; the SDK's token requests have none."""
+# Answers that are read here, and not by the session, are bounded.
+
+_MAX_ANSWER_BYTES = 1 << 20  # bytes of one answer of an authorization server, or of a refusal
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    def __init__(self, response: httpx2.Response) -> None:
+        self._inner = cast("httpx2.AsyncByteStream", response.stream)
+        self._host = response.request.url.host
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._inner:
+            size += len(part)
+            if size > _MAX_ANSWER_BYTES:
+                raise Unauthorized(f"the answer of {self._host} to a login is larger than {_MAX_ANSWER_BYTES} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def bounded(response: httpx2.Response) -> httpx2.Response:
+    """Limit the body of a response, whose reader then raises Unauthorized.
+
+    The body is read as it was sent: a compressed one would grow while it is read.
+    """
+    response.headers.pop("content-encoding", None)
+    response.stream = _BoundedBody(response)
+    return response
+
+
+def plain(request: httpx2.Request) -> httpx2.Request:
+    """Ask for an answer within a time, and not compressed; the SDK's requests for a token do neither."""
+    request.headers["Accept-Encoding"] = "identity"
     request.extensions.setdefault("timeout", httpx2.Timeout(AUTHORIZATION_TIMEOUT_S).as_dict())
     return request
+
+
+def bounded_refusal(response: httpx2.Response) -> httpx2.Response:
+    """Limit the body of a response that the session does not read."""
+    is_read_here = response.status_code in (401, 403) or response.is_redirect
+    return bounded(response) if is_read_here else response
 
 
 def is_step_up(response: httpx2.Response) -> bool:
     """Return whether the server asks for more scopes (RFC 6750, section 3.1)."""
     return response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope"
+
+
+# What the SDK is given: tokens, the client, and the scopes to request.
+
+
+class Tokens:
+    """Token storage in memory (`mcp.client.auth.TokenStorage`)."""
+
+    def __init__(self, client: OAuthClientInformationFull | None = None) -> None:
+        """Begin without tokens; `client` is the one that is known before a registration."""
+        self._client = client
+        self.current: OAuthToken | None = None
+        self.expires_at: float | None = None  # seconds since 1970; None without an expiry
+
+    @property
+    def valid(self) -> str | None:
+        """The access token; None if there is none, or it has expired."""
+        is_expired = self.expires_at is not None and time.time() > self.expires_at
+        return None if self.current is None or is_expired else self.current.access_token
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the current tokens."""
+        return self.current
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Replace the tokens."""
+        self.current, self.expires_at = tokens, calculate_token_expiry(tokens.expires_in)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return the client that the definition names."""
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Store nothing: the SDK keeps the registered client as long as the login runs."""
 
 
 class ClientMetadata(OAuthClientMetadata):
@@ -113,114 +172,136 @@ class ClientMetadata(OAuthClientMetadata):
         super().__setattr__(name, value)
 
 
-_REPEATED = "perstack_repeated"  # extension of a request that has a proof: True while it is sent once more
+class TokenFlow:
+    """Flow of a provider that gets a token for one request, without that request."""
 
+    def __init__(
+        self, provider: Provider, tokens: Tokens, request: httpx2.Request, refusal: httpx2.Response | None = None
+    ) -> None:
+        """Prepare the flow; `refusal` is the answer to the request for which a login begins, None only to renew."""
+        self._flow = provider.async_auth_flow(request)
+        self._tokens = tokens
+        self._before = tokens.current
+        self._request = request
+        self._refusal = refusal
 
-class BoundFlow(OAuthFlow):
-    """SDK flow whose tokens are bound to a key where the server wants it."""
-
-    proof_key: ProofKey | None = None  # None until the server wants one
-    is_bound = False  # True if the current tokens are bound to it
-
-    def prepare(self, request: httpx2.Request, *, is_own: bool) -> None:
-        """Add a fresh proof to a request that presents a bound token, or asks for a token."""
-        tokens, server = self.context.current_tokens, self.context.oauth_metadata
-        resource = self.context.protected_resource_metadata
-        if self.proof_key is None and resource is not None and resource.dpop_bound_access_tokens_required:
-            self.proof_key = ProofKey()
-        token = tokens.access_token if tokens is not None and is_own and self.is_bound else None
-        is_for_token = server is not None and not is_own and str(request.url) == str(server.token_endpoint)
-        if self.proof_key is None or (token is None and not is_for_token and "DPoP" not in request.headers):
-            return
-        if token is not None:
-            request.headers["Authorization"] = f"DPoP {token}"
-        request.headers["DPoP"] = self.proof_key.proof(request, token)
-        request.extensions.setdefault(_REPEATED, False)
-
-    async def take(self, response: httpx2.Response, *, is_own: bool) -> httpx2.Response | None:
-        """Note what the server wants of proofs. Return None to send the request once more with the server's nonce."""
-        if is_own and self.proof_key is None and wants_proofs(response):
-            self.proof_key = ProofKey()
-        marks = response.request.extensions
-        if self.proof_key is None or _REPEATED not in marks:
-            return response
-        is_new = self.proof_key.take_nonce(response, is_own=is_own)
-        marks[_REPEATED] = is_new and not marks[_REPEATED] and await wants_nonce(response)
-        if marks[_REPEATED]:
-            return None
-        if is_own or not response.is_success:
-            return response
-        bearer = await unbound(response)
-        self.is_bound = bearer is not None
-        return bearer or response
-
-
-class TokenFlow(BoundFlow):
-    """SDK flow for any grant. Raises SkillError."""
-
-    settings: OAuth
-
-    async def flow(self, request: httpx2.Request) -> Flow:
-        """Authorize and send a request. A valid token avoids the SDK's lock, held while a request runs."""
-        if self.context.is_token_valid():
-            self.sign(request)
-            response = yield request
-            if response.status_code != 401 and not is_step_up(response):
-                return
-        flow = super().flow(request)
+    async def next(self, response: httpx2.Response | None) -> httpx2.Request | None:
+        """Return the request that follows a response; None at the end. Raises SkillError."""
         try:
-            outgoing = await anext(flow)
-            while True:
-                outgoing = await flow.asend((yield with_timeout(outgoing)))
+            outgoing = await (anext(self._flow) if response is None else self._flow.asend(response))
+            while outgoing is self._request and self._refusal is not None and self._tokens.current is self._before:
+                response, self._refusal = self._refusal, None
+                outgoing = await self._flow.asend(response)
         except StopAsyncIteration:
+            return None
+        except (OAuthFlowError, ValueError) as error:
+            raise SkillError(await _describe(error, response)) from None
+        return None if outgoing is self._request else plain(outgoing)
+
+    async def aclose(self) -> None:
+        """End the flow."""
+        await self._flow.aclose()
+
+
+class ProviderLogin(httpx2.Auth):
+    """Authorization by a provider, whose tokens are kept in memory."""
+
+    def __init__(self, settings: OAuth, provider: Provider, tokens: Tokens) -> None:
+        """Authorize with the provider, which stores its tokens in `tokens`."""
+        self._settings = settings
+        self._provider = provider
+        self._tokens = tokens
+        self._lock = asyncio.Lock()
+
+    async def async_auth_flow(self, request: httpx2.Request) -> Flow:
+        """Send a request; if it is refused, log in and send it again. Raises SkillError."""
+        used = self._tokens.valid
+        response = bounded_refusal((yield signed(request, used)))
+        if response.status_code != 401 and not is_step_up(response):
             return
-        except OAuthFlowError as error:
-            raise SkillError(_describe(error)) from None
-        except ValueError:
-            raise SkillError(_MALFORMED) from None
-        finally:
-            await flow.aclose()
+        async with self._lock:
+            if self._tokens.valid == used:  # no other request has got a new token meanwhile
+                async with aclosing(TokenFlow(self._provider, self._tokens, request, response)) as flow:
+                    answer: httpx2.Response | None = None
+                    while (outgoing := await flow.next(answer)) is not None:
+                        if outgoing.method == "POST":
+                            self.check_issuer()
+                        answer = await self._read(bounded((yield outgoing)))
+                    await self.keep()
+        bounded_refusal((yield signed(request, self._tokens.valid)))
 
-    def choose_server(self, advertised: list[str]) -> str:
-        """Return the advertised authorization server that the definition names, else the first."""
-        issuer = self.settings.issuer
-        return next((one for one in advertised if issuer and issuers_match(one, issuer)), advertised[0])
+    async def keep(self) -> None:
+        """Store new tokens; here they end with the connection."""
 
-    def issuer_to_expect(self) -> str:
-        """Return the expected issuer: the definition's, if set. Raises OAuthFlowError if the server names another."""
-        found, issuer = super().issuer_to_expect(), self.settings.issuer
-        if issuer is not None and not issuers_match(found, issuer):
-            raise OAuthFlowError(
-                f"the server leads to {found} and not to the `issuer` {issuer}: nothing was sent there"
-            )
-        return found
+    def check_issuer(self) -> None:
+        """Raise SkillError unless the flow has found the definition's authorization server, if it names one."""
+        context, issuer = self._context, self._settings.issuer
+        if context is None or issuer is None:
+            return
+        found = context.oauth_metadata
+        if found is None or not issuers_match(str(found.issuer), issuer):
+            raise SkillError(_another_server(str(found.issuer) if found else context.server_url, issuer))
 
-    async def take_token(self, response: httpx2.Response) -> None:
-        """Read a token response. Raises OAuthFlowError with the server's reason if it refused."""
-        if response.status_code not in (200, 201):
-            raise OAuthFlowError(f"the authorization server gave no token: {await refusal(response)}")
-        await super().take_token(response)
+    @property
+    def _context(self) -> OAuthContext | None:
+        """The state of the flow; None for a provider that finds no server, since it is given one."""
+        return self._provider.context if isinstance(self._provider, OAuthClientProvider) else None
 
-    async def authorization(self) -> httpx2.Request:
-        """Return the token request, with the client secret by the method that the server supports."""
-        client = self.context.client_info
-        if client is not None and client.client_secret and client.client_id == self.settings.client_id:
-            client.token_endpoint_auth_method = _secret_method(self.context.oauth_metadata)
-        return await super().authorization()
+    async def _read(self, response: httpx2.Response) -> httpx2.Response:
+        """Return a response for the provider, which chooses the first server, and one way to send a secret."""
+        context, settings = self._context, self._settings
+        if context is None or response.request.method != "GET":
+            return response
+        client = context.client_info
+        if client is not None and client.client_secret and client.client_id == settings.client_id:
+            _, server = await handle_auth_metadata_response(response)
+            if server is not None:
+                client.token_endpoint_auth_method = _secret_method(server)
+        if settings.issuer is not None:
+            return await _with_issuer(response, settings.issuer)
+        return response
 
 
-def _secret_method(server: OAuthMetadata | None) -> Literal["client_secret_basic", "client_secret_post"]:
+def signed(request: httpx2.Request, token: str | None) -> httpx2.Request:
+    """Add a token to a request, if there is one."""
+    if token is not None:
+        request.headers["Authorization"] = f"Bearer {token}"
+    return request
+
+
+async def _with_issuer(response: httpx2.Response, issuer: str) -> httpx2.Response:
+    """Return a server's metadata with one authorization server, and any other response as it is.
+
+    Raises SkillError if the metadata does not have that server.
+    """
+    metadata = await handle_protected_resource_response(response)
+    if metadata is None:
+        return response
+    servers = [one for one in metadata.authorization_servers if issuers_match(str(one), issuer)]
+    if not servers:
+        raise SkillError(_another_server(str(metadata.authorization_servers[0]), issuer))
+    fields = metadata.model_copy(update={"authorization_servers": servers}).model_dump(mode="json", exclude_none=True)
+    return httpx2.Response(200, json=fields, request=response.request)
+
+
+def _another_server(found: str, issuer: str) -> str:
+    return f"the server leads to {found} and not to the `issuer` {issuer}: nothing was sent there"
+
+
+def _secret_method(server: OAuthMetadata) -> Literal["client_secret_basic", "client_secret_post"]:
     """Return the authentication method (RFC 8414, section 2): basic, unless the server only supports the other."""
-    known = None if server is None else server.token_endpoint_auth_methods_supported
+    known = server.token_endpoint_auth_methods_supported
     return "client_secret_basic" if not known or "client_secret_basic" in known else "client_secret_post"
 
 
 _MALFORMED = "the authorization server's answer is not as it should be"
 
 
-def _describe(error: OAuthFlowError) -> str:
-    """Describe an error. Errors about malformed answers quote them, tokens included, so these get a fixed text."""
-    if isinstance(error, OAuthTokenError) or error.__cause__ is not None:
+async def _describe(error: OAuthFlowError | ValueError, response: httpx2.Response | None) -> str:
+    """Describe an error that follows a response. Errors about answers quote them, tokens included."""
+    if isinstance(error, OAuthTokenError) and response is not None and not response.is_success:
+        return f"the authorization server gave no token: {await refusal(response)}"
+    if isinstance(error, OAuthTokenError | ValueError) or error.__cause__ is not None:
         return _MALFORMED
     words = " ".join(str(error).split())[:500]
     if isinstance(error, OAuthRegistrationError):
@@ -246,135 +327,3 @@ async def refusal(response: httpx2.Response) -> str:
 class _Refusal(BaseModel):
     error: str
     error_description: str = ""
-
-
-_EXPIRY_MARGIN_S = 30.0  # maximum seconds before its expiry from which a token is no longer used
-
-_M = TypeVar("_M", bound=BaseModel)
-
-
-class StoredLogin(BoundFlow):
-    """Authorization with the stored login of a person, renewed when needed; never interactive."""
-
-    def __init__(self, endpoint: str, settings: OAuth, skill: str, file: LoginFile) -> None:
-        """Use the login at `file`, which is read on the first request."""
-        super().__init__(endpoint, OAuthClientMetadata(redirect_uris=None), NoTokenStorage(self._store))
-        self._settings = settings
-        self._skill = skill
-        self._place = file
-        self._login = Login(endpoint=endpoint)
-
-    async def flow(self, request: httpx2.Request) -> Flow:
-        """Send a request with the login's token, renewing it if needed. Raises Unauthorized if a login is needed."""
-        self.context.protocol_version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
-        if self.context.current_tokens is None:
-            self._load()
-        used = self._token()
-        if used is None or self.context.is_token_valid():
-            response = yield self._sign(request)
-            if response.status_code != 401:
-                await self._check_scope(response)
-                return
-            if used is None and self._place.read() is None:
-                had_one = bool(self._login.tokens)
-                raise self._login_error("its login has expired" if had_one else "the server asks for a login")
-        async with self._place.locked():
-            self._load()
-            if self._token() == used or not self.context.is_token_valid():
-                # no other process has renewed it meanwhile
-                self._check_renewal(await self._read_renewal((yield await self._renewal_request())))
-        response = yield self._sign(request)
-        if response.status_code == 401:
-            raise self._login_error("the server no longer accepts the login")
-        await self._check_scope(response)
-
-    def _token(self) -> str | None:
-        tokens = self.context.current_tokens
-        return None if tokens is None else tokens.access_token
-
-    def _sign(self, request: httpx2.Request) -> httpx2.Request:
-        self.sign(request)
-        return request
-
-    def _load(self) -> None:
-        login = self._place.read()
-        self.context.clear_tokens()
-        if login is not None:
-            with suppress(ValueError):  # an edited file with invalid content counts as no login
-                self._use(login)
-
-    def _use(self, login: Login) -> None:
-        self._login = login
-        tokens = OAuthToken.model_validate(login.tokens)
-        self.is_bound = login.key is not None
-        if login.key is not None and (self.proof_key is None or self.proof_key.pem != login.key):
-            self.proof_key = ProofKey(login.key)
-        client = self.context.client_info = OAuthClientInformationFull.model_validate(login.client)
-        client.client_secret = client.client_secret or self._settings.client_secret
-        self.context.oauth_metadata = _or_none(OAuthMetadata, login.server)
-        self.context.protected_resource_metadata = _or_none(ProtectedResourceMetadata, login.resource)
-        early = min(_EXPIRY_MARGIN_S, (tokens.expires_in or 0) / 10)
-        self.context.token_expiry_time = None if login.expires_at is None else login.expires_at - early
-        self.context.current_tokens = tokens
-
-    async def _renewal_request(self) -> httpx2.Request:
-        if not self.context.can_refresh_token():
-            raise self._login_error("its login has expired")
-        return with_timeout(await self.renewal())
-
-    async def _read_renewal(self, response: httpx2.Response) -> bool:
-        if response.status_code == 429 or response.status_code >= 500:
-            raise Unauthorized(
-                f"the login of skill {self._skill!r} could not be renewed: the authorization server answered"
-                f" {response.status_code}; try again later"
-            )
-        return await self.take_renewed(response)
-
-    def _check_renewal(self, is_renewed: bool) -> None:
-        if not is_renewed:
-            self._place.remove()
-            raise self._login_error("its login has expired")
-
-    async def _check_scope(self, response: httpx2.Response) -> None:
-        if not is_step_up(response):
-            return
-        scope = extract_field_from_www_auth(response, "scope")
-        async with self._place.locked():
-            login = self._place.read()
-            if login is not None:
-                self._place.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
-        raise self._login_error(f"the server asks for more rights ({scope or 'unnamed'})")
-
-    def _login_error(self, why: str) -> Unauthorized:
-        return Unauthorized(why, next_steps=(LogIn(self._skill),))
-
-    async def _store(self) -> None:
-        self._place.write(login_of(self, self._login, self._settings))
-
-
-def login_of(flow: BoundFlow, before: Login, settings: OAuth) -> Login:
-    """Return the login to store after a flow has received tokens."""
-    context = flow.context
-    tokens = context.current_tokens
-    client = _json(context.client_info)
-    if settings.client_secret is not None:
-        client.pop("client_secret", None)  # the definition contains it
-    lifetime = None if tokens is None else tokens.expires_in
-    return before.model_copy(
-        update={
-            "tokens": _json(tokens),
-            "expires_at": None if lifetime is None else time.time() + lifetime,
-            "client": client,
-            "server": _json(context.oauth_metadata) or None,
-            "resource": _json(context.protected_resource_metadata) or None,
-            "key": flow.proof_key.pem if flow.proof_key is not None and flow.is_bound else None,
-        }
-    )
-
-
-def _json(model: BaseModel | None) -> JsonObject:
-    return {} if model is None else model.model_dump(mode="json", exclude_none=True)
-
-
-def _or_none(model: type[_M], value: JsonObject | None) -> _M | None:
-    return None if value is None else model.model_validate(value)

@@ -64,5 +64,4 @@ def _remote(definition: Skill, context: SkillContext) -> McpSseSkill:
 
 @hookimpl
 def perstack_skills() -> Sequence[SkillFactory]:
-    """Return the factory of MCP servers."""
     return [McpSkillFactory()]

@@ -63,13 +63,14 @@ class RemoteServer:
             await asyncio.to_thread(self._protocols.remember_handshake, self._endpoint)
 
     def _default_auth(self) -> httpx2.Auth:
-        from perstack_mcp.machine_logins import client_credentials
-        from perstack_mcp.oauth import GivenHeaders, StoredLogin
+        from perstack_mcp.machine_logins import machine_login
+        from perstack_mcp.oauth import GivenHeaders
+        from perstack_mcp.stored_login import StoredLogin
 
         if any(name.casefold() == "authorization" for name in self._headers):
             return GivenHeaders()
         if self._oauth.flow != "authorizationCode":
-            return client_credentials(self._endpoint, self._oauth)
+            return machine_login(self._endpoint, self._oauth, self._may_be_local)
         return StoredLogin(self._endpoint, self._oauth, self.name, self._place)
 
     def exit_summary(self) -> str:

@@ -62,7 +62,6 @@ class Repairs:
         """True once the server has answered `initialize` with a result: it is of the handshake's era."""
 
     def note_request(self, message: object) -> None:
-        """Remember what a request asks for."""
         if isinstance(message, JSONRPCRequest):
             name = (message.params or {}).get("name")
             self._requests[message.id] = message.method, name if isinstance(name, str) else ""
@@ -134,7 +133,6 @@ class RepairingReader:
     """Reading end of a transport that repairs messages and reports the end of the stream."""
 
     def __init__(self, inner: ReadStream[SessionMessage | Exception], repairs: Repairs) -> None:
-        """Wrap the reading end `inner`."""
         self._inner = inner
         self._repairs = repairs
 
@@ -155,28 +153,23 @@ class RepairingReader:
         return item
 
     async def aclose(self) -> None:
-        """Close the wrapped reading end."""
         await self._inner.aclose()
 
     def __aiter__(self) -> Self:
-        """Return the reader."""
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        """Return the next message."""
         try:
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
     async def __aenter__(self) -> Self:
-        """Return the reader."""
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        """Close the reader."""
         await self.aclose()
 
 
@@ -184,27 +177,22 @@ class NotingWriter:
     """Writing end of a transport that notes each request."""
 
     def __init__(self, inner: WriteStream[SessionMessage], repairs: Repairs) -> None:
-        """Wrap the writing end `inner`."""
         self._inner = inner
         self._repairs = repairs
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Send a message."""
         self._repairs.note_request(item.message)
         await self._inner.send(item)
 
     async def aclose(self) -> None:
-        """Close the wrapped writing end."""
         await self._inner.aclose()
 
     async def __aenter__(self) -> Self:
-        """Return the writer."""
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        """Close the writer."""
         await self.aclose()
 
 

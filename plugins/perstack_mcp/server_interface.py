@@ -85,7 +85,6 @@ class ServerProtocols:
     """Cache of servers' protocol revisions, keyed by digests of command lines or addresses, which may hold secrets."""
 
     def __init__(self, path: Path) -> None:
-        """Use the file `path`."""
         self._path = path
 
     @classmethod
@@ -185,7 +184,6 @@ class RateLimitedOutput:
     """Rate-limited output of lines to the person. Shortens each line and reports how many were omitted."""
 
     def __init__(self, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Send lines to `show`."""
         self._show = show
         self._clock = clock
         self._until = clock() + _WINDOW_S
@@ -212,7 +210,6 @@ class ShownOnce:
     """Notes about what was odd, each shown only once: a server that is odd is so in every message."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        """Show lines by `show`."""
         self._show = show
         self._shown: set[tuple[str, str]] = set()
 

@@ -95,7 +95,6 @@ class Child:
     """Running server process."""
 
     def __init__(self, process: Process, on_stderr: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
-        """Observe a started process."""
         self.process = process
         self._secrets = secrets
         self.failure = ""  # reason for giving up the server; empty otherwise

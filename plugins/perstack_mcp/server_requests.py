@@ -61,7 +61,6 @@ class AskedQuestion:
     """A server's question, and the future of its answer; None once its call has ended without one."""
 
     def __init__(self, question: Question) -> None:
-        """Belong to no call yet."""
         self.question = question
         self.reply: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self.owner: PendingCall | None = None  # the call that returns with it to ask the person
@@ -185,7 +184,6 @@ class OpenCalls:
     """Active calls of one connection."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        """Start without calls."""
         self._show = show
         self._calls: list[PendingCall] = []
         self._held: list[PendingCall] = []  # calls waiting for a person's answer, which are not active
@@ -316,7 +314,6 @@ class Requests:
     """Answers to a server's requests, each for the call that it belongs to."""
 
     def __init__(self, calls: OpenCalls, show: Callable[[str], None]) -> None:
-        """Assign requests to `calls`."""
         self._calls = calls
         self._show = show
 

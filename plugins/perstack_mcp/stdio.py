@@ -139,7 +139,6 @@ def _messages_in(line: bytes) -> tuple[Sequence[JSONRPCMessage], Sequence[str]]:
 
 
 def _answers_in(text: bytes) -> list[int | str]:
-    """Return the ids of the answers in a text."""
     messages, _ = _messages_in(text)
     return [one.id for one in messages if isinstance(one, JSONRPCResponse | JSONRPCError) and one.id is not None]
 

@@ -55,7 +55,6 @@ class ToolList:
         return len(found.specs)
 
     def spec_of(self, name: str) -> ToolSpec | None:
-        """Return a listed tool."""
         return next((spec for spec in self._toolset.specs if spec.name == name), None)
 
     async def current(self) -> Toolset:
@@ -64,7 +63,6 @@ class ToolList:
         return self._toolset
 
     def note_change(self) -> None:
-        """Note that the server has announced a change."""
         self._stale.set()
         self._settled.clear()
 

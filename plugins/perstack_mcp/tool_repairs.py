@@ -34,7 +34,6 @@ class OutputSchemas:
     """Output schemas of a server's tools."""
 
     def __init__(self) -> None:
-        """Start without schemas."""
         self._checkers: dict[str, Checker] = {}
 
     def take(self, tool: JsonObject, schema: JsonValue, meter: Meter) -> str | None:

@@ -39,5 +39,4 @@ class TaskSkills(SkillFactory):
 
 @hookimpl
 def perstack_skills() -> Sequence[SkillFactory]:
-    """Return the execution memory's factory."""
     return [TaskSkills()]

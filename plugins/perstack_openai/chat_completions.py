@@ -461,7 +461,6 @@ class _Calls:
     """
 
     def __init__(self) -> None:
-        """Start without calls."""
         self._calls: list[_Call] = []
 
     def add(self, index: int | None, call_id: str, function: _Function, extra: JsonObject | None = None) -> None:

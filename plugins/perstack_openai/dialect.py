@@ -164,7 +164,6 @@ class ContentEncoder:
         return [*parts]
 
     def encode_parts(self, contents: Iterable[ResultContent]) -> list[JsonObject]:
-        """Encode each content as a part."""
         return [self._text(part.text) if isinstance(part, TextPart) else self._blob(part) for part in contents]
 
     def _text(self, text: str) -> JsonObject:

@@ -88,5 +88,4 @@ FACTORIES = tuple(_factory(profile) for profile in PROFILES)
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return a factory for each row of `profiles`."""
     return FACTORIES

@@ -91,7 +91,6 @@ class Profile:
 
     @property
     def host(self) -> str:
-        """Host name of the address."""
         return urlsplit(self.address).hostname or ""
 
 
@@ -450,7 +449,6 @@ _BY_HOST = {
 
 
 def profile_named(name: str) -> Profile:
-    """Return the row of a provider."""
     return _BY_NAME[name]
 
 

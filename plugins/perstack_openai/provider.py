@@ -41,7 +41,6 @@ class OpenAIProvider(HttpProvider):
     """Provider of one endpoint in one wire format, whose codec is imported on the first generation."""
 
     def __init__(self, connection: OpenAIConnection) -> None:
-        """Connect to nothing yet."""
         super().__init__(connection.endpoint, connection.dialect.reply_settings())
         self._connection = connection
         self.endpoint_id = connection.endpoint.id

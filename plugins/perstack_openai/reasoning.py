@@ -108,7 +108,6 @@ class KeptFields:
     """Collector of the fields of one message, or of one call, that its endpoint wants back."""
 
     def __init__(self) -> None:
-        """Start without fields."""
         self._fields: JsonObject = {}
 
     def add(self, fields: Mapping[str, JsonValue]) -> None:
@@ -195,7 +194,6 @@ class ThinkTags:
     """Splitter of a reply's text: what stands in `<think>` tags at its start is reasoning."""
 
     def __init__(self) -> None:
-        """Start before the first piece."""
         self._state: Literal["start", "thinking", "after", "text"] = "start"
         self._held = ""
         self.opening, self.closing = "", ""

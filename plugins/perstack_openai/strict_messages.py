@@ -24,7 +24,6 @@ class AlternatingEncoder(ListEncoder):
     bridge: ClassVar[bytes] = b""  # message between a tool's result and a message of the user; empty for none
 
     def __init__(self, write: Write) -> None:
-        """Start with an empty list."""
         super().__init__(write)
         self._held = b""
         self._is_after_tool = False

@@ -123,7 +123,6 @@ class Event(Fact):
 
     @property
     def file_name(self) -> str:
-        """Name of the event's file."""
         return f"event-{self.timestamp}-{self.step_number}-{self.type}.json"
 
 

@@ -35,5 +35,4 @@ class OriginalFormat(JobFormat):
 
 @hookimpl
 def perstack_formats() -> Sequence[JobFormat]:
-    """Return the format `perstack`."""
     return [OriginalFormat()]

@@ -36,5 +36,4 @@ class RecordedProviderFactory(ProviderFactory):
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return the factory of provider `recorded`."""
     return [RecordedProviderFactory()]

@@ -76,7 +76,6 @@ class DatabaseConnection:
 
     @property
     def is_open(self) -> bool:
-        """True if there is a connection."""
         return self._connection is not None
 
     def connection(self) -> sqlite3.Connection:

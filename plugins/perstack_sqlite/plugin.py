@@ -29,5 +29,4 @@ class SqliteStorages(StorageFactory):
 
 @hookimpl
 def perstack_storages() -> Sequence[StorageFactory]:
-    """Return the SQLite storage factory."""
     return [SqliteStorages()]

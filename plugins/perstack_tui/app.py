@@ -31,7 +31,7 @@ from perstack_tui.session import NO_EXPERT, Session, nothing_held
 from perstack_tui.terminal import TerminalDriver, terminal_restored
 from perstack_tui.theme import DARK, DEFAULTS, LIGHT
 from perstack_tui.view.input import InputHistory
-from perstack_tui.view.lines import FIRST_TAB_SPAN, SPANS_PER_TAB, Tab, change_lines, problem_lines, tabs_line
+from perstack_tui.view.lines import Tab, change_lines, problem_lines, tabs_line
 from perstack_tui.view.styled_text import Line, Span
 from perstack_tui.widgets.lines import Bar, LinesView
 from perstack_tui.widgets.pane import JobPane
@@ -155,7 +155,6 @@ class StartApp(App[int]):
         yield self._keys
 
     async def on_mount(self) -> None:
-        """Show the first tab."""
         expert, query, job_id = self._begin_with
         self._show_problem()
         if note := self.host.programs_note:
@@ -179,7 +178,6 @@ class StartApp(App[int]):
 
     @property
     def pane(self) -> JobPane:
-        """The pane of the shown tab."""
         return self._panes[self._shown]
 
     @property
@@ -240,12 +238,6 @@ class StartApp(App[int]):
     @on(events.DescendantFocus)
     def _focus_moved(self) -> None:
         self._show_keys()
-
-    @on(Bar.Clicked)
-    def _clicked(self, message: Bar.Clicked) -> None:
-        number = (message.number - FIRST_TAB_SPAN) // SPANS_PER_TAB
-        if message.bar is self._tabs and message.number >= FIRST_TAB_SPAN and number < len(self._panes):
-            self.action_tab(number + 1)
 
     def _show_tabs(self) -> None:
         tabs = [Tab(session.expert_key or session.job_id or "new", session.state) for session in self.sessions]
@@ -384,11 +376,9 @@ class StartApp(App[int]):
             self.show(screen_of("help", self))
 
     def action_history(self) -> None:
-        """Show the History."""
         self._show_screen("history")
 
     def action_inbox(self) -> None:
-        """Show the Inbox."""
         self._show_screen("inbox")
 
     def _show_screen(self, name: str) -> None:
@@ -411,15 +401,12 @@ class StartApp(App[int]):
             self._show_keys()
 
     def action_next_tab(self) -> None:
-        """Show the next tab."""
         self.action_tab((self._shown + 1) % len(self._panes) + 1)
 
     def action_previous_tab(self) -> None:
-        """Show the previous tab."""
         self.action_tab((self._shown - 1) % len(self._panes) + 1)
 
     async def action_new_tab(self) -> None:
-        """Open an empty tab."""
         await self._add(self._session())
 
     async def action_close_tab(self) -> None:
@@ -436,11 +423,9 @@ class StartApp(App[int]):
         self.action_tab(min(self._shown + 1, len(self._panes)))
 
     def action_interrupt(self) -> None:
-        """Interrupt the shown Job."""
         self.pane.interrupt()
 
     def action_resume(self) -> None:
-        """Resume the shown Job."""
         self.pane.resume()
 
     def action_fold(self) -> None:
@@ -448,11 +433,9 @@ class StartApp(App[int]):
         self.pane.view.fold_all()
 
     def action_scroll(self, pages: int) -> None:
-        """Scroll the shown Job."""
         self.pane.scroll_pages(pages)
 
     def action_to_end(self) -> None:
-        """Scroll the shown Job to its end."""
         self.pane.to_end()
 
     def action_model(self) -> None:
@@ -484,7 +467,6 @@ class StartApp(App[int]):
         self.notify(text, severity="warning" if is_doubt else "information", markup=False)
 
     async def action_find(self) -> None:
-        """Search the shown Job."""
         await self.pane.find()
 
     def action_copy(self) -> None:

@@ -105,7 +105,6 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """True if it is driven or watched here."""
         return self._work is not None
 
     @property

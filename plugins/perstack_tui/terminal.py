@@ -17,16 +17,13 @@ import termios
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
-from typing import cast
 
-# The overridden reading methods are private in the library; tests in a real terminal check them.
 from textual import events
-from textual._xterm_parser import XTermParser
+from textual._xterm_parser import XTermParser  # private in the library; tests in a real terminal check it
 from textual.drivers.linux_driver import LinuxDriver
 from typing_extensions import override
 
-from perstack.doors.shared.output_stream import OutputChannel, channel_at
+from perstack.doors.shared.output_stream import channel_at
 from perstack.doors.shared.signals import on_continued, on_suspended
 
 # Restoring the terminal even if this process is killed: a small process waits for its end and does it. A shell restores
@@ -104,7 +101,6 @@ class PasteFilter:
     """A decoder of terminal bytes to text, in which a paste contains no escape except those around it."""
 
     def __init__(self) -> None:
-        """Start outside a paste."""
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._is_in_paste = False
         self._last = ""  # the end of the last text, or what is held back within a paste: a mark may begin there
@@ -132,29 +128,6 @@ class PasteFilter:
         return pasted[: len(pasted) - held_chars].replace(_ESCAPE, _SEEN_AS) + mark, remaining
 
 
-class _Drawing:
-    """The file that the library's writer thread writes to. It never blocks and never fails.
-
-    That thread has a queue of 30 writes. If the terminal does not read, or is gone and its error ends the thread, the
-    queue fills and the next write would block the event loop: the process would neither renew its leases nor handle a
-    signal.
-    """
-
-    def __init__(self, channel: OutputChannel) -> None:
-        self.channel = channel
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):  # SIGHUP reports a terminal that is gone
-            self.channel.write(text.encode("utf-8", "replace"))
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: writes are not buffered here."""
-
-    def fileno(self) -> int:
-        return self.channel.fd
-
-
 class TerminalDriver(LinuxDriver):
     """The library's driver, with a reader that survives any byte, and no second one at a SIGCONT after SIGSTOP."""
 
@@ -167,8 +140,7 @@ class TerminalDriver(LinuxDriver):
 
     @override
     def start_application_mode(self) -> None:
-        self._drawing = _Drawing(channel_at(_STDERR))
-        self._file = cast("TextIOWrapper", self._drawing)  # the library uses only these methods of it
+        self._channel = channel_at(_STDERR)
         super().start_application_mode()  # type: ignore[no-untyped-call]  # the library has no types there
         self._is_drawn = True
         on_suspended(self._stops)  # in the event loop: impossible within a write to the terminal
@@ -179,17 +151,24 @@ class TerminalDriver(LinuxDriver):
         self._is_drawn = False
         super().stop_application_mode()
 
+    @override
     def write(self, data: str) -> None:
-        """Draw, unless the terminal is too far behind: then nothing more is drawn until `catches_up`."""
+        """Draw, unless the terminal is too far behind: then nothing more is drawn until `catches_up`.
+
+        The library's thread for writing is not used: once 30 writes are queued, because the terminal does not read or
+        its error has ended the thread, the next one blocks the event loop. The process would neither renew its leases
+        nor handle a signal.
+        """
         if self._is_drawn:
-            self._is_behind = self._is_behind or self._drawing.channel.pending > _MAX_PENDING_BYTES
+            self._is_behind = self._is_behind or self._channel.pending > _MAX_PENDING_BYTES
             if self._is_behind:
                 return
-        super().write(data)
+        with suppress(OSError):  # SIGHUP reports a terminal that is gone
+            self._channel.write(data.encode("utf-8", "replace"))
 
     def catches_up(self) -> bool:
         """Return whether the terminal reads again, and all must be drawn again."""
-        if not self._is_behind or self._drawing.channel.pending:
+        if not self._is_behind or self._channel.pending:
             return False
         self._is_behind = False
         return True

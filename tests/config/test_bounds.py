@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal import Terminal
@@ -121,7 +122,7 @@ def test_folders_that_are_linked_into_themselves_are_not_followed_for_ever(
 parts = st.sampled_from(["**", "*", "a*", "a", ".h", ".*", "b.toml", "*.toml", "[ab]", "?"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(st.lists(parts, min_size=1, max_size=4))
 def test_patterns_mean_what_the_glob_module_says(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     folder = tmp_path_factory.getbasetemp() / "globbed"

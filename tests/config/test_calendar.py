@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,7 +85,7 @@ ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Sydney", "Americ
 FIELD = st.sampled_from(["*", "*/7", "0", "30", "5-50/15", "2,3"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(FIELD, st.sampled_from(["*", "*/3", "0", "2", "1-3", "23"]), st.sampled_from(ZONES), st.integers(0, 364))
 def test_what_occurs_in_a_day_is_what_its_minutes_say(minute: str, hour: str, zone: str, day: int) -> None:
     """Held to a walk over all minutes, of a day on which no clock is moved; on others to order and distance."""

@@ -186,17 +186,11 @@ ERRORS = {
         "experts.a.skills.s.oauth.privateKey",
         'needs flow = "clientCredentials"',
     ),
-    "a machine whose token has no receiver": (
-        f'{LOGIN}flow = "workloadIdentity"\nclientId = "c"\nidentityFile = "/token"',
-        6,
-        "experts.a.skills.s.oauth",
-        "must have `identityFile` and `issuer`",
-    ),
     "a machine's token for a person's login": (
         f'{LOGIN}identityFile = "/token"',
         7,
         "experts.a.skills.s.oauth.identityFile",
-        'needs flow = "workloadIdentity" or "identityAssertion"',
+        'needs flow = "identityAssertion"',
     ),
     "an identity provider that is not named": (
         f'{LOGIN}flow = "identityAssertion"\nclientId = "c"\nclientSecret = "${{S}}"\nidentityFile = "/token"',

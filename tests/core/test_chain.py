@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ endings = st.one_of(
 payloads = endings.map(lambda text: json.dumps({"type": "t", "batch": 7, "x": text}, separators=(",", ":")).encode())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(st.lists(payloads, min_size=1, max_size=12))
 def test_a_line_opens_as_what_was_sealed_whatever_its_payload_ends_with(written: list[bytes]) -> None:
     lines, end = seal(EMPTY_LOG, written)

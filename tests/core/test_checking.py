@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema.validators import validator_for
@@ -201,7 +202,7 @@ schemas = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(schemas, values)
 def test_any_schema_says_of_any_value_what_the_library_says(schema: dict, value: object) -> None:
     with warnings.catch_warnings():
@@ -226,7 +227,7 @@ arguments = st.dictionaries(
 )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=scaled(1000))
 @given(argument_schemas, arguments)
 def test_arguments_fit_a_plain_schema_exactly_if_the_library_says_so(schema: dict, value: dict) -> None:
     assert (violation(schema, value) is None) is jsonschema.Draft202012Validator(schema).is_valid(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -268,7 +269,7 @@ def test_the_latest_is_found_as_by_looking_at_each(minutes: int, after: int, spa
     assert latest_time(times, after, until) == (last if last > after else None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(
     st.sampled_from(["skip", "queue"]),
     st.booleans(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ class Delegate:
 PIECES = st.lists(st.integers(1, 60).flatmap(lambda need: st.tuples(st.just(need), st.integers(0, need))), max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([WHOLE, "x"]), PIECES), min_size=1, max_size=6),
     st.integers(0, 400),

@@ -11,9 +11,12 @@ import pytest
 from pages import keep_part
 
 from perstack.core.definitions.settings import options
-from perstack.doors.cli.commands import EXAMPLES
-from perstack.doors.cli.commands import GROUPS as LISTED
+from perstack.doors.cli import commands
 from perstack.doors.cli.main import EXIT_CODES, perstack
+from perstack.doors.cli.plugin_commands import listed_groups, plugin_commands
+
+LISTED = listed_groups()
+EXAMPLES = commands.EXAMPLES | {name: found.entry.examples for name, found in plugin_commands().items()}
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTS = {  # the pages with the commands of each group
@@ -136,9 +139,9 @@ def test_the_page_lists_the_commands_in_the_groups_of_the_help() -> None:
     text = section("## Commands")
     assert re.findall(r"^\*\*(.*)\*\*$", text, re.MULTILINE) == list(LISTED)
     every = [
-        f"| [`{name}`]({PAGE_OF[name]}.md#{name}) | {one.text} |"
+        f"| [`{name}`]({PAGE_OF[name]}.md#{name}) | {listed} |"
         for group in LISTED.values()
-        for name, one in group.items()
+        for name, listed in group.items()
     ]
     assert re.findall(r"^\| \[.*$", text, re.MULTILINE) == every
 
@@ -146,9 +149,9 @@ def test_the_page_lists_the_commands_in_the_groups_of_the_help() -> None:
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_help_lists_each_command_on_one_line(width: int) -> None:
     lines = perstack.get_help(click.Context(perstack, ROOT, info_name="perstack", terminal_width=width)).splitlines()
-    for group, commands in LISTED.items():
+    for group, group_commands in LISTED.items():
         start = lines.index(f"{group}:")
-        ends = [f"  {name:<11}  {one.text}" for name, one in commands.items()]
+        ends = [f"  {name:<11}  {listed}" for name, listed in group_commands.items()]
         assert lines[start + 1 : start + 1 + len(ends)] == ends
 
 

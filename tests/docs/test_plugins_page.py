@@ -15,9 +15,12 @@ import pytest
 from pages import fenced, page, run_line, section
 
 from perstack.ports import hooks
+from perstack.ports.commands import GROUP
 
 PAGE = page("docs/plugins.md")
 SPECS = {name: spec for name, spec in vars(hooks).items() if name.startswith("perstack_")}
+COMMANDS = "perstack_commands"  # the hook that is no plugin of pluggy, with an example of its own
+(DOOR,) = re.findall(r"^`my_door\.py`:\n\n```python\n(.*?)^```$", PAGE, re.M | re.S)
 MODULES = dict(re.findall(r"^`(perstack_\w+)\.py`:\n\n```python\n(.*?)^```$", PAGE, re.M | re.S))
 
 
@@ -51,8 +54,11 @@ def test_every_hook_has_its_heading_signature_and_time() -> None:
 
 
 def test_every_hook_has_an_example_that_implements_it_as_specified() -> None:
-    assert len(MODULES) == len(SPECS)
+    assert len(MODULES) == len(SPECS) - 1
     for name, spec in SPECS.items():
+        if name == COMMANDS:
+            assert f"\ndef {name}() -> {inspect.signature(spec).return_annotation}:" in DOOR
+            continue
         (source,) = [one for one in MODULES.values() if f"\ndef {name}(" in one]
         assert f"@hookimpl\ndef {name}() -> {inspect.signature(spec).return_annotation}:" in source
 
@@ -108,6 +114,33 @@ def test_the_skill_rolls_with_the_settings_of_the_definition(folder: Path) -> No
     rolled = [int(one) for one in result["contents"][0]["text"].split()]
     assert len(rolled) == 50
     assert max(rolled) <= 20
+
+
+def test_the_door_lists_jobs_and_is_listed_itself(folder: Path) -> None:
+    (folder / "my_door.py").write_text(DOOR)
+    assert _perstack(folder, "run player 'two dice' --provider echo --job-id dice").returncode == 0
+    (line,) = fenced(section(PAGE, f"## {COMMANDS}"), "sh")
+    done = run_line(line.strip(), folder)
+    assert (done.returncode, done.stdout) == (0, "Hello, dice: player is completed.\n"), done.stderr
+    env = {"PYTHONPATH": str(folder), "PERSTACK_PLUGINS": "my_door"}
+    assert "\n  hello        Greet the latest Jobs.\n  log " in _perstack(folder, "--help", **env).stdout
+    assert "    perstack hello --take 3\n" in _perstack(folder, "hello --help", **env).stdout
+    assert _perstack(folder, "plugins", **env).returncode == 0
+
+
+def test_the_door_imports_only_what_is_stable() -> None:
+    stable = set(re.findall(r"^\| `(perstack[\w.]*)", section(PAGE, "## The stable surface"), re.M))
+    modules = re.findall(r"^from (perstack[\w.]*) import (.*)$", DOOR, re.M)
+    assert {module for module, _ in modules} <= stable | {"perstack.ports.commands"}
+    for module, names in modules:
+        if module.startswith("perstack.doors."):
+            (row,) = re.findall(rf"^\| `{module}` \|.*$", PAGE, re.M)
+            assert all(f"`{name}`" in row for name in names.split(", "))
+
+
+def test_the_entry_point_of_a_command_is_in_the_group_that_is_read() -> None:
+    (block,) = fenced(section(PAGE, f"## {COMMANDS}").replace("\n  ", "\n"), "toml")
+    assert tomllib.loads(block)["project"]["entry-points"] == {GROUP: {"hello": "my_door"}}
 
 
 def test_a_module_named_in_the_environment_is_a_plugin_too(tmp_path: Path) -> None:

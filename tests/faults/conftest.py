@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import workload
+from chaos.processes import Victims
 from hosts import STORAGES, server_variables, storage_of
-
-from perstack.testing.chaos.processes import Victims
 
 
 @pytest.fixture

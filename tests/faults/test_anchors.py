@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import workload
+from chaos.faults import FAULT_KINDS, Fault, FaultKind
+from chaos.processes import Victim, Victims
 from hosts import agree_to_definition, agree_to_state
 from workload import spread
 
 from perstack.audit.verification import Report
 from perstack.errors import NotFound
 from perstack.host import Host
-from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.processes import Victim, Victims
 
 SOME: tuple[FaultKind, ...] = ("kill",)
 """The fault of an ordinary run of the tests."""

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import workload
+from chaos.experiment import Assault, ExperimentSubject, Tally
+from chaos.faults import FAULT_KINDS, Fault, FaultKind
+from chaos.processes import Victims
 from workload import spread
-
-from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally
-from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.processes import Victims
 
 TRIALS = 3
 """Of each kind on each storage, spread over the boundaries, in an ordinary run of the tests."""

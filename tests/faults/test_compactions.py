@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import workload
+from chaos.experiment import Assault, ExperimentSubject, Tally
+from chaos.faults import FAULT_KINDS, Fault, FaultKind
+from chaos.processes import Victims
 from workload import spread
-
-from perstack.testing.chaos.experiment import Assault, ExperimentSubject, Tally
-from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.processes import Victims
 
 SOME: tuple[FaultKind, ...] = ("kill", "ENOSPC")
 """The faults of an ordinary run of the tests."""

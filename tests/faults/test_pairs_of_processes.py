@@ -20,13 +20,13 @@ from typing import TypeVar
 
 import pytest
 import workload
+from chaos.experiment import Evidence, check_end, check_lives, check_process, effects_of, evidence_of
+from chaos.faults import Fault
+from chaos.processes import Victim, Victims
 from hosts import agree_to_state, other_address, server_variables
 
 from perstack.errors import Conflict, NotFound
 from perstack.host import Host
-from perstack.testing.chaos.experiment import Evidence, check_end, check_lives, check_process, effects_of, evidence_of
-from perstack.testing.chaos.faults import Fault
-from perstack.testing.chaos.processes import Victim, Victims
 
 JOB = "pair"
 OPTIONS = ("--provider", "scripted")

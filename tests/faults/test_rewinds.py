@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 import warm
 import workload
+from chaos.faults import FAULT_KINDS, Fault, FaultKind
+from chaos.processes import Victim, Victims
 from folder_trees import Tree, tree
 from hosts import agree_to_definition, agree_to_state
 from terminal import reply
 from workload import spread
-
-from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.processes import Victim, Victims
 
 TRIALS = 4
 """Of each kind on each storage, spread over the boundaries, in an ordinary run of the tests."""

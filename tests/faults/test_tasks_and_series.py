@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 import workload
+from chaos.faults import FAULT_KINDS, Fault, FaultKind
+from chaos.processes import Victim, Victims
 from hosts import agree_to_definition
 from workload import spread
 
 from perstack.errors import NotFound
 from perstack.host import Host
 from perstack.ports.storage import RunRef
-from perstack.testing.chaos.faults import FAULT_KINDS, Fault, FaultKind
-from perstack.testing.chaos.processes import Victim, Victims
 
 SOME: tuple[FaultKind, ...] = ("kill", "ENOSPC")
 """The faults of an ordinary run of the tests."""

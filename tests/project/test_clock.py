@@ -86,7 +86,6 @@ def test_no_other_module_asks_the_system_for_the_time_of_day() -> None:
     assert found.keys() == {
         "http_providers/errors.py",  # how long a Retry-After that is a date is from now
         "system/clock.py",
-        "testing/chaos/fork_server.py",  # which sets the clock of a process that is attacked
     }, f"take a `Clock` instead: {found}"
 
 

@@ -63,9 +63,6 @@ PLACES = {
     "host/perstack/system/processes.py create_subprocess_exec": (1, PORT),
     "host/perstack/system/processes.py executable": (1, "python_argv itself"),
     "host/perstack/ports/runtime.py launch": (1, PORT),
-    "host/perstack/testing/chaos/fork_server.py fork": (1, "this process goes on in it"),
-    "host/perstack/testing/chaos/processes.py Popen": (1, "our interpreter with -P, by who tests"),
-    "host/perstack/testing/chaos/processes.py executable": (1, "the same"),
     "host/perstack/testing/storage_contract/_crashes.py Popen": (3, "our interpreter with -P, by who tests; and types"),
     "host/perstack/testing/storage_contract/_crashes.py executable": (1, "the same"),
     "plugins/perstack_base/exec.py Program": (1, f"the tool exec, after the rules and approvals, {FEW}"),
@@ -224,11 +221,12 @@ def test_a_folder_names_no_plugin_and_no_optional_module_by_being_the_current_on
         metadata = folder / "evil-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
-        groups = ("perstack", "perstack.extras", "pydantic", "pytest11", "keyring.backends")
+        groups = ("perstack", "perstack.commands", "perstack.extras", "pydantic", "pytest11", "keyring.backends")
         (metadata / "entry_points.txt").write_text("".join(f"[{group}]\nevil = evil_plugin\n" for group in groups))
     terminal.project("[experts.solo]\ninstruction = 'You work alone.'\n", solo=[reply("done")])
     terminal.env |= {"PYTHONPATH": path.format(workspace=terminal.workspace), "PERSTACK_PLUGINS": plugins}
-    for words in (["plugins"], ["run", "solo", "go", "--provider", "scripted"]):
+    listing = (["plugins"], ["--help"], ["mcp", "--help"], ["unknown"])
+    for words in (*listing, ["run", "solo", "go", "--provider", "scripted"]):
         seen = terminal.run(*words, new=True)
         assert "evil" not in seen.out + seen.err, words
         assert not mark.exists(), (words, mark.read_text())

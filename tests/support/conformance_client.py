@@ -7,7 +7,6 @@ The suite starts a command for each scenario. That command, `conformance_stub.py
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import tempfile
 import threading
@@ -97,11 +96,6 @@ def issuer_of(endpoint: str) -> str:
 
 def oauth_of(endpoint: str, scenario: str, context: dict[str, Any], folder: Path) -> OAuth | None:
     """Return the OAuth settings that a user would have in perstack.toml."""
-    if "valid_jwt" in context:
-        file, token = folder / "token", context["valid_jwt"]
-        file.write_text(token + "\n")
-        audience = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["aud"]
-        return OAuth(flow="workloadIdentity", client_id=context["client_id"], identity_file=str(file), issuer=audience)
     if "idp_id_token" in context:
         (folder / "token").write_text(context["idp_id_token"])
         return OAuth(

@@ -16,7 +16,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-FEW = 100
+FEW = 30
 """Inputs of each kind in an ordinary test run."""
 MANY = int(os.environ.get("PERSTACK_FUZZ", "0"))
 SEED = os.environ.get("PERSTACK_FUZZ_SEED", "1")
@@ -26,6 +26,11 @@ NASTY = (
     b"\\ud800", b"NaN", b"1e999", b"-1", b"null", b"[" * 200, b'{"a":' * 200, b"\0", b"\x1b[2J", b"\xff\xfe",
     b"9" * 400, b"[" * 9000, b"[]", b"{}", b'""', b"\n", b"true", b"\xc2\x85", b"1.5", b"'", b'"',
 )  # fmt: skip
+
+
+def scaled(examples: int) -> int:
+    """Return that many examples for every hundred of the profile: fewer in an ordinary run, more with `make fuzz`."""
+    return max(1, examples * settings().max_examples // 100)
 
 
 @st.composite

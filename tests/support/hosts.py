@@ -15,7 +15,6 @@ from typing import TypeVar
 import pytest
 
 from perstack.config.project import ProjectPlace
-from perstack.config.state_marks import StateKey, StateMark
 from perstack.config.trust import TrustStore
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
@@ -24,12 +23,13 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.doors.shared.agreements import items_of
-from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.plugins.registry import load_plugins
 from perstack.host import Host
 from perstack.parts import describe_waiting_work
 from perstack.ports.dispatcher import Dispatcher
 from perstack.ports.storage import Storage
+from perstack.state_guard.guarded_state import guard_state
+from perstack.state_guard.state_marks import StateKey, StateMark
 from perstack.system.clock import SYSTEM, Clock
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
@@ -101,6 +101,19 @@ class Seen:
         return [event.type for event in stored if run is None or event.run_id.endswith(run)]
 
 
+class Begun(Seen):
+    """Collects events, and sets `generating` when a generation starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generating = asyncio.Event()
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        super().__call__(event, line)
+        if event.type == "startGeneration":
+            self.generating.set()
+
+
 def open_storage(storage: str, workspace: Path) -> Storage:
     """Open a storage by its address."""
     return load_plugins((), {}).open_storage(storage, workspace)
@@ -135,11 +148,11 @@ STORAGES = [
 
 
 def sampled(points: list[CrashPoint], part: int = 0) -> list[CrashPoint]:
-    """Return every third of the points at which a process dies, and all of them with PERSTACK_FAULTS=all.
+    """Return every fifth of the points at which a process dies, and all of them with PERSTACK_FAULTS=all.
 
-    `part` is 0 to 2: tests on several storages pass a different one for each, so that together they try more.
+    `part` is 0 to 4: tests on several storages pass a different one for each, so that together they try more.
     """
-    return points if os.environ.get("PERSTACK_FAULTS") == "all" else points[part::3]
+    return points if os.environ.get("PERSTACK_FAULTS") == "all" else points[part::5]
 
 
 def storage_of(request: pytest.FixtureRequest) -> str:

@@ -38,10 +38,20 @@ def as_stranger(terminal: Terminal) -> Terminal:
 
 
 @pytest.fixture
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+def stranger(stranger_once: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     """Return a project of another user with state of every kind, each of which would write OWNED."""
     theirs = Terminal(tmp_path_factory.mktemp("theirs"))
-    theirs.env |= {"XDG_STATE_HOME": str(tmp_path_factory.mktemp("their-home"))}
+    theirs.env |= {name: stranger_once.env[name] for name in ("XDG_STATE_HOME", "OWNED")}
+    by_copy(stranger_once.workspace, theirs.workspace)
+    Path(theirs.env["OWNED"]).unlink(missing_ok=True)
+    return theirs
+
+
+@pytest.fixture(scope="session")
+def stranger_once(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """Return what `stranger` copies."""
+    theirs = Terminal(tmp_path_factory.mktemp("theirs"))
+    theirs.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("their-home"))
     owned = tmp_path_factory.mktemp("owned") / "OWNED"
     theirs.env["OWNED"] = str(owned)
     script = ("exec", {"command": "sh", "args": ["-c", f"echo > {owned}"]})

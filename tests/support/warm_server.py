@@ -27,12 +27,20 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from perstack.testing.chaos.fork_server import build_models, compile_dataclasses
+from chaos.fork_server import build_models, compile_dataclasses
 
-_PACKAGES = ("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite")
-_LEFT_OUT = ("perstack.__main__", "perstack.doors.cli.start", "perstack_tui", "perstack.testing")
+from perstack.engine.plugins.registry import load_plugins
+from perstack.system import plugin_modules
+
+_PACKAGES = (
+    *("perstack", "perstack_base", "perstack_filesystem", "perstack_mcp", "perstack_sqlite"),
+    *("perstack_server", "perstack_acp"),
+)
+_LEFT_OUT = ("perstack.__main__", "perstack_tui", "perstack.testing")
 """Modules that run when imported, or are rarely needed and slow."""
 _ALSO = ("perstack.testing.plugin", "acp", "jsonschema", "uvicorn")
+_INSTALLED = plugin_modules._entry_points(tuple(sys.path))
+"""The installed plugins: reading the metadata of all distributions takes a third of the time of a short command."""
 _PATIENCE = 10
 """Maximum seconds for a caller to send its instructions."""
 _SIGNALS = {
@@ -120,6 +128,8 @@ def _run_command(fds: list[int]) -> int:
         command = [sys.executable, *([script] if script else ["-m", "perstack"]), *asked["args"]]
         os.execve(sys.executable, command, asked["env"])
     sys.path[:] = [*before, *sys.path[1:]]
+    if not _contains_distributions(before):
+        _reuse_entry_points(before)
     _open_streams()
     sys.argv = [script or "perstack", *asked["args"]]
     status = _ran(script)
@@ -131,6 +141,22 @@ def _hides_what_is_imported(folders: list[str]) -> bool:
     found = (path for folder in folders if os.path.isdir(folder) for path in Path(folder).iterdir())  # noqa: PTH112
     named = {path.stem for path in found if path.suffix == ".py" or (path / "__init__.py").exists()}
     return not named.isdisjoint({*sys.modules, "sitecustomize", "usercustomize"})
+
+
+def _contains_distributions(folders: list[str]) -> bool:
+    """Return whether a new Python would find installed distributions in these folders."""
+    found = (path for folder in folders if os.path.isdir(folder) for path in Path(folder).iterdir())  # noqa: PTH112
+    return any(path.suffix in (".dist-info", ".egg-info", ".egg") for path in found)
+
+
+def _reuse_entry_points(before: list[str]) -> None:
+    """Find the installed plugins without reading metadata, as long as the path has only `before` besides the rest."""
+    read, rest = plugin_modules._entry_points, sys.path[len(before) :]
+
+    def find(path: tuple[str, ...]) -> Any:
+        return _INSTALLED if [entry for entry in path if entry not in before] == rest else read(path)
+
+    plugin_modules._entry_points = find  # type: ignore[assignment]
 
 
 def _open_streams() -> None:
@@ -204,6 +230,9 @@ if __name__ == "__main__":
         importlib.import_module(_name)
     build_models()
     compile_dataclasses()
+    for _factory in load_plugins().providers.values():
+        if _factory.prices is not None:
+            _factory.prices.models()  # cached: `init`, `doctor` and `models` need the price of every model
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()  # keep memory shared with forked processes

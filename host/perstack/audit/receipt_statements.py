@@ -156,7 +156,6 @@ class AnchorRecord:
 
     @property
     def owner(self) -> Owner:
-        """The owner of the logs."""
         return Owner(self.statement.predicate.kind, self.statement.predicate.job_id)
 
     @property

@@ -59,7 +59,6 @@ class Signer:
     key_id: str
 
     def sign(self, payload_type: str, body: bytes) -> Envelope:
-        """Return the signed envelope of these bytes."""
         return envelope_of(payload_type, body, self.key_id, self.key.sign(pae(payload_type, body)))
 
 

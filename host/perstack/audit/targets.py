@@ -84,7 +84,6 @@ class AnchorReader:
     """Reads the records in a file anchor. A file that was loaded is not read again, nor one of a folder by `owners`."""
 
     def __init__(self, anchor: FileAnchor) -> None:
-        """Create without reading anything."""
         self._anchor = anchor
         self._loaded: _RecordLines | None = None
         self._owners_in: dict[Path, frozenset[Owner]] = {}

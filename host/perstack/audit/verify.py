@@ -139,7 +139,6 @@ class JobCheck:
         self.blob_references.setdefault(name, []).append((run_id, seq))
 
     def add_finding(self, run_id: str, seq: int, message: str) -> None:
-        """Add a finding."""
         self.findings.append(Finding(run_id, seq, message))
 
     def add_contradiction(self, run_id: str, seq: int, type_: str, repetition: Repetition) -> None:
@@ -173,7 +172,6 @@ Files = Mapping[str, bytes]
 
 
 async def checkpoint_files(storage: Storage, job_id: str) -> Files:
-    """Return all stored checkpoints."""
     files: dict[str, bytes] = {}
     for checkpoint_id in await checkpoint_ids(storage, job_id):
         data = await storage.checkpoint(job_id, checkpoint_id)

@@ -71,12 +71,10 @@ class LockedTool(Fact):
 
     @classmethod
     def of(cls, spec: ToolSpec) -> "LockedTool":
-        """Return the entry of a tool."""
         text = json.dumps(spec.input_schema, ensure_ascii=False, separators=(",", ":"))
         return cls(**fields_of(spec, cls, input_schema=text), digest=digest_of_schema(spec.input_schema))
 
     def schema_object(self) -> JsonObject:
-        """Return the JSON schema."""
         return _object().validate_json(self.input_schema)
 
     def spec(self) -> ToolSpec:
@@ -106,7 +104,6 @@ class LockedSkill(Fact):
         )
 
     def toolset(self) -> Toolset:
-        """Return the toolset that the skill offered."""
         return Toolset(tuple(tool.spec() for tool in self.tools), self.instructions)
 
 
@@ -247,7 +244,6 @@ NO_LOCK = Lock.model_construct()  # constructed without validation, so that no s
 
 
 def lock_path(config: str) -> Path:
-    """Return the path of a perstack.toml's lock."""
     return Path(config).with_name(LOCK_NAME)
 
 

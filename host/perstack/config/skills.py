@@ -231,23 +231,20 @@ def _check_oauth(oauth: OAuth, skill: McpSseSkill, at: KeyPath, report: Reporter
     if any(name.casefold() == "authorization" for name in skill.headers):
         report.error(at, "cannot be beside an `Authorization` in `headers`: take one of them out")
     has_secret, has_key = oauth.client_secret is not None, oauth.private_key is not None
-    is_person, is_workload = oauth.flow == "authorizationCode", oauth.flow == "workloadIdentity"
     provider = (oauth.identity_endpoint, oauth.identity_client_id, oauth.identity_client_secret)
     if has_key and oauth.flow != "clientCredentials":
         report.error((*at, "privateKey"), 'needs flow = "clientCredentials"')
     if oauth.flow == "clientCredentials" and has_secret == has_key:
         report.error(at, "must have either `clientSecret` or `privateKey` for clientCredentials")
-    if is_workload and (has_secret or oauth.identity_file is None or oauth.issuer is None):
-        report.error(at, "must have `identityFile` and `issuer`, and no `clientSecret`, for workloadIdentity")
     if oauth.flow == "identityAssertion":
         if None in (oauth.client_secret, oauth.identity_file, oauth.issuer, *provider[:2]):
             needed = "`clientSecret`, `identityFile`, `identityEndpoint`, `identityClientId` and `issuer`"
             report.error(at, f"must have {needed} for identityAssertion")
     elif any(provider):
         report.error(at, 'has keys of an identity provider, which need flow = "identityAssertion"')
-    elif not is_workload and oauth.identity_file is not None:
-        report.error((*at, "identityFile"), 'needs flow = "workloadIdentity" or "identityAssertion"')
-    if oauth.client_id is None and (has_secret or not is_person):
+    elif oauth.identity_file is not None:
+        report.error((*at, "identityFile"), 'needs flow = "identityAssertion"')
+    if oauth.client_id is None and (has_secret or oauth.flow != "authorizationCode"):
         report.error((*at, "clientId"), "is missing: the client's id")
 
 

@@ -67,7 +67,6 @@ class Source:
     """Text of one definition file."""
 
     def __init__(self, path: Path, text: str) -> None:
-        """Keep the path and the text."""
         self.path = path
         self.text = text
 
@@ -81,7 +80,6 @@ class Source:
 
     @cached_property
     def lines(self) -> KeyLines:
-        """The lines of the file's keys."""
         from perstack.config.toml_lines import KeyLines
 
         return KeyLines(self.text)
@@ -101,7 +99,6 @@ class Reporter:
         self._add(path, message, "error")
 
     def warn(self, path: KeyPath, message: str) -> None:
-        """Report a warning."""
         self._add(path, message, "warning")
 
     def refuse(self, path: KeyPath, message: str) -> None:
@@ -137,7 +134,6 @@ class NotRead(ValueError):
     """File that was refused; the message continues its name."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
-        """Refuse a file, or a line of it."""
         super().__init__(message)
         self.line = line
 
@@ -199,7 +195,6 @@ class SearchBudget:
     """Number of names of files and folders that searches may still read."""
 
     def __init__(self) -> None:
-        """Begin with MAX_EXAMINED_NAMES."""
         self.remaining = MAX_EXAMINED_NAMES
 
     def limit_of(self, parts: tuple[str, ...]) -> int:

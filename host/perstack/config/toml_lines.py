@@ -46,7 +46,6 @@ class KeyLines:
         return self._line_by_path[path]
 
     def paths(self) -> frozenset[KeyPath]:
-        """Return all paths that have a line."""
         return frozenset(self._line_by_path)
 
 

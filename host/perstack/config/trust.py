@@ -9,8 +9,7 @@ definition made in Python, or named by PERSTACK_TRUST, is the user's own.
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -114,7 +113,6 @@ class TrustStore:
     """Store of agreements: one file for each folder, readable only by the user."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep the files in `folder`."""
         self.folder = folder
 
     @classmethod
@@ -123,7 +121,6 @@ class TrustStore:
         return cls(user_directory("state", environ) / "trust")
 
     def path(self, folder: Path) -> Path:
-        """Return the file for a folder."""
         return self.folder / f"{sha256(os.fsencode(folder)).hexdigest()}.json"
 
     def read(self, folder: Path) -> TrustRecord | None:
@@ -162,23 +159,6 @@ class TrustStore:
             if item.digest not in added and versions[item.without_files] <= _MAX_VERSIONS:
                 kept.append(item)
         self.write(folder, (*reversed(kept), *added.values()))
-
-    @contextmanager
-    def agreed_in_copy(self, folder: Path, items: Collection[TrustItem]) -> Generator[None]:
-        """Agree to items in a copy that perstack made of a folder, as long as the context lasts.
-
-        perstack copied the files, so their content is not compared: git may count others there.
-        """
-        if not items:
-            yield
-            return
-        folder = folder.resolve()
-        copied = (StoredItem(place=item.place, digest=item.with_any_files) for item in items)
-        self.write(folder, (*(item.to_stored() for item in items), *copied))
-        try:
-            yield
-        finally:
-            self.remove(folder)
 
     def remove(self, folder: Path) -> bool:
         """Remove the agreements of a folder and return whether there were any. Raises StorageError."""
@@ -257,15 +237,13 @@ class Agreement:
             self.check(items_to_trust(self._adopted, self.own))
 
     def missing(self, items: Iterable[TrustItem]) -> list[TrustItem]:
-        """Return the items without an agreement."""
         waiting = [] if self._is_whole else [item for item in items if item.without_files not in self._chosen]
         if not waiting:
             return []
         agreed = self._digests()
-        return [item for item in waiting if agreed.isdisjoint((item.digest, item.with_any_files))]
+        return [item for item in waiting if item.digest not in agreed]
 
     def refusal(self, missing: Sequence[TrustItem]) -> NotAgreed:
-        """Return the error for items without an agreement."""
         folder = self._folder
         record = self.store.read(folder)
         places = ", ".join(dict.fromkeys(place_of(item, record) for item in missing))
@@ -278,7 +256,6 @@ class Agreement:
 
     @property
     def store(self) -> TrustStore:
-        """The store of agreements."""
         return self._store or TrustStore.of_user()
 
     @property

@@ -27,7 +27,6 @@ class Experts:
     """The Experts of the definition in force."""
 
     def __init__(self, source: ContextSource) -> None:
-        """Create; `source` has the context in force."""
         self._source = source
 
     def all(self) -> Mapping[str, Expert]:
@@ -146,7 +145,6 @@ class Skills:
     """The skills that the Experts of the definition in force declare."""
 
     def __init__(self, source: ContextSource) -> None:
-        """Create; `source` has the context in force."""
         self._source = source
 
     async def login(

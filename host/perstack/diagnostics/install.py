@@ -43,7 +43,6 @@ class Installed:
 
     @property
     def failed(self) -> tuple[InstallStep, ...]:
-        """The skills that failed."""
         return tuple(step for step in self.skills if step.status == "failed")
 
 

@@ -122,7 +122,8 @@ async def validate_definition(
 
 async def _ask_plugins(definition: DefinitionFile, env: Environment, plugins: Iterable[object]) -> None:
     from perstack.diagnostics.definition_checks import check_with_plugins
-    from perstack.engine.plugins.registry import EXTRA_MODULES, load_plugins
+    from perstack.engine.plugins.registry import load_plugins
+    from perstack.system.plugin_modules import EXTRA_MODULES
 
     try:
         loaded = load_plugins(plugins, env)
@@ -180,14 +181,12 @@ class TrialBudget:
     cost: float | None = None
 
     def remaining_after(self, job: JobSummary) -> TrialBudget:
-        """Return the allowance that remains after this Job."""
         tokens = None if self.tokens is None else self.tokens - job.usage.total_tokens
         cost = None if self.cost is None else self.cost - (job.usage.cost_usd or 0)
         return TrialBudget(self.trials - 1, tokens, cost)
 
     @property
     def is_nothing(self) -> bool:
-        """True if the allowance is used up."""
         return self.trials < 1 or any(amount is not None and amount <= 0 for amount in (self.tokens, self.cost))
 
 

@@ -111,11 +111,6 @@ class _JobTask:
             raise UsageError("the Job was stopped before it began")
         return self.task.result().id
 
-    @property
-    def run_id(self) -> str | None:
-        """The id of the Run that is driven; None before its first event is stored."""
-        return self._begun.result() if self._begun.done() else None
-
     async def outcome(self) -> JobSummary:
         """Return the Job at its end or stop. Cancelling this call does not stop the Job."""
         await asyncio.wait({self.task})
@@ -134,7 +129,6 @@ class JobTasks:
     """The tasks of all Jobs driven here."""
 
     def __init__(self, host: Host) -> None:
-        """Drive Jobs of `host`."""
         self._host = host
         self._running: dict[_JobTask, CallKey | None] = {}
 
@@ -144,10 +138,6 @@ class JobTasks:
         self._running[job_task] = key
         job_task.task.add_done_callback(lambda task: self._forget(job_task, task))
         return job_task
-
-    def run_of_call(self, key: CallKey) -> str | None:
-        """Return the id of the Run that is driven for a call; None without one."""
-        return next((job_task.run_id for job_task, call_key in self._running.items() if call_key == key), None)
 
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started, because its client cancelled it."""

@@ -10,6 +10,7 @@ modules of settings: both are imported when a provider is created or generates f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar
@@ -198,19 +199,25 @@ class PublishedPrices(PriceSource):
 
     def models(self) -> Sequence[OfferedModel]:
         """Return the vendor's models with a published price that are not deprecated, by name."""
-        with _IMPORT_LOCK:
-            from genai_prices.data_snapshot import get_snapshot
+        return _offered_models(self)
 
-            providers = get_snapshot().providers  # imports the module of the data
-        vendor = next((provider for provider in providers if provider.id == self.vendor), None)
-        models = () if vendor is None else (model for model in vendor.models if not model.deprecated)
-        return sorted((self._offered_model(model) for model in models), key=lambda model: model.name)
 
-    def _offered_model(self, model: ModelInfo) -> OfferedModel:
-        price = self.load()
-        queries = (Usage(input_tokens=_QUERY_TOKENS), Usage(output_tokens=_QUERY_TOKENS))
-        input_price, output_price = (price(model.id, usage)[0] for usage in queries)
-        return OfferedModel(model.id, model.context_window, _of_million(input_price), _of_million(output_price))
+@cache  # a thousand models have a price: computing them takes a quarter of a second
+def _offered_models(source: PublishedPrices) -> Sequence[OfferedModel]:
+    with _IMPORT_LOCK:
+        from genai_prices.data_snapshot import get_snapshot
+
+        providers = get_snapshot().providers  # imports the module of the data
+    vendor = next((provider for provider in providers if provider.id == source.vendor), None)
+    models = () if vendor is None else (model for model in vendor.models if not model.deprecated)
+    price = source.load()
+    return tuple(sorted((_offered_model(model, price) for model in models), key=lambda model: model.name))
+
+
+def _offered_model(model: ModelInfo, price: PriceList) -> OfferedModel:
+    queries = (Usage(input_tokens=_QUERY_TOKENS), Usage(output_tokens=_QUERY_TOKENS))
+    input_price, output_price = (price(model.id, usage)[0] for usage in queries)
+    return OfferedModel(model.id, model.context_window, _of_million(input_price), _of_million(output_price))
 
 
 def _of_million(price: float | None) -> float | None:

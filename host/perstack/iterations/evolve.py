@@ -270,7 +270,6 @@ class SeriesSummary(Fact):
 
 
 def summary_of_series(series: SeriesState, *, damaged: bool = False) -> SeriesSummary:
-    """Return the summary of a series."""
     best = series.best
     return SeriesSummary(
         **fields_of(series, SeriesSummary),

@@ -159,7 +159,6 @@ class Iterations:
                 return series_id
 
     async def has(self, series_id: str) -> bool:
-        """Return whether there is a series of that id."""
         return await self._log.has(series_id)
 
     async def get(self, series_id: str) -> SeriesState:

@@ -191,7 +191,6 @@ def job_of_evaluation(series_id: str, command: Evaluate) -> str:
 
 
 def interrupt_event(stamp: SeriesStamp) -> PauseSeries:
-    """Return the pause of an interrupted series."""
     return PauseSeries(**stamp, reason="checkpoint", message="interrupted")
 
 

@@ -100,7 +100,6 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
         self._audit = audit
 
     async def has(self, series_id: str) -> bool:
-        """Return whether there is a series of that id."""
         return await self._space.has_job(series_id)
 
     async def reserve(self, series_id: str) -> None:

@@ -211,7 +211,6 @@ parse_series_event = EventParser[StoredSeriesEvent](
 
 
 def compared_metrics(settings: Iterate) -> tuple[str, ...]:
-    """Return the names of the compared metrics."""
     return (settings.metric,) if isinstance(settings.metric, str) else settings.metric
 
 
@@ -315,7 +314,6 @@ class SeriesState(Fact):
 
     @property
     def has_reached_target(self) -> bool:
-        """True if the best score reaches the target."""
         return self.best is not None and reaches(self.settings, self.best.score)
 
 

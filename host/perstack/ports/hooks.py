@@ -2,6 +2,7 @@
 
 A plugin is a module or object with functions of these names, marked `@hookimpl`. Hooks are synchronous and called once,
 when a Host is made. They must import nothing heavy: they return small factories that do the work when they are used.
+`perstack_commands` alone is called by the command line, without pluggy, and specified in `ports.commands`.
 docs/plugins.md quotes the hooks' docstrings; change both together.
 """
 
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 import pluggy
 
 from perstack.core.runs.events import Event
+from perstack.ports import PLUGIN_API as PLUGIN_API
+from perstack.ports.commands import perstack_commands
 from perstack.ports.dispatcher import DispatcherFactory
 from perstack.ports.formats import JobFormat
 from perstack.ports.provider import ProviderFactory
@@ -35,14 +38,11 @@ class Listener(ABC):
 
 
 PROJECT = "perstack"
-PLUGIN_API = 1
-"""Version of the hooks, the ports and their meaning.
-
-A plugin declares the version it was written for, `PLUGIN_API = 1` in its module. A host with another one refuses it.
-"""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+hookspec(perstack_commands)  # a mark on it is no error
 
 
 @hookspec

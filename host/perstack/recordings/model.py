@@ -118,7 +118,6 @@ class SaidApproval(Piece):
 
     @property
     def approval(self) -> Approval:
-        """The decision as an `Approval`."""
         return Approval(decision=self.decision, rule=self.rule, text=self.words, changed=self.changed)
 
 
@@ -206,7 +205,6 @@ class RecordedReply(Piece):
 
     @property
     def calls(self) -> tuple[RecordedCall, ...]:
-        """The tool calls of the reply."""
         return tuple(part for part in self.reply if isinstance(part, RecordedCall))
 
 

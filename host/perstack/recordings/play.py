@@ -268,7 +268,6 @@ class Player:
 
 
 def message_of(reply: model.RecordedReply) -> ExpertMessage:
-    """Return a reply as a message of the Expert."""
     return ExpertMessage(contents=tuple(map(_part, reply.reply)))
 
 

@@ -158,5 +158,5 @@ async def _play_call(player: Player, session: RunSession, call: Call, blobs: Blo
 
 
 def player_of(provider: Provider) -> Player | None:
-    """Return the player of a provider that plays a recording; None for one that reaches a model."""
+    """Return the player of a provider that plays a recording; None for a provider that reaches a model."""
     return provider.player if isinstance(provider.player, Player) else None

@@ -152,7 +152,6 @@ class RulingReplay:
     """A replay of the recorded rulings on the calls of one Run."""
 
     def __init__(self, factories: Sequence[SkillFactory], workspace: Path, approvals: JobApprovals) -> None:
-        """Create without reading the logs."""
         self._factories = factories
         self._root = str(workspace)
         self._resolve = path_resolver(workspace)
@@ -286,7 +285,6 @@ class JobApprovals:
     """The approvals for the whole Job that are in its logs, read at the first use."""
 
     def __init__(self, storage: Storage, job_id: str) -> None:
-        """Create without reading the logs."""
         self._storage = storage
         self._job_id = job_id
         self._cached: list[StandingApproval] | None = None
@@ -349,7 +347,6 @@ class RecordedCalls:
     """The calls of recorded Runs as rules see them, as far as definitions and plugins describe the tools."""
 
     def __init__(self, project: Project, factories: Sequence[SkillFactory], workspace: Path) -> None:
-        """Create without opening anything."""
         self._project = project
         self._factories = factories
         self._resolve: Resolve = path_resolver(workspace, remembers=True)

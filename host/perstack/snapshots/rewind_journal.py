@@ -137,7 +137,6 @@ class JournalFile:
     """The journal file of one workspace."""
 
     def __init__(self, path: Path, workspace: Path) -> None:
-        """Create without reading the file."""
         self.path = path
         self.folder = path.parent
         self._new_path = path.with_suffix(".new")

@@ -366,11 +366,9 @@ class StagedRewind:
         self._staging: int | None = None
 
     def __enter__(self) -> StagedRewind:
-        """Return the rewind."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the handles."""
         for handle in (self._staging, self._root):
             if handle is not None:
                 os.close(handle)

@@ -28,7 +28,6 @@ class Trees:
     """The trees and file contents that a Job stores."""
 
     def __init__(self, storage: Storage, job_id: str) -> None:
-        """Create without reading anything."""
         self._storage = storage
         self._job_id = job_id
 

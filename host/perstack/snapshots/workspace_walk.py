@@ -79,7 +79,6 @@ class UnreadFile:
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return the stamp of a file or folder."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode, status.st_dev
 
 

@@ -1,7 +1,7 @@
 """Decisions of a call by a model or a program about a task: pure functions for the marks of `core.base.decisions`.
 
-Whoever works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing for a
-person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.
+The process that works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing
+for a person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def revives_task(subject: TaskSubject, arguments: object) -> NeededDecision | No
 
 
 def removes_task(subject: TaskSubject, arguments: object) -> NeededDecision | None:
-    """Return the decision to remove a task."""
     return NeededDecision(
         f"Delete {subject.words} for good, with its {len(subject.events):,} events",
         Decide("delete_task", subject.task.task_id),

@@ -31,7 +31,6 @@ class Checkpoints(Fact):
 
     @classmethod
     def of(cls, command: operations.ListCheckpointsCommand, result: tuple[TaskCheckpoint, ...]) -> Checkpoints:
-        """Return the checkpoints as one record."""
         return cls(checkpoints=result)
 
 
@@ -42,7 +41,6 @@ class Deleted(Fact):
 
     @classmethod
     def of(cls, command: operations.DeleteCommand, result: None) -> Deleted:
-        """Return the deleted task's id as a record."""
         return cls(deleted=command.task_id)
 
 

@@ -19,7 +19,6 @@ Row = dict[str, object]
 
 
 def by_id(rows: Sequence[Row]) -> dict[str, Row]:
-    """Return the summaries by task id."""
     return {str(row.get("taskId")): row for row in rows}
 
 
@@ -30,7 +29,6 @@ def depends_on(row: Row) -> Sequence[str]:
 
 
 def is_completed(row: Row | None) -> bool:
-    """Return whether a task is completed."""
     return row is not None and row.get("status") == "completed"
 
 
@@ -102,7 +100,6 @@ class TaskPage(Fact):
 
 
 def summary_of(task: TaskState, *, damaged: bool = False) -> TaskSummary:
-    """Return the summary of a task."""
     pause_message = task.pause_message or (task.waiting_for.what if task.waiting_for else "") or None
     return TaskSummary(
         **fields_of(task, TaskSummary, pause_message=pause_message),

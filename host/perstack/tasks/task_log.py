@@ -196,7 +196,6 @@ async def commands_of_tasks(storage: Storage, task_ids: Iterable[str]) -> tuple[
 
 
 async def with_blockers(log: TaskLog, task: TaskState) -> TaskState:
-    """Return the task with the tasks that block it."""
     if not task.depends_on:
         return task
     dependencies = [await _read_dependency(log, task_id) for task_id in task.depends_on]
@@ -219,7 +218,6 @@ class BlockerSearch:
         self._endless = tasks_on_cycles(self._dependencies)
 
     async def with_blockers(self, task: TaskSummary) -> TaskSummary:
-        """Return the task with the tasks that block it."""
         unfinished = [task_id for task_id in task.depends_on if not is_completed(self._rows.get(task_id))]
         dependencies = [await _read_dependency(self._log, task_id) for task_id in unfinished]
         return blocked(task, tuple(self._with_circle(task.task_id, d) for d in dependencies if d is not None))

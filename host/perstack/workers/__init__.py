@@ -10,6 +10,6 @@ orders it, and finds recorded Jobs without an order again.
   Job a folder of its own.
 - `remote_delegates`: delegates of a Job that others drive, with shares of its budget.
 
-The kernel knows the protocols `engine.jobs.queueing` and `engine.runs.remote`; `queueing` and `remote_delegates`
-fulfil them.
+The kernel knows the protocols `engine.jobs.job_queue`, `engine.jobs.queueing` and `engine.runs.remote`; `queue`,
+`queued_definition` and `remote_delegates` fulfil them.
 """

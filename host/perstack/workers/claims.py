@@ -132,12 +132,10 @@ class ClaimHandler:
         """Due time of the first order that was put back, in milliseconds since 1970; None without one."""
 
     def __len__(self) -> int:
-        """Return the number of claims."""
         return len(self._held_claims)
 
     @property
     def places(self) -> int:
-        """Number of places taken."""
         return sum(not held.waits for held in self._held_claims.values())
 
     @property

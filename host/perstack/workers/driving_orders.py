@@ -119,7 +119,6 @@ class OrderedWork:
     """Looks up and drives what one worker's orders refer to."""
 
     def __init__(self, jobs: Jobs, iterations: Iterations, drive: Drive, clock: Clock) -> None:
-        """Create; `drive` drives Jobs, and iterations are resumed."""
         self._jobs = jobs
         self._iterations = iterations
         self._drive = drive

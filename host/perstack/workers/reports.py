@@ -111,7 +111,6 @@ def report_of_claim(claim: Claim, served: OrderTarget) -> WorkerReport:
 
 
 def report_of_outcome(order: Order, outcome: Outcome, decision: Done | Requeue) -> WorkerReport:
-    """Return the report of an order's outcome."""
     event, level, text = _describe(order, outcome, isinstance(decision, Requeue))
     facts: dict[str, JsonValue] = {"came": outcome.kind}
     text = _delegate_prefix(order, facts) + text
@@ -182,7 +181,6 @@ class WorkerCounters:
     """Counters over all Jobs of one worker."""
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.running = 0
         self.steps = 0
         self.retries = 0
@@ -225,7 +223,6 @@ class JobCounters:
         self.steps = 0
 
     def __call__(self, event: Event, line: bytes) -> None:
-        """Count one event."""
         match event:
             case InitializeRuntime():  # the driver of a queued delegate counts its startRun
                 self._models.setdefault(event.run_id, full_name(event.provider, event.model))

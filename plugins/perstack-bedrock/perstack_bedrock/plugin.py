@@ -32,5 +32,4 @@ FACTORY = EndpointProviderFactory(
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return the factory of provider `amazon-bedrock`."""
     return [FACTORY]

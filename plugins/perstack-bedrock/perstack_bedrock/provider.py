@@ -47,7 +47,6 @@ class BedrockProvider(HttpProvider):
     required_fields = REQUIRED
 
     def __init__(self, access: Access, settings: BedrockSettings) -> None:
-        """Connect to nothing yet."""
         super().__init__(access.endpoint, settings.reply_settings(), aws_events)
         self._account = access.account
         self._settings = settings
@@ -91,6 +90,5 @@ class BedrockProvider(HttpProvider):
 
 
 def create(config: ProviderConfig) -> BedrockProvider:
-    """Create the provider from its settings and the environment."""
     settings = read_settings(BedrockSettings, config.setting)
     return BedrockProvider(access_of(settings, config.env, MEDIA_TYPE), settings)

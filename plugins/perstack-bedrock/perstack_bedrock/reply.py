@@ -191,7 +191,6 @@ class ConverseDecoder:
     """Decoder of a ConverseStream reply from the data of its events."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
-        """Pass each piece of text to `on_delta`."""
         self._on_delta = on_delta
         self._blocks: list[_ConverseBlock] = []
         self._stop_reason: str | None = None
@@ -282,7 +281,6 @@ class ChunkDecoder:
     """Decoder of an InvokeModelWithResponseStream reply, whose chunks contain events of Anthropic's format."""
 
     def __init__(self, on_delta: Callable[[Delta], None]) -> None:
-        """Pass each piece of text to `on_delta`."""
         self._messages = MessagesDecoder(on_delta)
 
     def feed(self, data: str) -> ReplyProgress:

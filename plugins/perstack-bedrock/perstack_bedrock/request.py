@@ -98,7 +98,6 @@ def turns_of(request: GenerationRequest, settings: BedrockSettings) -> TurnEncod
 
 
 def tools_of(request: GenerationRequest) -> WireTools:
-    """Return the request's tools in this format."""
     return wire_tools(request, CONVERSE)
 
 

@@ -50,5 +50,4 @@ class LocalProviderFactory(ProviderFactory):
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return the factory of provider `local`."""
     return [LocalProviderFactory()]

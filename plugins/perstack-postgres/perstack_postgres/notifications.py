@@ -28,7 +28,6 @@ class PostgresWatch(Watch):
     """Event that a watcher of a Job waits for."""
 
     def __init__(self) -> None:
-        """Start with nothing reported."""
         self.changed = asyncio.Event()
 
     @override
@@ -43,7 +42,6 @@ class Notices:
     """Notifications of this process in one schema."""
 
     def __init__(self, connections: Connections) -> None:
-        """Connect to nothing yet."""
         self._connections = connections
         self._channel = f"perstack_{connections.address.schema}"
         self._unsent: set[JobKey] = set()

@@ -24,7 +24,6 @@ class PostgresStorages(StorageFactory):
     """
 
     def __init__(self, scheme: str) -> None:
-        """Accept addresses that begin with `scheme`."""
         self.scheme = scheme
 
     @override

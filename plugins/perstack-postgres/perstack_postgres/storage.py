@@ -206,7 +206,6 @@ class PostgresStorage(Storage):
     keeps_copies = True
 
     def __init__(self, store: Store, space: str = "") -> None:
-        """Connect to nothing yet."""
         self._store = store
         self._space = space
         self._logs = RunLogs(store.connections, store.leases, space)

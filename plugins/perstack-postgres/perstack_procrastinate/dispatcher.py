@@ -38,7 +38,6 @@ class ProcrastinateDispatcher(Dispatcher):
     """Orders in one database, as one process accesses them. Each call takes a bounded time."""
 
     def __init__(self, address: PostgresAddress) -> None:
-        """Connect to nothing yet."""
         self._address = address
         self.location = address.shown
 

@@ -196,7 +196,6 @@ class Queue:
 
 
 def job_of(order: Order) -> Job:
-    """Return the procrastinate job for an order."""
     return Job(
         queue=queue_of(order).name,
         priority=priority_of(order),
@@ -209,7 +208,6 @@ def job_of(order: Order) -> Job:
 
 
 def queue_of(order: Order) -> Queue:
-    """Return the queue for an order."""
     labels, refused = labels_of(order.labels), tuple(sorted(without_unstorable(name) for name in order.refused))
     if not labels and not refused:
         return Queue(PLAIN, (), ())
@@ -240,7 +238,6 @@ class Engine(Pool):
     """Pool of connections with the search path set, and procrastinate's job manager on it."""
 
     def __init__(self, address: PostgresAddress) -> None:
-        """Connect to nothing yet."""
         super().__init__(address, CONNECTIONS, DispatcherError)
         self._is_prepared = False
         self._lent = _BorrowedPool(self)
@@ -334,7 +331,6 @@ async def unwrap_errors(work: Awaitable[T]) -> T:
 async def fetch_row(
     connection: Connection, query: LiteralString, values: Mapping[str, object] | None = None
 ) -> TupleRow | None:
-    """Return a query's first row; None without one."""
     cursor = await connection.execute(query, values)
     return await cursor.fetchone() if cursor.description else None
 
@@ -346,12 +342,10 @@ class _BorrowedPool(AsyncConnectionPool[Any]):
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Borrow connections from `engine`."""
         super().__init__(engine.address.conninfo, kwargs=settings_of(engine.address), open=False)
         self._engine_pool = engine
 
     @asynccontextmanager
     async def connection(self, timeout: float | None = None) -> AsyncGenerator[Connection]:
-        """Borrow a connection."""
         async with self._engine_pool.connection(timeout or _CALL_TIMEOUT_S) as connection:
             yield connection

@@ -18,7 +18,6 @@ class ProcrastinateDispatchers(DispatcherFactory):
     """Factory for `dispatcher = "postgresql://user@host/database"`, in a schema next to the storage's."""
 
     def __init__(self, scheme: str) -> None:
-        """Accept addresses that begin with `scheme`."""
         self.scheme = scheme
 
     @override

@@ -32,7 +32,6 @@ class ProcrastinateSeat(Seat):
     """Registration of one worker, with its claims."""
 
     def __init__(self, engine: Engine, name: str, labels: Mapping[str, str], concurrency: int) -> None:
-        """Register nothing yet."""
         self._engine = engine
         self._name = name
         self._labels = labels

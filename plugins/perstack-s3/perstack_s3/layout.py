@@ -55,7 +55,6 @@ class Layout:
         return f"{self.space}/{kind}/{check_job_id(job_id)}/{incarnation}/"
 
     def blob(self, job_id: str, incarnation: str, sha256: str) -> str:
-        """Return the key of a blob."""
         return self.of_incarnation("blobs", job_id, incarnation) + check_id(sha256, "blob")
 
     def runs(self, job_id: str, incarnation: str) -> str:

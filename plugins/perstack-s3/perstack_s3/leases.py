@@ -79,7 +79,6 @@ class S3Leases:
     """Leases of one namespace."""
 
     def __init__(self, objects: Objects, layout: Layout) -> None:
-        """Hold nothing yet."""
         self._objects = objects
         self._layout = layout
         self._held_leases: dict[str, S3Lease] = {}

@@ -29,7 +29,6 @@ class ObjectCache:
     """Cached objects of one kind, by Job id. The tag shows whether an object has changed since it was read."""
 
     def __init__(self, objects: Objects, layout: Layout, kind: str) -> None:
-        """Read nothing yet."""
         self._objects = objects
         self._layout = layout
         self._kind = kind
@@ -105,7 +104,6 @@ class WriteOrder:
     """
 
     def __init__(self, objects: Objects) -> None:
-        """Read nothing yet."""
         self._objects = objects
         self._write_times: dict[str, tuple[str, int]] = {}
 
@@ -155,7 +153,6 @@ class S3Watch(Watch):
     """Watcher of a Job by polling its summary, which is rewritten as its steps end."""
 
     def __init__(self, objects: Objects, key: str) -> None:
-        """Poll the object `key`."""
         self._objects = objects
         self._key = key
         self._tag: str | None = None

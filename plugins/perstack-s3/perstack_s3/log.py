@@ -36,7 +36,6 @@ class S3Log:
     """Cached state of one log. It stays valid, because only a redaction changes an append."""
 
     def __init__(self, objects: Objects, layout: Layout, run: RunRef, incarnation: str) -> None:
-        """Read nothing yet."""
         self.run = run
         self._objects = objects
         self._layout = layout
@@ -47,7 +46,6 @@ class S3Log:
 
     @property
     def place(self) -> str:
-        """Location of the log, for messages."""
         return f"{self._objects.place}, run {self.run.run_id}"
 
     @property
@@ -87,7 +85,6 @@ class S3Log:
         return records[-count:]
 
     async def has_records(self) -> bool:
-        """Return whether the log has a record."""
         if self.end.seq:
             return True
         async for _, append in self._walk(0):

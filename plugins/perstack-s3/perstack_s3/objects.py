@@ -80,7 +80,6 @@ class BucketLocation:
         return BucketLocation(match["bucket"], match["prefix"].strip("/"), endpoint, region)
 
     def __str__(self) -> str:
-        """Return the address."""
         return f"s3://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
 
@@ -88,7 +87,6 @@ class Client:
     """Connection to a bucket, opened on first use."""
 
     def __init__(self, location: BucketLocation) -> None:
-        """Connect to nothing yet."""
         self.place = location
         self._stores: dict[float, S3Store] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -218,7 +216,6 @@ class Objects:
     """
 
     def __init__(self, location: BucketLocation) -> None:
-        """Connect to nothing yet."""
         self.place = location
         self._client = Client(location)
         self.is_checked = False  # True if `check_version` has accepted this store

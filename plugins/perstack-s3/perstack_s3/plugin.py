@@ -46,5 +46,4 @@ class S3Storages(StorageFactory):
 
 @hookimpl
 def perstack_storages() -> Sequence[StorageFactory]:
-    """Return the S3 storage factory."""
     return [S3Storages()]

@@ -71,7 +71,6 @@ class S3Storage(Storage):
     """Jobs in a bucket. Processes on many machines may use it at once."""
 
     def __init__(self, objects: Objects, space: str = "jobs") -> None:
-        """Connect to nothing yet."""
         self._objects = objects
         self._layout = Layout(space)
         self._leases = S3Leases(objects, self._layout)

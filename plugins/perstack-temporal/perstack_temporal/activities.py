@@ -160,7 +160,6 @@ class Presence:
     """Published heartbeat of one worker."""
 
     def __init__(self, key: str, queue: str, name: str, labels: Mapping[str, str], concurrency: int) -> None:
-        """Publish nothing yet."""
         self._key = key
         self._queue = queue
         self._identity = _Identity(

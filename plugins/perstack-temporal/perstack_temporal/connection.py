@@ -42,7 +42,6 @@ class TemporalConnection:
     """Connection to one namespace, with a worker for the workflows, which any process may run."""
 
     def __init__(self, address: TemporalAddress) -> None:
-        """Connect to nothing yet."""
         self.address = address
         self._client: Client | None = None
         self._connecting = asyncio.Lock()

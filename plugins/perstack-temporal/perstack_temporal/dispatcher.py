@@ -44,7 +44,6 @@ class TemporalDispatcher(Dispatcher):
     """Orders on one server, as one process accesses them. Each call takes a bounded time."""
 
     def __init__(self, address: TemporalAddress) -> None:
-        """Connect to nothing yet."""
         self._address = address
         self.location = address.shown
 

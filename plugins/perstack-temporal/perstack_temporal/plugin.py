@@ -32,5 +32,4 @@ class TemporalDispatchers(DispatcherFactory):
 
 @hookimpl
 def perstack_dispatchers() -> Sequence[DispatcherFactory]:
-    """Return the Temporal dispatcher factory."""
     return [TemporalDispatchers()]

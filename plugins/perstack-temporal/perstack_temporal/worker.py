@@ -51,7 +51,6 @@ class TemporalSeat(Seat):
         labels: Mapping[str, str],
         concurrency: int,
     ) -> None:
-        """Register nothing yet."""
         self._connection = connection
         self._name = without_unstorable(name)
         key, prefix = uuid4().hex, connection.address.queue

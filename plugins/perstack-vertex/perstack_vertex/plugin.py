@@ -34,5 +34,4 @@ FACTORY = EndpointProviderFactory(
 
 @hookimpl
 def perstack_providers() -> Sequence[ProviderFactory]:
-    """Return the factory of provider `google-vertex`."""
     return [FACTORY]

@@ -183,7 +183,6 @@ class VertexProvider(HttpProvider):
 
 
 def create(config: ProviderConfig) -> VertexProvider:
-    """Create the provider from its settings and the environment."""
     settings = read_settings(VertexSettings, config.setting)
     location = place_of(settings, config.env)
     endpoint = endpoint_of(settings, config.env, location)

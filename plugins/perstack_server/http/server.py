@@ -19,7 +19,7 @@ from perstack.errors import UsageError
 from perstack.system.user import notice
 from perstack_server.http.access import MAX_REQUEST_BYTES, PATH, AccessMiddleware, AccessRules
 from perstack_server.http.routes import job_routes, routes
-from perstack_server.http.streams import CallsInLogs, RecordedStreams
+from perstack_server.http.streams import RETRY_MS, MemoryEventStore, ResumableStreams
 from perstack_server.mcp.server import build_server
 from perstack_server.mcp.workspaces import OpenRoot, ServeOptions, Workspace, Workspaces, serve_projects
 
@@ -42,8 +42,10 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
                 transport_security=guard.security(),
                 max_request_body_size=MAX_REQUEST_BYTES,
                 session_idle_timeout=idle,
+                event_store=MemoryEventStore(),
+                retry_interval=RETRY_MS,
             )
-            streams = RecordedStreams(app, idle, CallsInLogs(workspaces, guard.token))
+            streams = ResumableStreams(app)
             server = http_server(
                 AccessMiddleware(streams, guard),
                 # based on h11: uvicorn's other parser keeps blanks after a header's value, which have no meaning
@@ -53,10 +55,7 @@ async def serve_http(offer: ServeOptions, guard: AccessRules, idle: float = _MAX
             )
             with _stopped_by_signals(workspaces, streams, server):
                 notice(f"serving MCP at {place_of(guard.address, listener, PATH)}")
-                try:
-                    await server.serve([listener])
-                finally:
-                    await streams.close()
+                await server.serve([listener])
 
 
 def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
@@ -76,7 +75,7 @@ def _restrict_to_own(open_root: OpenRoot | None) -> OpenRoot | None:
 
 
 @contextmanager
-def _stopped_by_signals(workspaces: Workspaces, streams: RecordedStreams, server: uvicorn.Server) -> Generator[None]:
+def _stopped_by_signals(workspaces: Workspaces, streams: ResumableStreams, server: uvicorn.Server) -> Generator[None]:
     stopping: list[asyncio.Task[None]] = []
 
     async def stop() -> None:

@@ -13,7 +13,8 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.dataclass import dataclass
-from perstack_server.mcp.greeting import NAME
+
+NAME = "perstack"  # of the server, as clients know it
 
 _HOUR_S = 3600
 _MINUTE_S = 60

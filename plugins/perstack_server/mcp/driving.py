@@ -14,7 +14,7 @@ import mcp_types as types
 from typing_extensions import override
 
 from perstack.core.base.decisions import Decisions, digest_of, needs_person
-from perstack.core.base.ids import By, job_of_run
+from perstack.core.base.ids import By
 from perstack.core.base.records import Fact
 from perstack.core.base.text import approvable_text, count, duration
 from perstack.core.definitions.skills import DecidedCall
@@ -25,14 +25,14 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.operations import OperationCall
 from perstack.doors.operations.driving import answer_and_follow
-from perstack.doors.operations.views import job_texts, job_view, reply_job, status_line
+from perstack.doors.operations.views import reply_job
 from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
 from perstack.errors import Conflict, UsageError
 from perstack_server.mcp import elicitation
-from perstack_server.mcp.greeting import NAME
+from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
 from perstack_server.mcp.sampling import CALLER
 
@@ -52,18 +52,6 @@ def tool_result(project: ClientProject, view: Fact, *texts: str, is_error: bool 
     ]
     structured = view.model_dump(mode="json", by_alias=True, exclude_none=True)
     return types.CallToolResult(content=content, structured_content=structured, is_error=is_error)
-
-
-async def result_from_log(project: ClientProject, run_id: str) -> types.CallToolResult:
-    """Return the result of a call that drove a Run: how its Job stands, once nobody drives it. Raises PerstackError."""
-    jobs, job_id = project.host.jobs, job_of_run(run_id)
-    loaded = await jobs.load(job_id)
-    seen = {known: head.seq for known, head in loaded.heads.items()}
-    async for _ in jobs.watch(job_id, queued=loaded.coordinator.queued is not None, after=seen):
-        pass
-    job = await project.job(job_id)
-    texts = job_texts(job) if job.coordinator_run_id == run_id else (f"Since that call: {status_line(job)}",)
-    return tool_result(project, job_view(job), *texts, is_error=job.status == "stoppedByError")
 
 
 @dataclass(frozen=True)
@@ -234,7 +222,6 @@ class ProgressText:
     """Conversion of events to text: `step 4: readTextFile src/a.py`, and for a delegate `researcher: step 2`."""
 
     def __init__(self) -> None:
-        """Start without events."""
         self._activity = JobActivity()
 
     def of(self, event: events.Event) -> tuple[str, ...]:  # noqa: C901 - one case for each kind of event that says something

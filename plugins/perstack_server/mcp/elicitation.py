@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, assert_never
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from perstack.core.base.ids import place_of
@@ -24,7 +25,6 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.shared.questions import CHOICES, Form, agrees, form_of
 from perstack.errors import UsageError
-from perstack_server.mcp.greeting import STATELESS_VERSIONS
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context; its type parameters are not used here
 
@@ -45,7 +45,6 @@ class PendingAnswer:
 
     @property
     def job_id(self) -> str:
-        """The Job that asked the question."""
         return place_of(self.question_id)[0]
 
 
@@ -62,7 +61,7 @@ def can_ask(context: Context) -> bool:
 
 def uses_returned_questions(context: Context) -> bool:
     """Return whether questions are put by a result rather than during the call."""
-    return context.protocol_version in STATELESS_VERSIONS
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 async def ask_now(context: Context, question: OpenQuestion, workspace: Path | None) -> str | None:

@@ -12,6 +12,7 @@ import mcp_types as types
 from mcp.server import subscriptions
 from mcp.server.connection import Connection
 from mcp.server.session import ServerSession
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
 from perstack.core.base.ids import By, job_of_run
@@ -23,7 +24,6 @@ from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
 from perstack.system.user import this_user
 from perstack_server.mcp.elicitation import Context
-from perstack_server.mcp.greeting import STATELESS_VERSIONS
 
 _SESSION_ID = "mcp-session-id"
 
@@ -58,7 +58,7 @@ class LogLevels:
     def includes(self, level: types.LoggingLevel, context: Context) -> bool:
         """Return whether a request's client wants messages of this level."""
         wanted: object = self._levels.get(client_of(context))
-        if context.protocol_version in STATELESS_VERSIONS:
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             wanted = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
         return wanted in _LEVELS[: _LEVELS.index(level) + 1]
 
@@ -95,7 +95,6 @@ class Clients:
     """Clients with a handshake, and the streams that stateless clients listen to."""
 
     def __init__(self) -> None:
-        """Begin without clients."""
         self._bus = subscriptions.InMemorySubscriptionBus()
         self.listening = subscriptions.ListenHandler(self._bus)
         self._sessions: dict[str, ServerSession] = {}
@@ -115,12 +114,10 @@ class Clients:
             self._unsubscribe(uri, client)
 
     def subscribe(self, uri: str, context: Context) -> None:
-        """Subscribe a client to changes of a resource."""
         self.add(context)
         self._subscribed.setdefault(uri, {})[client_of(context)] = context.session
 
     def unsubscribe(self, uri: str, context: Context) -> None:
-        """Cancel a client's subscription."""
         self._unsubscribe(uri, client_of(context))
 
     def _unsubscribe(self, uri: str, client: str) -> None:
@@ -177,12 +174,10 @@ class UriTemplate:
 
     @property
     def prefix(self) -> str:
-        """The text before the variable."""
         return self.template.partition("{")[0]
 
     @property
     def suffix(self) -> str:
-        """The text after the variable."""
         return self.template.partition("}")[2]
 
     def value_in(self, uri: str) -> str | None:
@@ -193,7 +188,6 @@ class UriTemplate:
         return unquote(raw) if raw and "/" not in raw else None
 
     def uri(self, value: str) -> str:
-        """Return the URI for a value."""
         return f"{self.prefix}{quote(value, safe='@')}{self.suffix}"
 
 

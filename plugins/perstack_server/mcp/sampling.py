@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError, NoBackChannelError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.messages.messages import (
@@ -38,7 +39,6 @@ from perstack.ports.provider import (
     ProviderConfig,
     ProviderFactory,
 )
-from perstack_server.mcp.greeting import STATELESS_VERSIONS
 
 if TYPE_CHECKING:
     from perstack_server.mcp.elicitation import Context
@@ -96,7 +96,6 @@ class SamplingPlugin:
 
     @hookimpl
     def perstack_providers(self) -> Sequence[ProviderFactory]:
-        """Return the factory of `mcp-sampling`."""
         return [_SamplingFactory()]
 
 
@@ -148,7 +147,7 @@ def _client_of(context: Context | None, *, needs_tools: bool) -> Context:
 
     if context is None:
         raise refuse("no client is there whose model could be used")
-    if context.protocol_version in STATELESS_VERSIONS:
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         raise refuse(f"the client speaks MCP {context.protocol_version}, a revision without sampling")
     capabilities = context.session.client_capabilities
     sampling = capabilities.sampling if capabilities is not None else None

@@ -16,7 +16,6 @@ from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from pydantic import TypeAdapter
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
@@ -27,9 +26,9 @@ from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError
 from perstack.version import VERSION
 from perstack_server.mcp import resources
+from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.driving import LOG_LEVEL, ClientCall, Outcome
 from perstack_server.mcp.elicitation import AgreementForm, Context, can_ask, uses_returned_questions
-from perstack_server.mcp.greeting import INSTRUCTIONS, NAME, Greeting
 from perstack_server.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, ClientProject, LogLevels, call_key
 from perstack_server.mcp.tools import call_tool, drives, list_tools, operations_of
 from perstack_server.mcp.workspaces import ServeOptions, Workspaces, serve_projects
@@ -220,6 +219,15 @@ def _error_result(error: PerstackError) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True, _meta={_ERROR_KEY: told})
 
 
+INSTRUCTIONS = (
+    "Each Expert is a tool of its own: a small agent that works on a query in the project's directory. A call is a Job,"
+    " which is recorded step by step and never lost. Its result names the Job: continue with a new query by"
+    " continueJob, or by the tool continue_job. A Job that asks a person something waits until the person answers, in"
+    " a form that the tool answer shows. One that was interrupted, failed or reached its step limit continues with"
+    " resume_job. For long work call with wait: false, and look with get_job."
+)
+
+
 class _ChangingServer(Server[Any]):
     @override
     def create_initialization_options(
@@ -273,26 +281,24 @@ _Streams: TypeAlias = tuple[
 _LAST_MESSAGES_S = 1.0  # seconds for the client to read the last messages
 
 
-async def serve_stdio(
-    offer: ServeOptions, wire: ProtocolStdio, opening: bytes | None, greeted: Greeting | None
-) -> None:
-    """Serve one client. `opening` is its first message; `greeted` the answer sent to it, None without one."""
+async def serve_stdio(offer: ServeOptions, wire: ProtocolStdio, opening: bytes | None) -> None:
+    """Serve one client. `opening` is its first message."""
     with cancel_on_stop_signal():
         async with (
             serve_projects(offer) as workspaces,
-            _streams(wire, opening, greeted) as (incoming, outgoing),
+            _streams(wire, opening) as (incoming, outgoing),
         ):
             server = build_server(workspaces)
             await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 @asynccontextmanager
-async def _streams(wire: ProtocolStdio, opening: bytes | None, greeted: Greeting | None) -> AsyncGenerator[_Streams]:
+async def _streams(wire: ProtocolStdio, opening: bytes | None) -> AsyncGenerator[_Streams]:
     messages = wire.start(_parsed, "MCP", opening)
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     reading = asyncio.create_task(_read(messages, arrived))
-    writing = asyncio.create_task(_write(wire, greeted, leaving))
+    writing = asyncio.create_task(_write(wire, leaving))
     try:
         yield incoming, outgoing
         outgoing.close()
@@ -306,42 +312,21 @@ async def _streams(wire: ProtocolStdio, opening: bytes | None, greeted: Greeting
 
 
 async def _read(
-    messages: AsyncGenerator[list[SessionMessage]], arrived: MemoryObjectSendStream[SessionMessage | Exception]
+    messages: AsyncGenerator[SessionMessage], arrived: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
     async with arrived, aclosing(messages):
-        async for line in messages:
-            for message in line:
-                await arrived.send(message)
+        async for message in messages:
+            await arrived.send(message)
 
 
-_BATCH = TypeAdapter(list[types.JSONRPCMessage])
+def _parsed(line: bytes) -> SessionMessage:
+    return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
-def _parsed(line: bytes) -> list[SessionMessage]:
-    """Return the message of a line, or the messages of a batch (revision 2025-03-26). Raises ValueError."""
-    if line.lstrip().startswith(b"["):
-        batch = _BATCH.validate_json(line, by_name=False)
-        if not batch:
-            raise ValueError("a batch has at least one message")
-        return [SessionMessage(one) for one in batch]
-    return [SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))]
-
-
-async def _write(
-    wire: ProtocolStdio, greeted: Greeting | None, leaving: MemoryObjectReceiveStream[SessionMessage]
-) -> None:
+async def _write(wire: ProtocolStdio, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
     async for item in leaving:
-        if greeted is not None and _answers(item, greeted):
-            greeted = None
-            continue
         line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
         await wire.send(line.encode("utf-8", "replace") + b"\n")
-
-
-def _answers(item: SessionMessage, greeted: Greeting) -> bool:
-    return (
-        isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError) and item.message.id == greeted.request_id
-    )
 
 
 # Consent to a changed definition that would execute something new.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -14,18 +14,18 @@ from urllib.parse import unquote, urlsplit
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import ListRootsRequest, ListRootsResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import CallKey, Definitions, JobTasks
-from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
 from perstack_server.mcp.elicitation import Context
-from perstack_server.mcp.greeting import STATELESS_VERSIONS
 from perstack_server.mcp.notifications import (
     ClientProject,
     Clients,
@@ -44,7 +44,7 @@ _ROOTS_TIMEOUT_S = 10.0  # seconds for the client to answer, which needs no pers
 
 def _has_roots(context: Context) -> bool:
     capabilities = context.session.client_capabilities
-    is_asked = context.protocol_version not in STATELESS_VERSIONS
+    is_asked = context.protocol_version not in MODERN_PROTOCOL_VERSIONS
     return is_asked and capabilities is not None and capabilities.roots is not None
 
 
@@ -163,19 +163,6 @@ class Workspaces:
             return
         self._client_roots(context).is_asked = False
         await tell_lists_changed(context.session)
-
-    def run_of_call(self, key: CallKey) -> str | None:
-        """Return the id of the Run that is driven for a call; None without one."""
-        found = (state.jobs.run_of_call(key) for state in self._states.values())
-        return next((run_id for run_id in found if run_id is not None), None)
-
-    async def with_job(self, job_id: str) -> ClientProject:
-        """Return the state of the workspace with a Job that is offered. Raises NotFound and other PerstackErrors."""
-        for state in self._states.values():
-            with suppress(NotFound):
-                await state.job(job_id)
-                return state
-        raise NotFound(f"there is no Job {job_id} of an Expert that this server offers")
 
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started."""

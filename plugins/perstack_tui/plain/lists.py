@@ -25,7 +25,6 @@ class HeldLines:
     """The lines of one Job, which are printed at once, or held while another Job is shown."""
 
     def __init__(self, put: Put) -> None:
-        """Write lines with `put`."""
         self._put = put
         self._is_shown = True
         self._held: deque[tuple[str | StyledText, ...]] = deque(maxlen=_MAX_SHOWN_LINES)
@@ -89,7 +88,6 @@ class Lists:
     """The latest lists, so that a number identifies an entry."""
 
     def __init__(self, host: Host) -> None:
-        """List Jobs, questions and checkpoints of `host`."""
         self._host = host
         self._jobs: list[str | None] = []
         self._places: Sequence[CheckpointRef] = ()

@@ -89,12 +89,10 @@ class PlainProgram:
 
     @property
     def room(self) -> _OpenJob:
-        """The shown Job."""
         return self._rooms[self._front]
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions of all open Jobs."""
         return [room.session for room in self._rooms]
 
     def begin(self, expert: str | None = None, query: str | None = None, job_id: str | None = None) -> None:

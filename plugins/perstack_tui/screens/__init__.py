@@ -15,7 +15,6 @@ SCREENS: dict[str, tuple[str, str]] = {
 
 
 def screen_of(name: str, owner: ScreenHost) -> OverlayScreen:
-    """Return a new screen of that name."""
     module, class_name = SCREENS[name]
     screen = getattr(import_module(f"{__name__}.{module}"), class_name)(owner)
     if not isinstance(screen, OverlayScreen):

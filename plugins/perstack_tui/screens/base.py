@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import OptionList
 from typing_extensions import override
 
 from perstack.core.base.text import one_line
@@ -69,7 +70,6 @@ class OverlayScreen(Screen[None]):
     ACTIONS: ClassVar[tuple[Action, ...]] = ()  # actions of this screen in the palette, in addition to the program's
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__()
         self.over = owner
         self._title, self._keys = Bar(id="title"), Bar(id="keys")
@@ -111,7 +111,6 @@ class LinesScreen(OverlayScreen):
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self.lines_view = LinesView(id="lines")
 
@@ -124,11 +123,9 @@ class LinesScreen(OverlayScreen):
         return [self.lines_view]
 
     def on_mount(self) -> None:
-        """Focus the lines."""
         self.lines_view.focus()
 
     def on_resize(self) -> None:
-        """Make the lines again."""
         self.draw()
 
     def draw(self) -> None:
@@ -146,7 +143,6 @@ class ListScreen(OverlayScreen, Generic[_T]):
     EMPTY: ClassVar[str] = "There is nothing."
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self.rows: Sequence[_T] = ()
         self._has_read = False
@@ -167,18 +163,20 @@ class ListScreen(OverlayScreen, Generic[_T]):
 
     @property
     def shown(self) -> Sequence[_T]:
-        """The rows that are listed."""
         return self.rows
 
     @property
     def empty(self) -> str:
-        """The text shown if no row is listed."""
         return self.EMPTY
 
     @property
     def chosen(self) -> _T | None:
-        """The chosen row; None if none is listed."""
-        return self.shown[self._list.chosen] if self.shown else None
+        return self.shown[self.chosen_index] if self.shown else None
+
+    @property
+    def chosen_index(self) -> int:
+        """The index of the chosen row; 0 if none is listed."""
+        return self._list.highlighted or 0
 
     @override
     def body(self) -> list[Widget]:
@@ -195,7 +193,6 @@ class ListScreen(OverlayScreen, Generic[_T]):
         return self._list
 
     def reload(self) -> None:
-        """Read the rows and show them."""
         self.run_worker(self.read_rows(), exclusive=True, group="rows")
 
     def list_again(self, chosen: int = 0) -> None:
@@ -213,8 +210,8 @@ class ListScreen(OverlayScreen, Generic[_T]):
     def show_head(self) -> None:
         """Update the title and the key line if they depend on the rows or the chosen one."""
 
-    @on(Choice.RowChanged)
-    def _on_row_changed(self, message: Choice.RowChanged) -> None:
+    @on(OptionList.OptionHighlighted)
+    def _on_highlighted(self, message: OptionList.OptionHighlighted) -> None:
         message.stop()
         self.show_head()
 
@@ -234,8 +231,8 @@ class ListScreen(OverlayScreen, Generic[_T]):
         self._has_read = True
         self.list_again(self.first_chosen())
 
-    @on(Choice.Opened)
-    def _on_opened(self, message: Choice.Opened) -> None:
+    @on(OptionList.OptionSelected)
+    def _on_selected(self, message: OptionList.OptionSelected) -> None:
         message.stop()
         if self.chosen is not None:
             self.open(self.chosen)
@@ -251,7 +248,6 @@ class PageScreen(OverlayScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+o", "fold_all", show=False)]
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self.page = NodesView(TreeBranch(), owner.host.clock.now, follows=False, id="page")
 
@@ -260,7 +256,6 @@ class PageScreen(OverlayScreen):
         return [self.page]
 
     def on_mount(self) -> None:
-        """Focus the page."""
         self.page.focus()
 
     def action_fold_all(self) -> None:

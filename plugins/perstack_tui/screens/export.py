@@ -83,8 +83,7 @@ class ExportScreen(ListScreen[_ExportFormat]):
 
     def action_form(self, step: int) -> None:
         """Choose the next or previous format."""
-        self._list.action_choose(step)
-        self._name_place()
+        self._list.move(step)
 
     def _name_place(self) -> None:
         if self.chosen is not None:

@@ -39,7 +39,6 @@ class FilesScreen(LinesScreen):
     ]
 
     def __init__(self, owner: ScreenHost, job_id: str, views: Sequence[FileComparison]) -> None:
-        """Show the first of the views."""
         super().__init__(owner)
         self._job_id = job_id
         self._views = views

@@ -49,7 +49,6 @@ class HelpScreen(OverlayScreen):
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self.id = "help-screen"
 
@@ -58,12 +57,10 @@ class HelpScreen(OverlayScreen):
         return [LinesView(id="help")]
 
     def on_mount(self) -> None:
-        """Show the keys and focus them."""
         self._show()
         self.query_one("#help").focus()
 
     def on_resize(self) -> None:
-        """Break the lines again."""
         self._show()
 
     def _show(self) -> None:

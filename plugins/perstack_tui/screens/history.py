@@ -36,7 +36,6 @@ class HistoryScreen(ListScreen[JobSummary]):
     ]
 
     def __init__(self, owner: ScreenHost) -> None:
-        """Use the application `owner`."""
         super().__init__(owner)
         self._typed = ""
         self._after: str | None = None  # cursor of the Jobs that are not read yet
@@ -53,7 +52,7 @@ class HistoryScreen(ListScreen[JobSummary]):
             while self._after is not None and len(self.rows) < _MAX_JOBS:
                 page = await self.over.host.jobs.list(limit=_FIRST_JOBS, after=self._after)
                 self._after, self.rows = page.next, [*self.rows, *page.jobs]
-                self.list_again(self._list.chosen)
+                self.list_again(self.chosen_index)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
 
@@ -131,8 +130,8 @@ class InboxScreen(ListScreen[InboxItem]):
     async def read(self) -> Sequence[InboxItem]:
         items = await self.over.host.inbox()
         ids = [item.id for item in items]
-        chosen_id = next((row.id for row in self.rows[self._list.chosen :] if row.id in ids), None)
-        self._at = self._list.chosen if chosen_id is None else ids.index(chosen_id)
+        chosen_id = next((row.id for row in self.rows[self.chosen_index :] if row.id in ids), None)
+        self._at = self.chosen_index if chosen_id is None else ids.index(chosen_id)
         return items
 
     @override

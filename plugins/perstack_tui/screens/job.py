@@ -42,7 +42,6 @@ class CommandsScreen(ListScreen[CommandLine]):
     KEYS = "Up, Down choose   Enter copies   Esc back"
 
     def __init__(self, owner: ScreenHost, commands: Sequence[CommandLine]) -> None:
-        """List these commands."""
         super().__init__(owner)
         self._commands = commands
 
@@ -247,12 +246,10 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
         self._show()
 
     def action_view(self) -> None:
-        """Show the other view."""
         self._view = _NEW if self._view == _ALL else _ALL
         self._show()
 
     def action_place(self, by: int) -> None:
-        """Show the previous or next checkpoint of the step."""
         places = self._step.places
         index = max(0, min(places.index(self._place) + by, len(places) - 1))
         if places[index] != self._place:
@@ -329,7 +326,6 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
     ]
 
     def __init__(self, owner: ScreenHost, job_id: str, run_id: str | None = None) -> None:
-        """Show a Job, or only one of its Runs."""
         super().__init__(owner)
         self._job_id = job_id
         self._run_id = run_id
@@ -380,7 +376,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         }
         if self._view == _RUNS:
             self.rows = self._rows()
-            self.list_again(self._list.chosen)
+            self.list_again(self.chosen_index)
 
     def _rows(self) -> Sequence[JobRow]:
         if self._view == _RUNS:
@@ -405,13 +401,13 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
                 for index in range(len(self.rows) - 1, -1, -1)
                 if isinstance(row := self.rows[index], log_view.StepCheckpoints) and not row.is_of_delegate
             ),
-            -1,
+            len(self.rows) - 1,
         )
 
     @override
     def read_again(self, job_id: str) -> None:
         if job_id == self._job_id:
-            self._chosen[self._view] = self._list.chosen
+            self._chosen[self._view] = self.chosen_index
             self._stays_at = None if self.place is None else self.place.id
             self.reload()
 
@@ -454,7 +450,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
 
     def action_view(self, step: int) -> None:
         """Show the next or previous of Runs, checkpoints and events."""
-        self._chosen[self._view] = self._list.chosen
+        self._chosen[self._view] = self.chosen_index
         self._view = self._views[(self._views.index(self._view) + step) % len(self._views)]
         self.rows = self._rows()
         self.list_again(self.first_chosen())
@@ -468,7 +464,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         self._number = (self._number + event.character)[-9:]
         index = next((index for index, row in enumerate(self.rows) if _step_of(row) >= int(self._number)), None)
         if index is not None and self._view != _RUNS:
-            self._list.choose_at(index)
+            self._list.highlighted = index
 
     # --- targets of the actions -----------------------------------------------------------------------------------
 
@@ -497,7 +493,7 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
 
     @override
     def marked_another(self) -> None:
-        self.list_again(self._list.chosen)
+        self.list_again(self.chosen_index)
 
 
 def _step_of(row: JobRow) -> int:

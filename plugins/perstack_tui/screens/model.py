@@ -38,7 +38,6 @@ class ModelScreen(ListScreen[ModelRow]):
     """
 
     def __init__(self, owner: ScreenHost, session: Session) -> None:
-        """Choose the model of a session with an Expert."""
         super().__init__(owner)
         self._session = session
         self._set = ""  # what the definition and the options name
@@ -85,7 +84,7 @@ class ModelScreen(ListScreen[ModelRow]):
 
     def action_row(self, step: int) -> None:
         """Choose the next or previous row."""
-        self._list.action_choose(step)
+        self._list.move(step)
 
     @on(Input.Changed)
     def _on_typed(self) -> None:

@@ -57,7 +57,6 @@ class FileCompletion:
     """Completion of workspace paths by a part of a name, searched once; names that cannot be shown are left out."""
 
     def __init__(self, workspace: Path) -> None:
-        """Complete paths below `workspace`."""
         self._workspace = workspace
         self._part = ""
         self._found: list[str] = []  # the paths below the workspace that contain `_part`

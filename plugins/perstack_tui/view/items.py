@@ -90,7 +90,6 @@ class Stream(TreeItem):
     __slots__ = ("_done", "_pieces", "_rest", "_width", "has_gap", "is_thought")
 
     def __init__(self, *, is_thought: bool) -> None:
-        """Start without text."""
         super().__init__()
         self.is_thought = is_thought
         self.has_gap = False
@@ -101,7 +100,6 @@ class Stream(TreeItem):
 
     @property
     def text(self) -> str:
-        """The whole text so far."""
         return "".join(self._pieces)
 
     @override
@@ -143,7 +141,6 @@ class CallItem(TreeItem):
     can_fold = True
 
     def __init__(self, call: CallActivity) -> None:
-        """Show a call."""
         super().__init__()
         self.call = call
         self.asks_later = False  # True if its approval is asked after the other delegates have stopped
@@ -231,7 +228,6 @@ class NoteItem(TreeItem):
     __slots__ = ("style", "text", "word")
 
     def __init__(self, word: str, text: str, style: Style = "warn") -> None:
-        """Show the text after a mark and the word."""
         super().__init__()
         self.word = word
         self.text = text
@@ -343,7 +339,6 @@ def summary_line(result: str) -> str:
 
 
 def difference(text: str, width: int) -> Line:
-    """Return a line of a diff."""
     style: Style = "add" if text.startswith("+") else "remove" if text.startswith("-") else "dim"
     return (Span(_shorten_keeping(text, width), style),)
 

@@ -163,8 +163,6 @@ MARKS: dict[str, tuple[str, Style]] = {
 
 _TITLE = "perstack  "
 _MAX_TAB_CELLS = 20
-FIRST_TAB_SPAN = 1  # index of the first tab's first span; each tab has three spans
-SPANS_PER_TAB = 3
 
 
 class Tab(NamedTuple):
@@ -175,13 +173,13 @@ class Tab(NamedTuple):
 
 
 def tabs_line(tabs: Sequence[Tab], chosen: int, workspace: str, width: int) -> Line:
-    """Return the numbered tabs that fit around the chosen one, the others as empty spans, and the workspace."""
+    """Return the numbered tabs that fit around the chosen one, which a click shows, and the workspace."""
     name_cells = max(6, min(_MAX_TAB_CELLS, (width - 12) // max(1, len(tabs)) - 6))
     spans = [_spans(number, tab, name_cells, is_chosen=number == chosen) for number, tab in enumerate(tabs)]
     first, last = _visible_tabs([cells_of(line) for line in spans], chosen, width - cells(_TITLE) - 2)
     result: list[Span] = [Span(_TITLE[:-1] + ("…" if first else " "), "dim")]
-    for number, spans_of_tab in enumerate(spans):
-        result += spans_of_tab if first <= number < last else [Span("")] * SPANS_PER_TAB
+    for spans_of_tab in spans[first:last]:
+        result += spans_of_tab
     free_cells = width - cells_of(tuple(result))
     mark = "…" if last < len(tabs) else ""
     name = shorten(one_line(workspace), max(1, free_cells - 1)) if free_cells > 8 and not mark else ""
@@ -190,10 +188,11 @@ def tabs_line(tabs: Sequence[Tab], chosen: int, workspace: str, width: int) -> L
 
 def _spans(number: int, tab: Tab, name_cells: int, *, is_chosen: bool) -> Line:
     mark, style = MARKS[tab.state]
+    action = f"app.tab({number + 1})"
     return (
-        Span(f" {number + 1} ", "person" if is_chosen else "dim"),
-        Span(f"{shorten(one_line(tab.name), name_cells)} ", "strong" if is_chosen else "dim"),
-        Span(f"{mark} " if mark else "", style),
+        Span(f" {number + 1} ", "person" if is_chosen else "dim", action),
+        Span(f"{shorten(one_line(tab.name), name_cells)} ", "strong" if is_chosen else "dim", action),
+        Span(f"{mark} " if mark else "", style, action),
     )
 
 

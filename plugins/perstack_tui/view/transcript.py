@@ -27,7 +27,6 @@ class Transcript:
     """The items that the events so far add up to."""
 
     def __init__(self) -> None:
-        """Start without events."""
         self.live = JobActivity()
         self.root = RunBranch()  # the Coordinator's Runs in order, with Runs of delegates below their calls
         self._branches: dict[str, RunBranch] = {}

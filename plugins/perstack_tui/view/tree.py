@@ -48,7 +48,6 @@ class TreeItem:
         self._made_for: int | None = None
 
     def render(self, context: RenderContext) -> list[Line]:
-        """Return newly rendered lines."""
         raise NotImplementedError
 
     def lines(self, context: RenderContext) -> list[Line]:
@@ -58,7 +57,6 @@ class TreeItem:
         return self._made
 
     def height(self, context: RenderContext) -> int:
-        """Return the number of lines."""
         return len(self.lines(context))
 
     def whole_text(self) -> str:
@@ -90,7 +88,6 @@ class TreeBranch(TreeItem):
     can_fold = True
 
     def __init__(self, items: Iterable[TreeItem] = ()) -> None:
-        """Start unfolded."""
         super().__init__()
         self.items: list[TreeItem] = []
         self._tops: list[int] = [0]  # the first line of each item and the end of the last; valid up to `_clean`
@@ -106,13 +103,11 @@ class TreeBranch(TreeItem):
         return self.parent is not None
 
     def add(self, node: TreeItem) -> None:
-        """Add an item at the end."""
         node.parent, node.at = self, len(self.items)
         self.items.append(node)
         self.invalidate(node.at)
 
     def drop_last(self) -> None:
-        """Remove the last item."""
         self.items.pop()
         self.invalidate(len(self.items))
 
@@ -236,7 +231,6 @@ class LabelledText(TreeItem):
     __slots__ = ("name", "text")
 
     def __init__(self, name: str, text: str) -> None:
-        """Show `text` next to `name`."""
         super().__init__()
         self.name = name
         self.text = text

@@ -59,15 +59,14 @@ class Composer(TextArea):
         self._names: list[str] = []
         self.chooses = False  # True if Up and Down move in a list next to the input
 
-    async def _on_key(self, event: events.Key) -> None:
+    def on_key(self, event: events.Key) -> None:
+        """Handle some keys before the library does; it handles all others after this method."""
         if self._is_handled(event):
             event.stop()
             event.prevent_default()
-            return
-        await super()._on_key(event)
 
-    async def _on_paste(self, event: events.Paste) -> None:
-        # the library handles a paste after this method, with the text left in the event
+    def on_paste(self, event: events.Paste) -> None:
+        """Clean the pasted text, which the library inserts after this method."""
         if len(event.text) > _MAX_PASTE_CHARS:
             event.prevent_default()
             self.notify(

@@ -57,7 +57,6 @@ class FindBar(Horizontal):
         yield self._found
 
     def on_mount(self) -> None:
-        """Take the focus."""
         self._label.set((Span("find: ", "person"),))
         self._show_number()
         self._input.focus()

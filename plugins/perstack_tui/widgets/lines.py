@@ -3,61 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
-from textual import events
-from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.css.styles import RulesMap
 from textual.geometry import Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.style import Style as TextualStyle
+from textual.visual import RenderOptions, Visual
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 from typing_extensions import override
 
-from perstack.dataclass import dataclass
-from perstack_tui.view.styled_text import Line, Span, Style, cells_of
+from perstack_tui.view.styled_text import Line, Style, cells_of
+
+_LOOKS: dict[Style, str] = {
+    "": "",
+    "dim": "$quiet",
+    "rule": "$rule",
+    "person": "bold $primary",
+    "expert": "bold $expert",
+    "call": "$primary",
+    "good": "$success",
+    "bad": "$error",
+    "warn": "$warning",
+    "ask": "$ask",
+    "add": "$success",
+    "remove": "$error",
+    "strong": "bold",
+}
+
+
+def content_of(line: Line) -> Content:
+    """Return a line as content of the library's widgets. Its text is never interpreted as markup."""
+    return Content.assemble(
+        *(
+            (span.text, f"{_LOOKS[span.style]} @click={span.action}" if span.action else _LOOKS[span.style])
+            for span in line
+        )
+    )
+
 
 # Scrolling lines; only the visible ones are drawn.
-
-_PREFIX = "lines--"
-STYLES: tuple[Style, ...] = (
-    "dim", "rule", "person", "expert", "call", "good", "bad", "warn", "ask", "add", "remove", "strong",
-)  # fmt: skip
 
 
 class LinesView(ScrollView, can_focus=True):
     """Lines that scroll. Their text is never interpreted as markup or control sequences."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"{_PREFIX}{style}" for style in STYLES} | {f"{_PREFIX}cursor"}
     DEFAULT_CSS = """
     LinesView {
         scrollbar-size-vertical: 1;
         overflow-x: hidden;
-        & > .lines--dim { color: $quiet; }
-        & > .lines--rule { color: $rule; }
-        & > .lines--person { color: $primary; text-style: bold; }
-        & > .lines--expert { color: $expert; text-style: bold; }
-        & > .lines--call { color: $primary; }
-        & > .lines--good { color: $success; }
-        & > .lines--bad { color: $error; }
-        & > .lines--warn { color: $warning; }
-        & > .lines--ask { color: $ask; }
-        & > .lines--add { color: $success; }
-        & > .lines--remove { color: $error; }
-        & > .lines--strong { text-style: bold; }
-        & > .lines--cursor { background: $block-cursor-background; }
     }
     """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
-        """Show these lines."""
         super().__init__(id=id, classes=classes)
         self._lines: Sequence[Line] = lines
         self._looks: dict[tuple[str, bool], RichStyle] = {}
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Show these lines."""
         self._lines = lines
         self.measure()
         self.refresh()
@@ -96,138 +104,104 @@ class LinesView(ScrollView, can_focus=True):
         """Return the look of a style in the current theme."""
         key = (style, has_cursor)
         if key not in self._looks:
-            look = self.get_component_rich_style(f"{_PREFIX}{style}") if style else self.rich_style
-            if has_cursor:
-                look += RichStyle(bgcolor=self.get_component_rich_style(f"{_PREFIX}cursor").bgcolor)
-            self._looks[key] = look
+            text = f"{_LOOKS[style]} on $block-cursor-background" if has_cursor else _LOOKS[style]
+            self._looks[key] = self.rich_style + self.app.stylesheet.parse_style(text).rich_style
         return self._looks[key]
 
 
-# A single line drawn from spans.
+# A single line.
 
 
-class Bar(LinesView, can_focus=False):
-    """A line that never scrolls; a click reports the index of its span."""
+class Bar(Static):
+    """A line that never scrolls; spans with an action can be clicked."""
 
     DEFAULT_CSS = """
-    Bar { height: 1; scrollbar-size: 0 0; padding: 0 1; }
+    Bar { height: 1; padding: 0 1; text-wrap: nowrap; }
     """
-
-    @dataclass
-    class Clicked(Message):
-        """A click on the span with this index."""
-
-        bar: Bar
-        number: int
+    auto_links = False
 
     def set(self, line: Line) -> None:
-        """Show this line."""
-        if [*self._lines] != [line]:
-            self.show([line])
+        """Show this line, without a new layout: its height is fixed."""
+        self.update(content_of(line), layout=False)
 
-    def on_click(self, event: events.Click) -> None:
-        """Report the clicked span."""
-        offset = event.x - 1
-        for number, span in enumerate(self._lines[0] if self._lines else ()):
-            offset -= cells_of((span,))
-            if offset < 0:
-                self.post_message(self.Clicked(self, number))
-                return
 
+# A list of rows.
 
 Row: TypeAlias = Callable[[int, bool, int], Line]  # makes the row of an index, chosen or not, of a width in cells
 
 
-class Choice(LinesView):
-    """A list: Up and Down choose, Enter opens. Only visible rows are made."""
+class Choice(OptionList):
+    """A list: Up and Down choose, Enter opens. Rows are made when they are drawn, for the width of that moment."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "choose(-1)", show=False),
-        Binding("down", "choose(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("home", "choose_at(0)", show=False),
-        Binding("end", "choose_at(-1)", show=False),
-        Binding("enter", "open", show=False),
-    ]
-
-    class Opened(Message):
-        """Enter on a row, or a click on the chosen row."""
-
-    class RowChanged(Message):
-        """Another row is chosen."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        """Start without rows."""
-        super().__init__(id=id)
-        self.chosen = 0
-        self.count = 0
-        self._row: Row = lambda index, is_chosen, width: ()
-        self._empty = ""
+    DEFAULT_CSS = """
+    Choice, Choice:focus {
+        height: 1fr;
+        border: none;
+        padding: 0;
+        background: $background;
+        background-tint: $foreground 0%;
+        scrollbar-size-vertical: 1;
+        & > .option-list--option { padding: 0; }
+        & > .option-list--option-highlighted {
+            color: $foreground; background: $block-cursor-background; text-style: none;
+        }
+        & > .option-list--option-hover { background: $background; }
+        & > .option-list--option-disabled { color: $quiet; }
+    }
+    """
 
     def offer(self, count: int, row: Row, *, chosen: int = 0, empty: str = "") -> None:
-        """Show these rows; `empty` is shown if there are none."""
-        self.count, self._row, self._empty = count, row, empty
-        self.measure()
-        self.choose_at(chosen)
-        self.call_after_refresh(self._into_view)
+        """Show these rows; `empty` is shown if there are none. Nothing is reported as chosen."""
+        top = self.scroll_y
+        with self.prevent(OptionList.OptionHighlighted):
+            if count:
+                self.set_options(Option(_Row(self, index, row)) for index in range(count))
+                self.scroll_to(y=top, animate=False, immediate=True, force=True)
+                self.highlighted = chosen
+            else:
+                self.set_options([Option("", disabled=True), Option(Content(f"  {empty}"), disabled=True)])
 
-    def choose_at(self, index: int) -> None:
-        """Choose a row and scroll to it; a negative index counts from the end."""
-        index = self.count + index if index < 0 else index
-        previous, self.chosen = self.chosen, max(0, min(index, self.count - 1))
-        self._into_view()
-        self.refresh()
-        if self.chosen != previous:
-            self.post_message(self.RowChanged())
-
-    def action_choose(self, step: int) -> None:
-        """Move the choice by `step` rows."""
-        self.choose_at(max(0, self.chosen + step))
-
-    def action_page(self, pages: int) -> None:
-        """Move the choice by pages."""
-        self.choose_at(max(0, self.chosen + pages * max(1, self.size.height - 1)))
-
-    def action_choose_at(self, index: int) -> None:
-        """Choose a row; a negative index counts from the end."""
-        self.choose_at(index)
-
-    def action_open(self) -> None:
-        """Open the chosen row."""
-        if self.count:
-            self.post_message(self.Opened())
+    def move(self, rows: int) -> None:
+        """Choose the row that is so many rows further down. It stops at the ends."""
+        if self.highlighted is not None:
+            self.highlighted += rows
 
     @override
+    def action_cursor_up(self) -> None:
+        self.move(-1)
+
+    @override
+    def action_cursor_down(self) -> None:
+        self.move(1)
+
+    @override
+    def action_page_up(self) -> None:
+        self.move(-max(1, self.size.height - 1))
+
+    @override
+    def action_page_down(self) -> None:
+        self.move(max(1, self.size.height - 1))
+
     def on_resize(self) -> None:
-        self.measure()
-        self._into_view()
-        self.call_after_refresh(self._into_view)
+        """Keep the chosen row in view."""
+        self.call_after_refresh(self.scroll_to_highlight)
+
+
+class _Row(Visual):
+    """A row of one line, which is made when it is drawn."""
+
+    def __init__(self, owner: Choice, index: int, row: Row) -> None:
+        self._owner, self._index, self._row = owner, index, row
 
     @override
-    def whole_height(self) -> int:
-        return max(self.count, 2)
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose the clicked row, or open it if it was chosen."""
-        index = event.y + round(self.scroll_y)
-        if index < self.count:
-            previous = self.chosen
-            self.choose_at(index)
-            if previous == index:
-                self.post_message(self.Opened())
-
-    def _into_view(self) -> None:
-        top = round(self.scroll_y)
-        if self.size.height and not top <= self.chosen < top + self.size.height:
-            above = 0 if self.chosen < top else self.size.height - 1
-            self.scroll_to(y=max(0, self.chosen - above), animate=False, immediate=True, force=True)
+    def render_strips(self, width: int, height: int | None, style: TextualStyle, options: RenderOptions) -> list[Strip]:
+        line = self._row(self._index, self._owner.highlighted == self._index, width)
+        return content_of(line).render_strips(width, 1, style, options)
 
     @override
-    def render_line(self, y: int) -> Strip:
-        index = y + round(self.scroll_y)
-        if index < self.count:
-            is_chosen = index == self.chosen
-            width = self.scrollable_content_region.width  # `size` includes the scrollbar
-            return self.strip(self._row(index, is_chosen, width), has_cursor=is_chosen)
-        return self.strip((Span(f"  {self._empty}", "dim"),) if index == 1 and not self.count else ())
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return container_width
+
+    @override
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return 1

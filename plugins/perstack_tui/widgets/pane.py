@@ -99,7 +99,6 @@ class JobPane(Vertical):
         return self.composer.has_focus and not self._panel.is_shown and not self.session.is_busy
 
     def on_mount(self) -> None:
-        """Focus the input and show the session."""
         self.take_focus()
         self.update()
 
@@ -111,7 +110,6 @@ class JobPane(Vertical):
     # --- display --------------------------------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Show the session's current state."""
         session = self.session
         is_choosing = session.expert_key is None and session.job_id is None
         self._experts.display, self._view.display = is_choosing, not is_choosing
@@ -144,12 +142,7 @@ class JobPane(Vertical):
         if new:
             self._more.set((Span(f"↓ {count(new, 'new line')}", "person"), Span("   ^End shows them", "dim")))
 
-    @on(Bar.Clicked)
-    def _clicked(self, message: Bar.Clicked) -> None:
-        if message.bar is self._more:
-            message.stop()
-            self.to_end()
-
+    @on(events.Click, "#more")
     def to_end(self) -> None:
         """Show the end of the transcript, and stay there."""
         self._view.action_to_end()
@@ -404,7 +397,7 @@ class JobPane(Vertical):
         return cast("App[object]", self.screen.app)  # pyright: ignore[reportUnknownMemberType] - untyped in textual
 
     async def _edit(self, question: OpenQuestion) -> None:
-        """Give the terminal to the person's editor. Jobs go on meanwhile, and are drawn afterwards."""
+        """Give the terminal to the person's editor. Jobs continue meanwhile, and are drawn afterwards."""
         app, draft = self._application, self._drafts.get(question.id, "")
         try:
             with app.suspend(), app.batch_update():
@@ -445,5 +438,4 @@ class JobPane(Vertical):
 
     @property
     def view(self) -> TranscriptView:
-        """The transcript's widget."""
         return self._view

@@ -98,7 +98,6 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
 
     @property
     def is_shown(self) -> bool:
-        """True if there is something to answer."""
         return bool(self.display)
 
     @property
@@ -190,7 +189,6 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         return "PgUp, PgDn" if self._asking is None else "Up, Down, PgUp, PgDn"
 
     def on_resize(self) -> None:
-        """Break the lines again."""
         self.draw()
 
     def take_focus(self) -> None:
@@ -222,7 +220,6 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self.draw()
 
     def scroll_pages(self, pages: int) -> None:
-        """Scroll the question."""
         self._lines.scroll_relative(y=pages * max(1, self._room - 1), animate=False)
         self.call_after_refresh(self._on_scrolled)
 

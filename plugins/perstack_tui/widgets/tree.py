@@ -61,7 +61,6 @@ class NodesView(LinesView):
         return 0 if self._follows or not self._may_follow else max(0, self.virtual_size.height - self._seen)
 
     def update(self) -> None:
-        """Show new and changed items."""
         self._follows = self._may_follow and (self._follows or self.scroll_offset.y >= self.max_scroll_y)
         if self.size.width:
             self.measure()
@@ -217,7 +216,6 @@ class NodesView(LinesView):
             self.action_choose(-1)
 
     def on_click(self, event: events.Click) -> None:
-        """Fold or unfold the clicked item."""
         if event.y < len(self._placed):
             node = self._placed[event.y].node
             if node.can_fold:

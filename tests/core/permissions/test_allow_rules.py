@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from fuzzing import scaled
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -364,7 +365,7 @@ def _words_for(item: str) -> list[list[str]]:
     return [[], ["a"], ["src/b.md", "log"]] if item == "*" else [shlex.split(item.replace("*", "b"))]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=scaled(600), deadline=None)
 @given(commands())
 def test_no_rule_matches_an_option_that_it_does_not_name(drawn: tuple[str, list[str]]) -> None:
     pattern, words = drawn
@@ -377,7 +378,7 @@ def test_no_rule_matches_an_option_that_it_does_not_name(drawn: tuple[str, list[
         assert not word.startswith(("/", "~", "../"))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=scaled(600), deadline=None)
 @given(
     st.sampled_from(["git", "ls", "prog", "python3", "env", "sh", "find"]),
     st.lists(WORDS, max_size=4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -268,7 +269,7 @@ def strictness(chain, one):
     return STRICTNESS.index(decide_call(chain, one).decision)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(SETS, SETS, CALLS)
 def test_more_rules_in_the_chain_never_make_a_decision_milder(first, second, one):
     both = strictness([first, second], one)
@@ -276,14 +277,14 @@ def test_more_rules_in_the_chain_never_make_a_decision_milder(first, second, one
     assert both == strictness([second, first], one)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(SETS, RULES, CALLS)
 def test_a_deny_more_never_makes_a_decision_milder(some, rule, one):
     more = some.permissions.model_copy(update={"deny": (*some.permissions.deny, rule)})
     assert strictness([some.model_copy(update={"permissions": more})], one) >= strictness([some], one)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(SETS, RULES, CALLS)
 def test_a_deny_is_never_overridden(some, rule, one):
     alone = strictness([rules(deny=(rule,))], one)

@@ -15,9 +15,9 @@ import pytest
 from terminal import SECONDS, Terminal, reply
 from tmux import Tmux, tmux
 
-from perstack.doors.cli.commands import COMMANDS
 from perstack.doors.cli.completion_values import kind_of
 from perstack.doors.cli.main import perstack
+from perstack.doors.cli.plugin_commands import listed_commands
 
 PLACE = (
     '[experts.writer]\ndescription = "Writes, $(touch pwned)"\ninstruction = "x"\n[experts.guest]\ninstruction = "x"\n'
@@ -62,7 +62,7 @@ def completions(terminal: Terminal, line: str) -> list[str]:
 
 
 def test_commands_and_options_are_offered_by_their_beginning(place: Terminal) -> None:
-    assert completions(place, "perstack ") == list(COMMANDS)
+    assert completions(place, "perstack ") == list(listed_commands())
     assert completions(place, "perstack rep") == ["report", "replay"]
     assert completions(place, "perstack task ch") == ["checkpoint", "checkpoints"]
     assert completions(place, "perstack log --mes") == ["--messages"]
@@ -143,6 +143,7 @@ def test_tab_for_a_command_imports_none_of_them(place: Terminal) -> None:
         "print([one for one in ('pydantic', 'asyncio', 'perstack.doors.cli.log') if one in sys.modules])\n"
     )
     given = {"_PERSTACK_COMPLETE": "bash_complete", "_PERSTACK_LINE": "perstack l", "_PERSTACK_WORD": "l"}
+    del place.env["PERSTACK_PLUGINS"]  # a module that it names may have commands, and is imported
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**place.env, **given},

@@ -15,7 +15,7 @@ KEY = {"ANTHROPIC_API_KEY": "sk-not-to-be-shown-anywhere"}
 @pytest.fixture
 def machine(terminal: Terminal) -> Terminal:
     """Return the terminal of a machine without a key and without the embedded model."""
-    terminal.env = {"PATH": terminal.env["PATH"], "HOME": str(terminal.workspace), "LANG": "C.UTF-8"}
+    terminal.env = {"PATH": terminal.env["PATH"], "HOME": str(terminal.workspace)}
     return terminal
 
 

@@ -143,7 +143,6 @@ def test_an_open_question_of_a_tool_names_the_skill_that_asks(terminal: Terminal
 WRITERS = {
     "host/perstack/doors/cli/terminal.py": "the writer",
     "host/perstack/system/user.py": "one clean line on stderr, for what has no command",
-    "host/perstack/testing/chaos/fork_server.py": "a child that is attacked, which opens its own streams",
     "host/perstack/iterations/evaluator_process.py": "a program of its own, which answers through a pipe",
     "plugins/perstack-local/perstack_local/__main__.py": "a program of its own, which downloads weights",
     "plugins/perstack_bubblewrap/bridge.py": "a program of its own, inside the sandbox, whose output is the program's",

@@ -20,8 +20,8 @@ from terminal import Result, Terminal, reply
 from perstack.core.base.records import Fact
 from perstack.core.definitions.keys import Key
 from perstack.core.definitions.trust_items import items_to_trust
-from perstack.doors.cli.commands import COMMANDS
 from perstack.doors.cli.main import perstack
+from perstack.doors.cli.plugin_commands import listed_commands
 
 SECRET = "canary-of-the-home-0123456789"
 
@@ -104,7 +104,7 @@ def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tupl
 
 def all_commands() -> Iterator[tuple[str, ...]]:
     """Yield every command with words for its arguments and required options."""
-    for name in COMMANDS:
+    for name in listed_commands():
         command = perstack.get_command(click.Context(perstack), name)
         assert command is not None
         for path, leaf in leaves(command, (name,)):

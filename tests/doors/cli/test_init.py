@@ -38,23 +38,23 @@ def beside_ollama(body: bytes, terminal: Terminal, *commands: tuple[str, ...]) -
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_it_writes_validates_without_a_warning(newcomer: Terminal, name: str) -> None:
-    result = newcomer.run("init", "--template", name)
+    result = newcomer.call("init", "--template", name)
     assert result.code == 0, result.err
     assert "no provider is set up here yet" in result.err
-    checked = newcomer.run("validate", "--strict")
+    checked = newcomer.call("validate", "--strict")
     assert (checked.code, checked.err) == (0, "")
     assert checked.lines[-1].startswith("ok: ")
 
 
 @pytest.mark.parametrize("name", GALLERY)
 def test_each_expert_of_the_gallery_passes_its_test_without_a_key_and_a_network(newcomer: Terminal, name: str) -> None:
-    result = newcomer.run("init", "new", "--template", name)
+    result = newcomer.call("init", "new", "--template", name)
     assert result.code == 0, result.err
     newcomer.workspace /= "new"
     assert name.replace("-", " ") in (newcomer.workspace / "README.md").read_text().splitlines()[0].lower()
     command = result.lines[-1].rpartition(" && ")[2]
     assert command in (newcomer.workspace / "README.md").read_text()
-    tested = newcomer.run("test", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
+    tested = newcomer.call("test", env={"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"})
     assert tested.code == 0, tested.out
     assert tested.lines[-1].startswith("1 of 1 test passed")
     project = load_project(newcomer.workspace / "perstack.toml").project
@@ -65,7 +65,7 @@ def test_each_expert_of_the_gallery_passes_its_test_without_a_key_and_a_network(
 
 
 def test_without_a_name_the_templates_are_listed(newcomer: Terminal) -> None:
-    result = newcomer.run("init", "--template")
+    result = newcomer.call("init", "--template")
     assert (result.code, result.err) == (0, "")
     assert [line.split()[0] for line in result.lines] == ["template", *templates()]
     assert not (newcomer.workspace / "perstack.toml").exists()
@@ -73,7 +73,7 @@ def test_without_a_name_the_templates_are_listed(newcomer: Terminal) -> None:
 
 @pytest.mark.parametrize("name", ["writer", "team", "iterate", "skills"])
 def test_what_it_writes_runs_by_the_command_that_it_names(newcomer: Terminal, name: str) -> None:
-    result = newcomer.run("init", "--template", name)
+    result = newcomer.call("init", "--template", name)
     assert result.code == 0, result.err
     newcomer.env |= {
         "PERSTACK_PLUGINS": "perstack.testing.plugin",
@@ -83,32 +83,32 @@ def test_what_it_writes_runs_by_the_command_that_it_names(newcomer: Terminal, na
     experts = {key: {"turns": turns, "repeat": True} for key, turns in script.items()}
     (newcomer.workspace / "script.json").write_text(json.dumps({"experts": experts}))
     _, *command = shlex.split(result.lines[-1].removeprefix("next: "))
-    worked = newcomer.run(*command, "--provider", "scripted", "--output", "text")
+    worked = newcomer.call(*command, "--provider", "scripted", "--output", "text")
     assert worked.code == 0, worked.err
 
 
 def test_it_names_the_schema_that_it_writes_beside_the_definition(newcomer: Terminal) -> None:
-    result = newcomer.run("init")
+    result = newcomer.call("init")
     assert "wrote .perstack.schema.json" in result.lines
     assert (newcomer.workspace / "perstack.toml").read_text().startswith("#:schema ./.perstack.schema.json\n")
     schema = json.loads((newcomer.workspace / ".perstack.schema.json").read_text())
-    assert schema == json.loads(newcomer.run("validate", "--json-schema").out)
+    assert schema == json.loads(newcomer.call("validate", "--json-schema").out)
 
 
 def test_nothing_that_is_there_is_changed(newcomer: Terminal) -> None:
     (newcomer.workspace / ".gitignore").write_text("*.log\n")
-    done = newcomer.run("init")
+    done = newcomer.call("init")
     assert (newcomer.workspace / ".gitignore").read_text() == "*.log\n"
     assert "it does not leave out .env and perstack/" in done.err
     written = (newcomer.workspace / "perstack.toml").read_text()
-    result = newcomer.run("init", "--template", "team")
+    result = newcomer.call("init", "--template", "team")
     assert result.code == 2
     assert "perstack.toml is there already" in result.err
     assert (newcomer.workspace / "perstack.toml").read_text() == written
 
 
 def test_without_a_choice_the_file_pins_no_provider(newcomer: Terminal) -> None:
-    result = newcomer.run("init", "new/notes", env={"ANTHROPIC_API_KEY": "x" * 20})
+    result = newcomer.call("init", "new/notes", env={"ANTHROPIC_API_KEY": "x" * 20})
     assert result.lines[-1].startswith("next: cd new/notes && perstack run writer ")
     assert (result.code, result.err) == (0, "")
     path = newcomer.workspace / "new" / "notes" / "perstack.toml"
@@ -117,7 +117,7 @@ def test_without_a_choice_the_file_pins_no_provider(newcomer: Terminal) -> None:
 
 
 def test_a_provider_that_is_chosen_is_named_with_its_model(newcomer: Terminal) -> None:
-    newcomer.run("init", "--provider", "openai", "--model", 'a "b"')
+    newcomer.call("init", "--provider", "openai", "--model", 'a "b"')
     project = load_project(newcomer.workspace / "perstack.toml").project
     assert project.provider is not None
     assert (project.provider.provider_name, project.model) == ("openai", 'a "b"')
@@ -133,7 +133,7 @@ def test_a_provider_that_is_chosen_is_named_with_its_model(newcomer: Terminal) -
     ],
 )
 def test_a_wrong_choice_writes_nothing(newcomer: Terminal, args: tuple[str, ...], words: str) -> None:
-    result = newcomer.run("init", "f", *args)
+    result = newcomer.call("init", "f", *args)
     assert result.code == 2
     assert words in result.err
     assert not (newcomer.workspace / "f").exists()
@@ -185,14 +185,14 @@ def test_a_provider_that_is_misspelt_is_guessed(newcomer: Terminal) -> None:
 
 
 def test_models_says_what_is_set_up_and_what_would_have_to_be_done(newcomer: Terminal) -> None:
-    rows = {line.split()[0]: line for line in newcomer.run("models", env={"OPENAI_API_KEY": "x" * 20}).lines}
+    rows = {line.split()[0]: line for line in newcomer.call("models", env={"OPENAI_API_KEY": "x" * 20}).lines}
     assert rows["openai"].endswith("the default")
     assert rows["anthropic"].endswith("not set up")
     assert rows["anthropic:"] == "anthropic: set ANTHROPIC_API_KEY"
     (newcomer.workspace / "perstack.toml").write_text(
         'provider.providerName = "google"\n[experts.a]\ninstruction = "x"\n'
     )
-    result = newcomer.run("models", "--json", env={"OPENAI_API_KEY": "x" * 20})
+    result = newcomer.call("models", "--json", env={"OPENAI_API_KEY": "x" * 20})
     states = {provider["name"]: provider for provider in json.loads(result.out)["providers"]}
     assert [name for name, state in states.items() if state["isDefault"]] == ["google"]
     assert {one["name"]: one for one in states["anthropic"]["models"]}["claude-sonnet-5"]["contextWindow"] == 1_000_000

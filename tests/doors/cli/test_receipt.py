@@ -9,6 +9,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 
 import pytest
+from fuzzing import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from signing_keys import key_pair
@@ -230,7 +231,7 @@ def edits(draw: st.DrawFn):
 
 
 @given(edit=edits(), run=st.integers(1, 3), keeps_caches=st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_edit_cut_and_rewriting_of_a_log_is_found(
     vouched: tuple[Path, bytes, Path], tmp_path: Path, edit, run: int, *, keeps_caches: bool
 ) -> None:

@@ -67,7 +67,7 @@ def test_no_command_waits_for_what_has_the_name_of_a_file_of_the_project(
     put(project.workspace / name, kind)
     others = (("validate",), ("doctor",), ("install",)) if kind == "pipe" else ()
     for words in (("run", "solo", "go", "--provider", "scripted"), *others):
-        result = project.run(*words)
+        result = project.call(*words)
         assert "Traceback" not in result.err, result.err
         if words[0] == "run" and name == "perstack.lock":
             assert result.code == 2, result.err
@@ -92,7 +92,7 @@ def test_no_command_waits_for_a_file_that_is_named(project: Terminal, kind: str)
         ("run", "solo", "go", "--provider", "scripted", "--storage", "sqlite:named"),
         ("jobs", "--storage", "file:named"),
     ):
-        result = project.run(*words)
+        result = project.call(*words)
         assert result.code != 0 or words[0] in ("run", "jobs"), words
         assert "Traceback" not in result.err + result.out, (words, result.err)
         assert "no such option" not in result.err.lower(), result.err
@@ -134,7 +134,7 @@ def test_no_command_waits_for_what_has_the_name_of_a_file_of_the_state(terminal:
         shutil.copytree(kept, state)
         put(state / path.relative_to(kept), "pipe")
         for words in COMMANDS:
-            done = terminal.run(*words)
+            done = terminal.call(*words)
             assert "Traceback" not in done.err + done.out, (path.name, words, done.err)
             assert "no such option" not in done.err.lower(), done.err
         shutil.rmtree(state)

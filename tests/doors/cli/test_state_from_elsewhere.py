@@ -34,6 +34,7 @@ from stranger_state import as_stranger as as_stranger
 from stranger_state import nothing_is_named as nothing_is_named
 from stranger_state import room as room
 from stranger_state import stranger as stranger
+from stranger_state import stranger_once as stranger_once
 from terminal import Terminal, reply
 
 from perstack.errors import NotAgreed
@@ -104,7 +105,7 @@ def test_nothing_acts_on_it(cloned: Terminal) -> None:
     assert not (cloned.workspace / "other" / "jobs" / "limited").exists()
 
 
-def test_commands_that_read_work_and_write_nothing(cloned: Terminal) -> None:
+def test_commands_that_read_work_and_write_nothing(cloned: Terminal, tmp_path_factory: pytest.TempPathFactory) -> None:
     # a torn tail, as a crash leaves it
     with cloned.log_of("limited-1").open("ab") as log:
         log.write(b'{"type":"callT')
@@ -115,7 +116,7 @@ def test_commands_that_read_work_and_write_nothing(cloned: Terminal) -> None:
         assert "Traceback" not in result.err
         assert tree(cloned.workspace) == before, command
     assert "limited" in cloned.call("jobs").out
-    exported = Path(cloned.env["OWNED"]).with_name("exported.json")
+    exported = tmp_path_factory.mktemp("exported") / "exported.json"
     assert cloned.call("export", "done", "--format", "json", "--to", str(exported)).code == 0
     assert exported.exists()
 

@@ -124,7 +124,7 @@ def test_templates_start_python_without_the_modules_next_to_a_script() -> None:
 
 def test_an_evaluator_of_a_template_imports_nothing_that_an_expert_wrote(terminal: Terminal, tmp_path: Path) -> None:
     terminal.workspace = folder = tmp_path
-    assert terminal.run("init", "--template", "iterate", "--no-input").code == 0
+    assert terminal.call("init", "--template", "iterate", "--no-input").code == 0
     for name in ("json.py", "re.py", "encodings.py"):
         (folder / name).write_text("open('owned', 'a').write('x')\n")
     evaluator = tomllib.loads((folder / "perstack.toml").read_text())["experts"]["poet"]["iterate"]["evaluator"]
@@ -158,7 +158,7 @@ def test_a_model_that_obeys_an_injection_does_nothing_that_the_template_does_not
     (home / "secret").write_text(SECRET)
     terminal.workspace = folder
     terminal.env |= {"HOME": str(home), "PERSTACK_SCRIPT": str(tmp_path / "script.json")}
-    made = terminal.run("init", "--template", name, "--no-input")
+    made = terminal.call("init", "--template", name, "--no-input")
     assert made.code == 0, made.err
     (folder / "sub").mkdir()
     (folder / "sub" / "a.md").write_text("a")
@@ -177,7 +177,7 @@ def test_a_model_that_obeys_an_injection_does_nothing_that_the_template_does_not
     (tmp_path / "script.json").write_text(json.dumps(script))
     before, outside = contents(folder), contents(home)
     env = {"PERSTACK_TRUST": str(definition)}
-    done = terminal.run(
+    done = terminal.call(
         "run", key, "q", "--unattended", "--provider", "scripted", "--output", "jsonl", "--no-input", env=env
     )
     assert done.out.count('"finishToolCall"') >= len(calls) - 5, done.err[-2000:]

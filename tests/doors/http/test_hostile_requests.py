@@ -14,8 +14,6 @@ import pytest
 from http_server import TOKEN, serving
 from terminal import Terminal
 
-from perstack.core.base.records import JsonObject
-
 PATIENCE_S = 20.0  # seconds for a whole answer; the slowest takes some milliseconds
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 HELLO = {
@@ -101,18 +99,9 @@ def test_event_ids_at_random_are_resumed_or_refused(url: str, session: str) -> N
         assert status in (200, 400), value
 
 
-TWICE = [
-    ([PING, PING], "twice"),
-    ([PING, {**PING, "id": "7"}], "as a number and as text"),
-    ([PING, {**PING, "method": "tools/list"}], "of two methods"),
-    ([PING, {**PING, "id": 8}, PING], "with another between"),
-]
-
-
-@pytest.mark.parametrize("messages", [messages for messages, _ in TWICE], ids=[name for _, name in TWICE])
-def test_an_id_that_two_requests_of_a_batch_have_is_refused(url: str, session: str, messages: list[JsonObject]) -> None:
-    status, _, text = send(url, "POST", mcp_session_id=session, body=json.dumps(messages).encode())
-    assert (status, "the id '7' is that of another request" in text) == (400, True), text
+def test_a_batch_is_refused_in_a_line(url: str, session: str) -> None:
+    status, _, text = send(url, "POST", mcp_session_id=session, body=json.dumps([PING, PING]).encode())
+    assert (status, "a batch is not supported" in text) == (400, True), text
     status, _, text = send(url, "POST", mcp_session_id=session, body=json.dumps(PING).encode())
     assert (status, '"id":7' in text) == (200, True), text
 

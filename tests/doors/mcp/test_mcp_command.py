@@ -13,7 +13,7 @@ from editor import connected
 from hosts import wait_for
 from terminal import Terminal
 
-from perstack.doors.cli.serve import mcp_command
+from perstack_server.command import mcp_command
 from perstack_server.mcp.client_config import CLIENTS
 
 SHAPES = {

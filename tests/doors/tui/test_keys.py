@@ -46,6 +46,17 @@ def test_the_inbox_opens_the_job_that_asks_where_it_is_answered(bench: Bench) ->
     wait_for(person())
 
 
+def test_a_click_on_a_tab_shows_it(bench: Bench) -> None:
+    async def person() -> None:
+        async with run_app(bench.host([text("Hm.")], WRITER, GUEST), expert="writer") as screen:
+            await screen.press("ctrl+t")
+            tabs = await screen.sees("1 writer", "2 new", "Choose an Expert")
+            await screen._pilot.click("#tabs", offset=(tabs.index("writer"), 0))
+            await screen.sees("what should writer do?")
+
+    wait_for(person())
+
+
 def test_everything_is_unfolded_and_folded_by_one_key(bench: Bench) -> None:
     script = {
         "lead": [turn(tool("helper", {"query": "one"})), text("All done.")],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hosts import Bench, expert, until_it_crashes, wait_for
+from hosts import Bench, expert, sampled, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Iterate
 from perstack.core.runs.events import Event
@@ -96,12 +96,13 @@ async def live(workspace: Path, store: InMemoryStore, point: CrashPoint | None) 
     return life
 
 
+@pytest.mark.sweep
 def test_crashed_at_every_append_of_five_loops_it_has_the_same_best_and_loses_no_iteration(tmp_path: Path) -> None:
     whole = wait_for(live(tmp_path, InMemoryStore(), None))
     assert whole.end is not None
     assert [iteration.score for iteration in whole.end.iterations] == list(SCORES)
     assert whole.appends >= 5 * 4
-    for point in crash_points(whole.appends):
+    for point in sampled(crash_points(whole.appends)):
         store = InMemoryStore()
         crashed = wait_for(live(tmp_path, store, point))
         store.leases.clear()  # a lease is free when its holder dies

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 
 import pytest
-from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from hosts import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
 from long_runs import SmallModel, is_summary
 from sampling_skill import SAMPLING, TURNS, Summing
 
@@ -152,9 +152,10 @@ def test_a_delegate_and_a_continued_job_need_no_refusal_of_their_own(bench: Benc
     assert wait_for(host.audit.replay(job.id)).findings == ()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("budget", [{}, {"max_tokens": 100_000}], ids=["no budget", "budget"])
 def test_a_job_that_is_killed_anywhere_resumes_with_what_it_has_learned(bench: Bench, budget: dict[str, int]) -> None:
-    for number, point in enumerate(crash_points(12)):
+    for number, point in enumerate(sampled(crash_points(12))):
         provider, job_id = Strict(TWO_STEPS, FIELD), f"j{number}"
         dying = bench.host(provider, expert("a"), wrap=crashing(point), **budget)
         with until_it_crashes():

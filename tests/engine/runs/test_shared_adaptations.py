@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import pytest
-from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
+from hosts import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
 from long_runs import SmallModel, is_summary
 from pictures import picture
 
@@ -130,8 +130,9 @@ def test_a_delegate_is_refused_nothing_that_an_earlier_one_was(bench: Bench) -> 
     assert_proved(later, job.id)
 
 
+@pytest.mark.sweep
 def test_a_job_that_is_killed_anywhere_asks_for_no_refusal_twice(bench: Bench) -> None:
-    for number, point in enumerate(crash_points(30)[::3]):
+    for number, point in enumerate(sampled(crash_points(30))):
         provider, job_id = Strict(SCRIPT, FIELD, PLAIN, TOLD), f"j{number}"
         with until_it_crashes():
             wait_for(delegates_host(bench, provider, wrap=crashing(point)).run("a", "q", job_id=job_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -19,11 +20,13 @@ from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
 SCRIPT = Path(__file__).parents[2] / "support" / "file_refactoring.py"
 FILES = 42
-KILLS = 20
+THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
+KILLS = 20 if THOROUGH else 8
+TASKS = 10_000 if THOROUGH else 2_000
 
 
 @pytest.mark.parametrize("storage", ["file:perstack", "sqlite:perstack/state.db"])
-def test_a_script_killed_at_20_random_moments_processes_each_of_42_files_once(storage: str, tmp_path: Path) -> None:
+def test_a_script_killed_at_random_moments_processes_each_of_42_files_once(storage: str, tmp_path: Path) -> None:
     chance = random.Random(42)
 
     def run(lines: int | None) -> bool:
@@ -168,7 +171,7 @@ def test_a_list_never_lies_wherever_a_writer_dies() -> None:
     wait_for(work())
 
 
-def test_ten_thousand_tasks_are_listed_and_one_is_found_at_once(
+def test_thousands_of_tasks_are_listed_and_one_is_found_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # this test does not simulate power loss, and a busy disk takes minutes for so many syncs
@@ -177,19 +180,19 @@ def test_ten_thousand_tasks_are_listed_and_one_is_found_at_once(
 
     async def work() -> None:
         async with ExecutionMemory.open(workspace=tmp_path) as memory:
-            for number in range(10_000):
+            for number in range(TASKS):
                 await memory.create(f"t{number}", agent_id=f"agent{number % 100}", start=number % 2 == 0)
         async with ExecutionMemory.open(workspace=tmp_path) as memory:
             loop = asyncio.get_running_loop()
             began = loop.time()
             page = await memory.list(status="running", agent_id="agent4", older_than=0)
             between = loop.time()
-            task = await memory.get("t7777")
+            task = await memory.get("t1777")
             took = (between - began, loop.time() - between)
-        assert len(page.tasks) == 100
+        assert len(page.tasks) == TASKS // 100
         assert {task.agent_id for task in page.tasks} == {"agent4"}
-        assert task.name == "t7777"
+        assert task.name == "t1777"
         # many times the duration on an idle machine (docs/speed.md), since other tests run concurrently
-        assert max(took) < 2
+        assert max(took) < 2 * TASKS / 10_000
 
     wait_for(work(), 100)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -255,7 +256,7 @@ def test_the_home_folder_of_another_user_is_found(tmp_path: Path) -> None:
     assert f"{pwd.getpwnam('root').pw_dir}/hooks" in found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(st.text("[core]hpaths=\\\"'#; \n\t!~/.x\0", max_size=60))
 def test_any_text_is_read_as_settings(text: str) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,7 +201,7 @@ PARTS = st.lists(st.sampled_from(["a", "b", "x.toml", "y.toml"]), min_size=1, ma
 PATTERN = st.lists(st.sampled_from(["a", "b", "*", "**", "*.toml"]), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=scaled(50))
 @given(PARTS, PATTERN)
 def test_patterns_mean_at_least_what_glob_finds(parts: list[str], pattern: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from base64 import b64encode
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+import warm
 from hosts import Seen
 from pages import rows
 from pictures import picture
@@ -50,21 +52,18 @@ async def _run(terminal: Terminal, *args: str) -> list[dict[str, Any]]:
     return done.events
 
 
-async def _killed_while_the_model_works(terminal: Terminal, step: int) -> list[dict[str, Any]]:
+def _killed_while_the_model_works(terminal: Terminal, step: int) -> list[dict[str, Any]]:
     """The events of a Run whose process is killed in the generation of a step."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "perstack", "run", "a", "hi", cwd=terminal.workspace, env=terminal.env, stdout=pipe
-    )
     events: list[dict[str, Any]] = []
-    assert process.stdout
-    async for line in process.stdout:
-        events.append(json.loads(line))
-        if (events[-1]["type"], events[-1].get("stepNumber")) == ("startGeneration", step):
-            process.kill()
-            break
-    await process.stdout.read()
-    assert await process.wait() != 0
+    command = warm.perstack("run", "a", "hi", cwd=terminal.workspace, env=terminal.env, stdout=subprocess.PIPE)
+    with command as process:
+        assert process.stdout
+        for line in process.stdout:
+            events.append(json.loads(line))
+            if (events[-1]["type"], events[-1].get("stepNumber")) == ("startGeneration", step):
+                process.kill()
+                break
+    assert process.returncode != 0
     return events
 
 
@@ -77,7 +76,7 @@ def test_a_job_whose_process_was_killed_goes_on_with_its_reasoning_in_another(wi
     async def scenario() -> tuple[Job, list[bytes]]:
         async with FakeEndpoint(wire.reply(thinks), hangs) as endpoint:
             _project(terminal, wire, endpoint.url)
-            events = await _killed_while_the_model_works(terminal, 2)
+            events = await asyncio.to_thread(_killed_while_the_model_works, terminal, 2)
             endpoint.replies = [wire.reply(DONE)]
             async with host_in(terminal.workspace, wire, endpoint.url) as host:
                 job = await host.resume(events[0]["jobId"])

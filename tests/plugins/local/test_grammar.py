@@ -9,6 +9,7 @@ from functools import cache
 
 import jsonschema
 import pytest
+from fuzzing import scaled
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -343,7 +344,7 @@ def _object_instances(schema: JsonObject) -> st.SearchStrategy[JsonValue]:
 
 
 _SLOW = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=scaled(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

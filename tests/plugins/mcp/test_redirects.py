@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from hosts import wait_for
@@ -151,6 +150,22 @@ def _metadata(**fields: str) -> dict[str, object]:
 
 def _json(value: object) -> Reply:
     return Reply(200, {"Content-Type": "application/json"}, json.dumps(value))
+
+
+def test_the_secret_goes_to_the_named_issuer_among_several_by_the_method_that_it_supports(bed: Bed, net: Open) -> None:
+    def answer(request: Request) -> Reply:
+        if request.path.startswith("/.well-known/oauth-protected-resource"):
+            return _json({"resource": f"{HERE}/mcp", "authorization_servers": ["https://other.test/a", HERE]})
+        if request.path.startswith("/.well-known"):
+            return _json(_metadata() | {"token_endpoint_auth_methods_supported": ["client_secret_post"]})
+        return _guarded(request)
+
+    seen = net(answer)
+    oauth = OAuth(flow="clientCredentials", client_id="c", client_secret="x", issuer=HERE)
+    _refusal(bed, _skill(oauth=oauth))
+    (token, *_) = [request for request in seen.requests if request.path == "/token"]
+    assert "authorization" not in token.headers
+    assert {request.host for request in seen.requests} == {"mcp.test"}
 
 
 @pytest.mark.parametrize(
@@ -297,39 +312,7 @@ def test_an_identity_provider_that_leads_elsewhere_or_does_not_end_gets_no_furth
     assert "/token" not in [request.path for request in seen.requests]
 
 
-def _bound(request: Request, challenge: str, **resource: object) -> Reply:
-    """A server that is never content with a proof: each time it wants another nonce."""
-    if request.path.startswith("/.well-known/oauth-protected-resource"):
-        return _json({"resource": f"{HERE}/mcp", "authorization_servers": [HERE], **resource})
-    if request.path == "/token" and "dpop" in request.headers:
-        return _json({"access_token": TOKEN, "token_type": "DPoP"})
-    if request.path == "/mcp":
-        return Reply(401, {"WWW-Authenticate": challenge, "DPoP-Nonce": uuid4().hex})
-    return _guarded(request)
-
-
-@pytest.mark.parametrize(
-    ("challenge", "resource"),
-    [
-        ('DPoP error="use_dpop_nonce"', {}),
-        ('Bearer, DPoP error="use_dpop_nonce"', {}),
-        ("Bearer", {"dpop_bound_access_tokens_required": True}),
-    ],
-)
-def test_a_server_that_is_content_with_no_proof_is_soon_given_up(
-    bed: Bed, net: Open, challenge: str, resource: dict[str, object]
-) -> None:
-    seen = net(lambda request: _bound(request, challenge, **resource))
-    assert "could not be connected to" in _refusal(bed, _client_credentials())
-    proofs = [one.headers["dpop"] for one in seen.requests if "dpop" in one.headers]
-    assert len(proofs) == len(set(proofs)), "each is of one request"
-    assert {one.headers["authorization"] for one in seen.requests if one.path == "/mcp" and "dpop" in one.headers} == {
-        f"DPoP {TOKEN}"
-    }
-    assert len([one for one in seen.requests if one.path == "/mcp"]) <= 15, "five for each attempt to connect"
-
-
-def test_a_bound_token_that_nobody_asked_for_is_refused(bed: Bed, net: Open) -> None:
+def test_a_token_that_is_bound_to_a_key_is_refused(bed: Bed, net: Open) -> None:
     def answer(request: Request) -> Reply:
         is_token = request.path == "/token"
         return _json({"access_token": TOKEN, "token_type": "DPoP"}) if is_token else _guarded(request)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tool_rules
+from fuzzing import scaled
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
@@ -88,8 +89,8 @@ SUBSCHEMA = st.recursive(st.booleans() | TYPE.map(lambda kind: {"type": kind}), 
 SCHEMA = _keywords(SUBSCHEMA)
 
 
-# An example costs more than its checks, so each is written for all formats. `make fuzz` tries more.
-EXAMPLES = 60 * settings().max_examples // 100
+# an example costs more than its checks, so each is written for all formats
+EXAMPLES = scaled(60)
 
 
 @given(schema=SCHEMA)

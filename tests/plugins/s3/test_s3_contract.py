@@ -55,9 +55,22 @@ def opener_at(endpoint: str) -> Opener:
     )
 
 
+ALL = "all" in (os.environ.get("PERSTACK_FAULTS"), os.environ.get("PERSTACK_STORAGES"))
+LONG = (
+    "test_no_entry_is_lost_however_often_they_are_put",
+    "test_nothing_is_lost_with_more_runs_than_files_may_be_open",
+    "test_a_page_of_a_log_misses_and_repeats_nothing_wherever_it_ends",
+)
+"""Tests of hundreds of operations one after another, each of which is requests."""
+
+
 class TestS3Storage(StorageContract):
-    # each of the thousands of operations is requests: every sequence with `make faults`
-    sequences = StorageContract.sequences if os.environ.get("PERSTACK_FAULTS") == "all" else 8
+    sequences = StorageContract.sequences if ALL else 8
+
+    @pytest.fixture(autouse=True)
+    def leave_out_long_tests(self, request: pytest.FixtureRequest) -> None:
+        if request.function.__name__ in LONG and not ALL:
+            pytest.skip("takes thousands of requests: PERSTACK_STORAGES=all")
 
     @pytest.fixture
     def make_opener(self, s3):

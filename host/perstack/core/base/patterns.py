@@ -148,7 +148,6 @@ class Glob:
 
     @property
     def is_literal(self) -> bool:
-        """True if only one text matches."""
         return len(self._pieces) == 1
 
     @property

@@ -162,9 +162,14 @@ def _placeholders(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return REDACTED if isinstance(value, str) else tuple(REDACTED for _ in value)
 
 
+def _no_members(value: JsonObject) -> JsonObject:
+    return {}
+
+
 TEXT = Written(_placeholders)
 EMPTIED = Written()
 Text = Annotated[str, TEXT]
+Arguments = Annotated[JsonObject, Written(_no_members)]
 
 
 def blank(record: F) -> F:
@@ -223,7 +228,6 @@ class EventParser(Generic[F]):
     """Parser of the events of one kind of log. Built at the first event: a process that only starts Jobs reads none."""
 
     def __init__(self, build: Callable[[], TypeAdapter[F]]) -> None:
-        """Parse with the adapter that `build` returns."""
         self._build = build
         self._adapter: TypeAdapter[F] | None = None
 
@@ -347,7 +351,6 @@ def texts_in(value: JsonValue, *, keys: bool = False) -> Iterator[str]:
 
 
 def with_texts(table: JsonObject, change: Callable[[str], str]) -> JsonObject:
-    """Return the object with each text changed."""
     return {name: _map_texts(item, change) for name, item in table.items()}
 
 

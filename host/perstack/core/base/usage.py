@@ -204,7 +204,6 @@ class Amount:
         return Charge(tokens=self.tokens, cost_usd=self.nano / NANO_PER_DOLLAR if self.nano else None)
 
     def __add__(self, other: "Amount") -> "Amount":
-        """Return the sum."""
         return Amount(self.tokens + other.tokens, self.nano + other.nano)
 
     def __sub__(self, other: "Amount") -> "Amount":
@@ -227,7 +226,6 @@ class Exceeded:
 
     @property
     def words(self) -> str:
-        """The text of the reason, for people."""
         owner = "the Job" if self.expert is None else f"Expert {self.expert}"
         limit, spent, needed = (amount(self.budget, value) for value in (self.limit, self.spent, self.needed))
         if self.budget == "maxTime":

@@ -198,7 +198,6 @@ class ProviderToolOptions(Fact):
     ] = None
 
     def of(self, tool: str) -> WebToolOptions | FileSearchOptions | None:
-        """Return the options of a tool; None without any."""
         by_name = {"webSearch": self.web_search, "webFetch": self.web_fetch, "fileSearch": self.file_search}
         return by_name.get(tool)
 

@@ -26,7 +26,7 @@ def wrong_models(models: object) -> str | None:
 
 
 ModelTier = Literal["low", "middle", "high"]
-"""How capable a model is, among those of its provider. `[models]` may name one for each tier."""
+"""Capability of a model, compared with others of its provider. `[models]` may name one for each tier."""
 
 Models = str | tuple[str, ...]  # as its provider spells it, or `models.NAME`; several are fallbacks of the one before
 

@@ -59,7 +59,6 @@ class Approval(Fact):
 
     @property
     def denies(self) -> bool:
-        """True if the call must not run."""
         return self.decision == "no"
 
 
@@ -294,7 +293,6 @@ class Widening(Fact):
 
 
 def apply_widening(rule_set: RuleSet, widening: Widening) -> RuleSet:
-    """Return a rule set with a widening applied."""
     current = rule_set.permissions
     allowed = set(widening.allow)
     permissions = Permissions(

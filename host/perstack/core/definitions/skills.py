@@ -231,11 +231,10 @@ class OAuth(Fact):
     """OAuth login to a remote server; `${NAME}` in a text is replaced by an environment variable."""
 
     flow: Annotated[
-        Literal["authorizationCode", "clientCredentials", "workloadIdentity", "identityAssertion"],
+        Literal["authorizationCode", "clientCredentials", "identityAssertion"],
         Key(
             "`authorizationCode` (default): a person logs in; `clientCredentials`: the client itself;"
-            " `workloadIdentity`: the client, with a token of the machine that it runs on; `identityAssertion`: the"
-            " client for a person, with a token of an identity provider",
+            " `identityAssertion`: the client for a person, with a token of an identity provider",
             effect="reaches",
         ),
     ] = "authorizationCode"
@@ -252,11 +251,11 @@ class OAuth(Fact):
         NOT_EMPTY,
         Key("for `clientCredentials` without a secret: a key in PEM, `${NAME}`", effect="reaches"),
     ] = None
-    identity_file: Annotated[  # holds an assertion that is the grant itself (RFC 7523, section 2.1)
+    identity_file: Annotated[  # holds the token that a person got from the identity provider
         str | None,
         NOT_EMPTY,
         Key(
-            "for the last two: absolute path of the token, a JWT, which is read for each login; `${NAME}`",
+            "for `identityAssertion`: absolute path of that token, a JWT, which is read for each login; `${NAME}`",
             effect="reads",
         ),
     ] = Field(default=None, exclude_if=falsy)

@@ -68,11 +68,6 @@ class StoredItem(Fact):
         """Digest of the declaration without the content of its files."""
         return self.declaration or self.digest
 
-    @property
-    def with_any_files(self) -> str:
-        """Digest of an agreement to the declaration with any content of its files."""
-        return f"{self.without_files} with any files"
-
     def changes_since(self, earlier: StoredItem) -> list[str]:
         """Return a phrase for each file that differs between an earlier item of this declaration and this one."""
         names = sorted({*self.files, *earlier.files})
@@ -139,7 +134,6 @@ def items_to_trust(
 
 
 def items_of_test(expert_key: str, test: ExpertTest, own: Ownership) -> list[TrustItem]:
-    """Return the items of a test of an Expert."""
     return _items((_EXPERTS, expert_key, "tests", test.name), _table_part(test, own))
 
 

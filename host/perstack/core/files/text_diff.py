@@ -26,7 +26,6 @@ class Effort:
     """Budget of comparison steps; ten million take some seconds."""
 
     def __init__(self, steps: int) -> None:
-        """Start with this many steps."""
         self.remaining = steps
 
     def spend(self, steps: int) -> bool:
@@ -89,25 +88,24 @@ def matches(old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> list[
 class _BoundedMatcher(SequenceMatcher[bytes]):
     """Matcher that finds no more equal lines once the effort is used up."""
 
+    a: Sequence[bytes]  # documented attributes that the library's types leave out
+    b: Sequence[bytes]
     b2j: dict[bytes, list[int]]
-    """Positions of each line in the new text, without popular lines. Documented, but missing in the stubs."""
 
     def __init__(self, old: Sequence[bytes], new: Sequence[bytes], effort: Effort) -> None:
+        self._effort = effort
         super().__init__(None, old, new)
-        self._old, self._new, self._effort = old, new, effort
         # steps of a search that begins at the first line and ends before this one
         self._steps = [0, *accumulate(1 + len(self.b2j.get(line, ())) for line in old)]
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Block:
         """Return a common beginning or end, which needs no search and no effort, or else the longest equal stretch."""
-        ahi, bhi = len(self._old) if ahi is None else ahi, len(self._new) if bhi is None else bhi
+        ahi, bhi = len(self.a) if ahi is None else ahi, len(self.b) if bhi is None else bhi
         longest = min(ahi - alo, bhi - blo)
-        size = _equal_size(self._old, range(alo, alo + longest), self._new, range(blo, blo + longest))
+        size = _equal_size(self.a, range(alo, alo + longest), self.b, range(blo, blo + longest))
         if size:
             return Block(alo, blo, size)
-        size = _equal_size(
-            self._old, range(ahi - 1, ahi - 1 - longest, -1), self._new, range(bhi - 1, bhi - 1 - longest, -1)
-        )
+        size = _equal_size(self.a, range(ahi - 1, ahi - 1 - longest, -1), self.b, range(bhi - 1, bhi - 1 - longest, -1))
         if size:
             return Block(ahi - size, bhi - size, size)
         # Without this limit, lines that each occur often take time that grows with the cube of their number.
@@ -166,7 +164,6 @@ _BINARY_CHECK_BYTES = 8_000  # bytes: a file with a NUL among the first of them 
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether a file is text."""
     return b"\0" not in data[:_BINARY_CHECK_BYTES]
 
 

@@ -23,7 +23,6 @@ class Change:
 
     @property
     def kind(self) -> ChangeKind:
-        """The kind of the change."""
         match self.old, self.new:
             case None, _:
                 return "added"

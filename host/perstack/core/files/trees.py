@@ -94,7 +94,6 @@ def folder_of(entries: Iterable[Entry]) -> TreeFolder:
 
 
 def folder_blob(folder: TreeFolder) -> bytes:
-    """Return the blob of a folder."""
     return _encode({"tree": _VERSION, "entries": [_row(entry) for entry in folder.entries]}).encode()
 
 

@@ -26,7 +26,6 @@ class CloudEvent(Fact):
 
     @property
     def key(self) -> str:
-        """The unique name of the event."""
         return f"{self.source} {self.id}"
 
     @property

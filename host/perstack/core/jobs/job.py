@@ -93,12 +93,10 @@ class Job:
 
     @property
     def usage(self) -> Usage:
-        """The usage over all Runs."""
         return sum((run.spending.usage for run in self.runs.values()), NO_USAGE)
 
     @property
     def unpriced_tokens(self) -> int:
-        """The tokens of unknown price over all Runs."""
         return sum(run.spending.unpriced_tokens for run in self.runs.values())
 
     @property

@@ -45,7 +45,6 @@ class Delivery(Fact):
 
     @property
     def words(self) -> str:
-        """The moment at which the text takes effect."""
         if self.is_driven:
             return f"it takes effect before the next generation of {self.run_id}"
         if self.status == "queued":

@@ -93,7 +93,6 @@ class JobChoice:
         since: int | None = None,
         before: int | None = None,
     ) -> JobChoice:
-        """Return the filter for these conditions."""
         return cls(frozenset(statuses), frozenset(experts), tuple((labels or {}).items()), since, before)
 
     def has(self, job: JobSummary) -> bool:

@@ -59,7 +59,6 @@ class SentMedium:
 
     @property
     def is_image(self) -> bool:
-        """True for an image, False for a document."""
         return self.part.mime_type != PDF
 
 

@@ -94,7 +94,7 @@ ResultContent = Annotated[TextPart | BlobPart, Field(discriminator="type")]
 
 
 class ToolResultPart(Fact):
-    """The one result of a tool call."""
+    """Result of one tool call."""
 
     type: Literal["toolResultPart"] = "toolResultPart"
     tool_call_id: str
@@ -163,7 +163,6 @@ AnyMessage = Annotated[InstructionMessage | UserMessage | ExpertMessage | ToolMe
 
 
 def blobs_of(message: Message) -> Sequence[BlobPart]:
-    """Return the images and documents of a message."""
     match message:
         case UserMessage():
             parts: Iterable[object] = message.contents
@@ -318,7 +317,6 @@ class History(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
     def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
-        """Return one message, or a tuple for a slice."""
         if isinstance(index, slice):
             return tuple(self._items[i] for i in range(*index.indices(self._length)))
         if not -self._length <= index < self._length:
@@ -331,7 +329,6 @@ class History(Sequence[Message]):
             yield self._items[i]
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return self._length
 
     def __eq__(self, other: object) -> bool:

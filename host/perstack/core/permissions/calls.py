@@ -33,7 +33,6 @@ class PathResolver:
     """Resolver for one call that caches paths whose target differs from the written path."""
 
     def __init__(self, resolve: Resolve, known: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Start with the resolutions in `known`."""
         self._resolve = resolve
         self.resolved = dict(known or {})
 
@@ -74,7 +73,6 @@ class PolicyCall:
 
     @property
     def is_exempt(self) -> bool:
-        """True if no rule applies to the call."""
         return is_exempt(self.kind, self.subject)
 
     @cached_property

@@ -151,7 +151,6 @@ def _has_use(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bo
 
 
 def matches(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
-    """Return whether the rule matches the target."""
     call = target.call
     if not is_about(rule, call, is_strict=is_strict) or not _has_use(rule, target, is_strict=is_strict):
         return False

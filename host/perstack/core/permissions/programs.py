@@ -12,7 +12,6 @@ from perstack.core.permissions.shell_syntax import Part, Redirect, ShellCommand
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 

@@ -77,7 +77,6 @@ def events_of_command(run: Run, command: Noted, stamp: Stamps, next_number: int)
 def text_result_event(
     call: commands.Call, text: str, stamp: Stamps, *, is_error: bool = False, by: By | None = None
 ) -> events.FinishToolCall:
-    """Return the event for a call whose result is a text."""
     return events.FinishToolCall(
         **stamp(),
         tool_call_id=call.decided.id,
@@ -314,7 +313,6 @@ def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: B
 
 
 def result_event(run: Run, text: str, check: ResultCheck, stamp: Stamps) -> events.FinishRun | events.RejectResult:
-    """Return the event for a checked result."""
     if check.value is None:
         text = correction(check.problem)
         return events.RejectResult(**stamp(), problem=check.problem, text=text, by_program=check.by_program)
@@ -341,7 +339,6 @@ class DelegateResult:
 
     @classmethod
     def failed(cls, reason: str, run: Run | None = None) -> DelegateResult:
-        """Create the result of a failed delegation."""
         return cls(f"Delegation failed: {reason}", True, run)
 
     @property
@@ -391,7 +388,6 @@ def _count_of(number: int, noun: str) -> str:
 
 
 def step_limit_event(max_steps: int, stamp: Stamps) -> events.StopRunByExceededMaxSteps:
-    """Return the stop at the Job's step limit."""
     return events.StopRunByExceededMaxSteps(**at_checkpoint(stamp()), max_steps=max_steps)
 
 
@@ -413,7 +409,6 @@ def switch_event(
 
 
 def switch_back_event(run: Run, stamp: Stamps, window: int | None = None) -> events.SwitchModel:
-    """Return the switch back to the primary model."""
     return events.SwitchModel(
         **stamp(), before=run.on, to=models_of(run.start)[0], reason="triedAgain", context_window=window
     )

@@ -193,7 +193,6 @@ class ErrorInfo(Fact):
 
     @property
     def words(self) -> str:
-        """The text of the error, for people."""
         status = f" {self.status_code}" if self.status_code else ""
         return f"{self.name}{status}: {self.message}"
 
@@ -289,7 +288,6 @@ def apply_todo(todos: Todos, args: JsonObject) -> Todos:
 
 
 def remaining_todos(todos: Iterable[Todo]) -> Todos:
-    """Return the todos that are not completed."""
     return tuple(todo for todo in todos if not todo.completed)
 
 

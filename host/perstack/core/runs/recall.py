@@ -174,7 +174,6 @@ class Visibility:
     """A tracker of hidden events, which observes a log's events in order with the state after each."""
 
     def __init__(self) -> None:
-        """Start before the first event."""
         self._events: dict[str, list[str]] = {}  # ids of the events that a message shows, by the message's event id
         self._results: dict[str, str] = {}  # event ids by call, of results that are not in a message yet
         self._calls: dict[tuple[str, str], str] = {}
@@ -183,7 +182,6 @@ class Visibility:
         self.shortened: set[str] = set()  # event ids of results of which the model sees only the beginning and end
 
     def observe(self, event: StoredEvent, run: Run) -> None:
-        """Process the next event."""
         match event:
             case FinishToolCall() | AttemptCompletion():
                 self._results[event.tool_call_id] = event.id

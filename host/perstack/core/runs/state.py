@@ -150,7 +150,7 @@ class Repeats:
 
     @property
     def rounds(self) -> int:
-        """How often the Run did the same in a row: one step, or two that alternate."""
+        """Repetitions in a row of one step, or of two that alternate."""
         return max(self.times, self.alternating // 2)
 
 
@@ -247,7 +247,6 @@ class Run:
 
     @property
     def provider(self) -> str:
-        """The provider of the active model."""
         return parts_of(self.stand_in)[0] if self.stand_in else self.start.provider
 
     @property
@@ -297,7 +296,6 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The Run's id."""
         return self.start.run_id
 
     @property

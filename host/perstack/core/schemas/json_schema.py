@@ -44,7 +44,6 @@ class Meter:
     """The steps that remain for a check, or for several that share them."""
 
     def __init__(self, steps: int) -> None:
-        """Start with `steps` steps."""
         self.remaining = steps
 
     def spend(self, steps: int = 1) -> None:
@@ -341,7 +340,6 @@ class Checker:
     """A checker for one schema. Imports and the validator are created when they are first needed."""
 
     def __init__(self, schema: Mapping[str, JsonValue]) -> None:
-        """Store the schema; nothing is checked yet."""
         self._schema = dict(schema)
         self._scalars = _ScalarObject.of(self._schema)
         self._validator: Validator | None = None

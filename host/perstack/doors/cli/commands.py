@@ -1,4 +1,7 @@
-"""The table of all commands: group, module, one-line text and examples. `perstack --help` and docs/cli.md show it."""
+"""The table of the built-in commands: group, module, one-line text and examples.
+
+`plugin_commands` adds the commands of plugins, for `perstack --help` and docs/cli.md.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ class CommandEntry(NamedTuple):
 
 GROUPS: dict[str, dict[str, CommandEntry]] = {
     "Run Experts": {
-        "start": CommandEntry("start", "Work with Experts in a full-screen terminal program."),
         "run": CommandEntry("run", "Run an Expert, in a new Job or in an existing one."),
         "submit": CommandEntry("run", "Queue a Job for workers, and print its id."),
         "resume": CommandEntry("resume", "Resume a Job after a crash, Ctrl-C, an error or a limit."),
@@ -56,7 +58,6 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "verify": CommandEntry("audit", "Verify a Job's logs: edits, loss and damage."),
         "replay": CommandEntry("audit", "Repeat all decisions of a Job without a model, and compare."),
         "receipt": CommandEntry("audit", "Write a signed statement over a Job's logs."),
-        "chaos": CommandEntry("chaos", "Kill an Expert's processes, and check for lost or repeated work."),
     },
     "Define Experts": {
         "validate": CommandEntry("validate", "Check perstack.toml without running anything."),
@@ -81,14 +82,12 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "completion": CommandEntry("completion", "Install shell completion."),
     },
     "Serve": {
-        "mcp": CommandEntry("serve", "Serve Experts and Jobs over MCP."),
-        "acp": CommandEntry("serve", "Serve an Expert to an editor over the Agent Client Protocol."),
         "worker": CommandEntry("worker", "Drive queued Jobs; any number of workers may run."),
         "workers": CommandEntry("worker", "List the workers and their current Jobs."),
     },
 }
 
-COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}  # in the order of the help
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "record": (
@@ -109,7 +108,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack create --resume @last",
     ),
     "models": ("perstack models", "perstack models anthropic"),
-    "start": ("perstack start", 'perstack start writer "A haiku about logs"', "perstack start --job @last"),
     "run": (
         'perstack run writer "A haiku about logs" --job-id haiku',
         'perstack run writer "A haiku about logs" --output text > haiku.txt',
@@ -245,11 +243,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack receipt haiku --to haiku.receipt.json",
         "perstack verify --receipt haiku.receipt.json --key public.pem",
     ),
-    "chaos": (
-        "perstack chaos writer",
-        "perstack chaos writer --for 10m --seed 3",
-        "perstack chaos writer --script script.json --kills 500",
-    ),
     "validate": (
         "perstack validate",
         "perstack validate --strict --tools",
@@ -288,11 +281,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "perstack completion zsh > ~/.zfunc/_perstack",
         "perstack completion fish > ~/.config/fish/completions/perstack.fish",
     ),
-    "mcp": (
-        "perstack mcp --print-config claude-code > .mcp.json",
-        "perstack mcp --print-config codex --workspace ~/notes --experts writer,critic",
-    ),
-    "acp": ("perstack acp --expert writer",),
     "worker": (
         "perstack worker --dispatcher postgresql://perstack@db/perstack",
         "perstack worker --concurrency 20 --labels team=search,gpu=yes --http 9464 --log json",

@@ -21,8 +21,9 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from perstack.doors.cli.commands import COMMANDS, COMPLETE_VARIABLE
+from perstack.doors.cli.commands import COMPLETE_VARIABLE
 from perstack.doors.cli.completion_values import StoredName, kind_of
+from perstack.doors.cli.plugin_commands import listed_commands
 from perstack.doors.cli.terminal import print_out, write_bytes
 from perstack.doors.shared.text import shorten
 
@@ -174,7 +175,9 @@ class _CompletingGroup(click.Group):
         if ctx.parent is not None:
             return super().shell_complete(ctx, incomplete)
         # completing command names imports no command
-        items = [CompletionItem(name, help=row.text) for name, row in COMMANDS.items() if name.startswith(incomplete)]
+        items = [
+            CompletionItem(name, help=text) for name, text in listed_commands().items() if name.startswith(incomplete)
+        ]
         return items or super().shell_complete(ctx, incomplete)
 
 

@@ -104,7 +104,6 @@ class SeriesOutput:
     """The output of driven iterations: their facts and the events of their Jobs."""
 
     def __init__(self, showing: OutputOptions) -> None:
-        """Show the iterations in the form of `showing`."""
         self.on_event = JobOutput(showing)
         self.series_id: str | None = None
 

@@ -100,7 +100,6 @@ class EventFilter:
 
     @property
     def names_no_kind(self) -> bool:
-        """True if no kind of event is named."""
         return not (self.types or self.errors or self.tools or self.delegations)
 
     @property
@@ -110,7 +109,6 @@ class EventFilter:
 
 
 def select(entries: Sequence[LogEntry], event_filter: EventFilter) -> list[LogEntry]:
-    """Return the selected events."""
     selected = entries
     if event_filter.steps is not None:
         selected = [entry for entry in selected if event_filter.steps(entry.step)]
@@ -389,7 +387,6 @@ def _length(entry: LogEntry, name: str) -> int:
 
 
 def print_counts(screen: Screen, counts: JsonObject) -> None:
-    """Print what `counts_of` returns."""
     types = cast("dict[str, int]", counts["types"])
     names = (("errorCount", "error"), ("toolCallCount", "tool call"), ("delegationCount", "delegation"))
     totals = (count(cast("int", counts[name]), noun) for name, noun in names)

@@ -8,6 +8,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -15,7 +16,7 @@ from typing import cast
 import click
 
 from perstack.core.base.text import one_line
-from perstack.doors.cli.commands import COMMANDS, COMPLETE_VARIABLE, EXAMPLES, GROUPS
+from perstack.doors.cli.commands import COMMANDS, COMPLETE_VARIABLE, EXAMPLES
 from perstack.doors.cli.terminal import (
     confirm,
     discard_stdout,
@@ -81,32 +82,56 @@ MAX_HELP_COLUMNS = 120  # maximum columns of the help on a wide terminal
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        from perstack.doors.cli.plugin_commands import listed_commands
+
+        return list(listed_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"perstack.doors.cli.{COMMANDS[cmd_name].module}")
-        command = getattr(module, f"{cmd_name}_command")
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{module.__name__}.{cmd_name}_command is not a command")
-        _give_examples(command, cmd_name)
-        _refuse_empty_values(command)
+        command = _built_in_command(cmd_name) if cmd_name in COMMANDS else _plugin_command(cmd_name)
+        if command is not None:
+            _refuse_empty_values(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, COMMANDS))
-        for title, commands in GROUPS.items():
+        from perstack.doors.cli.plugin_commands import listed_commands, listed_groups
+
+        width = max(map(len, listed_commands()))
+        for title, commands in listed_groups().items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), entry.text) for name, entry in commands.items()])
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text("`perstack COMMAND --help` shows a command's options, with examples.")
 
 
+def _built_in_command(name: str) -> click.Command:
+    module = importlib.import_module(f"perstack.doors.cli.{COMMANDS[name].module}")
+    command = getattr(module, f"{name}_command")
+    if not isinstance(command, click.Command):
+        raise TypeError(f"{module.__name__}.{name}_command is not a command")
+    _give_examples(command, name)
+    return command
+
+
+def _plugin_command(name: str) -> click.Command | None:
+    from perstack.doors.cli.plugin_commands import find_command, import_command
+
+    found = find_command(name)
+    if found is None:
+        return None
+    command = import_command(found)
+    if found.entry.examples:
+        command.epilog = _examples_text(found.entry.examples)
+    return command
+
+
+def _examples_text(examples: Sequence[str]) -> str:
+    lines = "\n".join(f"  {line}" for line in examples)
+    return f"\b\nExamples:\n{lines}"
+
+
 def _give_examples(command: click.Command, name: str) -> None:
-    lines = "\n".join(f"  {line}" for line in EXAMPLES.get(name, ()))
-    command.epilog = f"\b\nExamples:\n{lines}" if lines else None
+    command.epilog = _examples_text(EXAMPLES[name]) if name in EXAMPLES else None
     if isinstance(command, click.Group):
         for subcommand, inner in command.commands.items():
             _give_examples(inner, f"{name} {subcommand}")

@@ -127,7 +127,6 @@ class JobOutput:
     """A listener that shows each event of a Job. `on_lost` is called once when stdout cannot be written any more."""
 
     def __init__(self, showing: OutputOptions) -> None:
-        """Show a Job in the form of `showing`."""
         self.form = showing.form
         self.job_id: str | None = None
         self.on_lost: Callable[[], object] = lambda: None

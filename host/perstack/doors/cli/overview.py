@@ -5,8 +5,8 @@ from __future__ import annotations
 from perstack.config.load import load_usable
 from perstack.core.base.text import count
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.cli.commands import COMMANDS
 from perstack.doors.cli.options import HostOptions
+from perstack.doors.cli.plugin_commands import listed_commands
 from perstack.doors.cli.terminal import print_out
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import DefinitionError, PerstackError
@@ -18,8 +18,10 @@ _FIRST_COMMANDS = ("init", "run", "start", "jobs", "log", "inbox")
 def show_overview() -> None:
     """Print the overview. A definition or state that cannot be read is named in it, and is no error."""
     print_out("perstack runs Experts: small LLM agents declared in perstack.toml.\n")
+    texts = listed_commands()
     for name in _FIRST_COMMANDS:
-        print_out(f"  {name.ljust(max(map(len, _FIRST_COMMANDS)))}  {COMMANDS[name].text}")
+        if name in texts:
+            print_out(f"  {name.ljust(max(map(len, _FIRST_COMMANDS)))}  {texts[name]}")
     state, step = _state()
     print_out(f"\n{state}\nNext: {step}\nAll commands: perstack --help")
 

@@ -214,7 +214,6 @@ class LiveRegion:
     _shown: ClassVar[LiveRegion | None] = None  # the region that is on a terminal now
 
     def __init__(self, *, to_stderr: bool) -> None:
-        """Draw on stderr or stdout."""
         self._stream = _unwrap(sys.stderr if to_stderr else sys.stdout)
         self._cells: list[int] = []
         self._above = ""

@@ -207,7 +207,6 @@ def view_of(model: type[_View], source: object, **others: object) -> _View:
 
 
 def job_view(job: JobSummary) -> JobView:
-    """Return the Job's summary."""
     question_id = job.asking.id if job.asking is not None else None
     return view_of(JobView, job, question_id=question_id, total_tokens=job.usage.total_tokens, next=_next_step(job))
 

@@ -96,7 +96,6 @@ class RunActivity:
         self.text = (self.text + delta)[-_MAX_TEXT_CHARS:]
 
     def begin_call(self, call_id: str, now: int) -> None:
-        """Start a call."""
         call = self.calls.setdefault(call_id, CallActivity("an approved call"))
         call.began, call.rule, call.progress, call.is_interrupted = now, None, "", False
         call.words = "" if call.part is None else brief(call.part)
@@ -109,7 +108,6 @@ class RunActivity:
             call.rule, call.began = rule, None
 
     def stop_calls(self) -> None:
-        """Stop every call that runs."""
         for call in self.calls.values():
             call.interrupt()
         self.work.clear()

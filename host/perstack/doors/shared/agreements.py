@@ -50,17 +50,6 @@ def agree_to_written(folder: Path) -> None:
         TrustStore.of_user().agree(folder.resolve(), items)
 
 
-def agreed_items(project: Project, place: ProjectPlace) -> tuple[TrustItem, ...]:
-    """Return what the user has agreed to in a definition and its `.env` files, to agree to it in a copy.
-
-    Raises NotAgreed if something of the definition has no agreement.
-    """
-    agreement = Agreement(project, is_vendor=load_plugins((), os.environ).is_vendor)
-    items = items_to_trust(project, agreement.own)
-    agreement.check(items)
-    return (*items, *(item for item in env_items(project, place) if not agreement.missing([item])))
-
-
 def check_tests(project: Project, tests: Sequence[WrittenTest]) -> None:
     """Raise NotAgreed if the definition, or one of these tests of it, has no agreement. Reads no file of a test."""
     agreement = Agreement(project, is_vendor=load_plugins((), os.environ).is_vendor)

@@ -85,7 +85,6 @@ class ConsentPage:
 
     @property
     def lines(self) -> list[str]:
-        """Every line of the page."""
         return [line for row in self.rows for line in row.lines]
 
     def fitted(self, room: Room) -> FittedPage:

@@ -38,7 +38,6 @@ def patch_lines(files: Iterable[FileDiff]) -> Iterator[tuple[LineKind, bytes]]:
 
 
 def patch_bytes(files: Iterable[FileDiff]) -> bytes:
-    """Return the whole patch."""
     return b"".join(line + b"\n" for _, line in patch_lines(files))
 
 

@@ -68,7 +68,6 @@ class PendingChange:
 
     @property
     def question(self) -> str:
-        """The question for a person."""
         head = f"perstack: {self.file} has changed, or a file that it runs, and would now execute or reach:"
         return "\n".join((head, *(f"+ {line}" for line in self.page), "Use it?"))
 

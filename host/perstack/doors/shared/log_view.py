@@ -61,7 +61,6 @@ class LogEntry(NamedTuple):
 
     @property
     def line(self) -> bytes:
-        """The event's line."""
         return self.log.lines[self.place]
 
 
@@ -74,12 +73,10 @@ class CheckpointRef(NamedTuple):
 
     @property
     def run_id(self) -> str:
-        """The Run of the checkpoint."""
         return self.entry.log.run_id
 
     @property
     def type(self) -> str:
-        """The type of the event that made it."""
         return self.entry.type
 
     @property
@@ -95,7 +92,6 @@ class StepCheckpoints(NamedTuple):
 
     @property
     def latest(self) -> CheckpointRef:
-        """The checkpoint that the step left."""
         return self.places[-1]
 
     @property
@@ -210,7 +206,6 @@ _MAX_EVENTS_BETWEEN = 5  # maximum events between a question and the stop it cau
 
 
 def rows_of(entry: LogEntry, context: EventContext) -> list[LogRow]:
-    """Return the rows of one event."""
     try:
         return parse_line(entry.line).describe(context)
     except ValueError:

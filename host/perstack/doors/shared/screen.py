@@ -53,7 +53,6 @@ class Screen:
 
     @classmethod
     def of_stderr(cls) -> Screen:
-        """Return the screen of stderr."""
         return cls._of(sys.stderr)
 
     @classmethod

@@ -280,7 +280,6 @@ class ContextSource:
     """Holder of the context in force. What begins reads `current` once, and keeps it."""
 
     def __init__(self, current: HostContext) -> None:
-        """Begin with this context."""
         self.current = current
 
     def replace(self, current: HostContext) -> None:

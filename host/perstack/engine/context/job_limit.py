@@ -27,7 +27,6 @@ class Slots:
     """Limit on concurrent Jobs, with a first-in, first-out queue. One instance serves any number of event loops."""
 
     def __init__(self, limit: int) -> None:
-        """Start with `limit` free slots."""
         self.limit = limit
         self._free = limit
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -43,7 +43,6 @@ class ActiveJobs:
     """The Jobs that this process drives, by id, and Runs driven apart from their Jobs, by the key of the order."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._active: dict[str, _Active] = {}
         self._questions: dict[str, LiveQuestions] = {}
         self._kept_skills: dict[str, _KeptSkills] = {}

@@ -29,7 +29,7 @@ class InboxItem:
 
     @property
     def next(self) -> str | None:
-        """The next steps in words; None without any."""
+        """The next steps as text; None without any."""
         return "; ".join(map(step_in_words, self.next_steps)) or None
 
 

@@ -1,9 +1,9 @@
 """The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
-(runner.py), `queue` queues them for workers (queueing.py), and `texts` posts texts to their Runs (posted_texts.py). An
-operation that continues a Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run
-that begins or resumes, as data. So every operation takes leases, limits and audits alike.
+(runner.py), `queue` queues them for workers (job_queue.py), and `texts` posts texts to their Runs (posted_texts.py). An
+operation that continues a Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded
+states and returns the Run that begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
+from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.posted_texts import PostedTexts
-from perstack.engine.jobs.queueing import QUEUEING, JobQueue
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.jobs.runner import JobRunner, read_attachments
@@ -67,7 +67,7 @@ class Jobs(JobReader):
     @cached_property
     def queue(self) -> JobQueue:
         """The Jobs that are queued for workers."""
-        return self.source.current.parts.get(QUEUEING).job_queue(self.source, self, self.runner)
+        return self.source.current.parts.get(JOB_QUEUE)(self.source, self, self.runner)
 
     def with_context(self, source: ContextSource) -> Jobs:
         """Return these Jobs, driven with another context."""

@@ -27,7 +27,6 @@ class PostedTexts:
     """The texts that people post to Jobs of one storage, from any process. The driver of a Run takes them."""
 
     def __init__(self, source: ContextSource, reader: JobReader) -> None:
-        """Post to the Jobs that `reader` reads."""
         self._source = source
         self._reader = reader
         self._mailboxes = Mailboxes(reader.storage)

@@ -75,7 +75,6 @@ class JobReader:
     """Reader of the Jobs in a storage."""
 
     def __init__(self, storage: Storage) -> None:
-        """Read the Jobs of this storage."""
         self.storage = storage
 
     async def job(self, job_id: str | None = None) -> JobSummary:

@@ -1,4 +1,4 @@
-"""What logs need of the audit: to announce stops and removals. `perstack.audit.trail` sends them to an anchor."""
+"""Interface by which logs announce stops and removals. `perstack.audit.trail` sends them to an anchor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perstack.core.jobs.job import Job
 
 
 class AuditTrail(Protocol):
-    """The audit of a project. Whoever writes logs tells it of each stop and removal; it never fails or delays them."""
+    """The audit of a project. Writers of logs report each stop and removal; it never fails or delays them."""
 
     @property
     def key_variable(self) -> str | None:

@@ -39,7 +39,6 @@ class InvalidEvent(Damaged):
     """An event that does not belong in its place. `reason` says why, without naming the place."""
 
     def __init__(self, ref: RunRef, name: str, seq: int, reason: str, suffix: str = "") -> None:
-        """Name the place in the message, and the reason."""
         super().__init__(f"{name}, event {seq}: {reason}{suffix}", readable=seq - 1)
         self.ref = ref
         self.seq = seq
@@ -54,7 +53,6 @@ class InvalidTransition(InvalidEvent):
     """An event that cannot follow those before it."""
 
     def __init__(self, ref: RunRef, name: str, seq: int, error: Exception) -> None:
-        """Take the reason from `error`."""
         super().__init__(ref, name, seq, f"it does not follow from what comes before it ({error})")
 
 

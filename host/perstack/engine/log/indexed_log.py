@@ -50,7 +50,6 @@ class IndexedLogFormat(Generic[S, E, M]):
     store: SummaryStore
 
     def name(self, ref: RunRef) -> str:
-        """Return the name of the log in messages."""
         return f"{self.title}{ref.job_id}"
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> E:
@@ -75,7 +74,6 @@ class IndexedLog(Generic[S, E, M]):
     """Logs of one kind in a storage."""
 
     def __init__(self, storage: Storage, definition: IndexedLogFormat[S, E, M]) -> None:
-        """Open the space of these logs."""
         self._space = space_of(storage, definition.kind)
         self._definition = definition
         self._log = EventLog(self._space, definition)

@@ -84,7 +84,6 @@ class DelegateLeases:
     """Leases of delegates in one storage. The log itself is guarded by the expected end that each append names."""
 
     def __init__(self, storage: Storage) -> None:
-        """Open the space of the leases and the requests to stop."""
         self._space = storage.space(_LEASE_SPACE)
         self._requests = StopRequests(storage, _STOP_SPACE, self._space)
 

@@ -23,7 +23,6 @@ class Mailboxes:
     """The mailboxes of one storage: one for each Job, which its Coordinator's Runs share, and one for each delegate."""
 
     def __init__(self, storage: Storage) -> None:
-        """Open the spaces of the mailboxes."""
         self._of_jobs, self._of_delegates = (PendingRecords(storage.space(name)) for name in MAILBOX_SPACES)
 
     async def post(self, run: Run, text: PostedText) -> None:

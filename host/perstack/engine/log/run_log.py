@@ -44,7 +44,6 @@ class RunLogFormat:
         self._redactions: dict[RunRef, list[RedactEvent]] = {}
 
     def name(self, ref: RunRef) -> str:
-        """Return the id of the Run."""
         return ref.run_id
 
     async def event(self, ref: RunRef, seq: int, sealed: Sealed) -> StoredEvent:

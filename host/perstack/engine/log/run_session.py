@@ -145,7 +145,6 @@ class JobSummaryFile:
         self._has_changed = asyncio.Event()
 
     def mark_changed(self) -> None:
-        """Mark the stored summary as outdated."""
         self._has_changed.set()
 
     @asynccontextmanager
@@ -279,7 +278,6 @@ class RunSession:
 
     @property
     def place(self) -> RunPlace:
-        """The Run's place in the tree of its Job."""
         return places_of(run.start for run in self._job.runs.values())[self.ref.run_id]
 
     def stamp(self, ahead: int = 0, *, step: int | None = None) -> EventStamp:

@@ -28,7 +28,6 @@ class JobBlobs:
     """The blobs that the messages of one Job refer to."""
 
     def __init__(self, storage: Storage, job_id: str) -> None:
-        """Open the blobs of this Job."""
         self._storage = storage
         self._job_id = job_id
         self._stored: set[str] = set()
@@ -92,7 +91,6 @@ class IndexEntries:
         return type(summary) is dict and summary.keys() >= self._keys
 
     async def read(self, space: Storage, owner_id: str) -> StoredSummary:
-        """Return the stored summary of a log."""
         seq, text = await space.entry(owner_id) or (1, b"")
         if not text:
             return StoredSummary(None, seq - 1)
@@ -119,7 +117,6 @@ class SummaryFiles:
     anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
 
     async def read(self, space: Storage, owner_id: str) -> StoredSummary:
-        """Return the stored summary of a log."""
         return StoredSummary(await space.summary(owner_id))
 
     async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
@@ -174,7 +171,6 @@ OWNER_KINDS: Mapping[OwnerKind, OwnerKindInfo] = {
 
 
 def space_of(storage: Storage, kind: OwnerKind) -> Storage:
-    """Return the space of a kind of owner."""
     space = OWNER_KINDS[kind].space
     return storage.space(space) if space else storage
 
@@ -192,7 +188,6 @@ class PendingRecords:
     """The records in a space. Several processes may add, read and remove at once."""
 
     def __init__(self, space: Storage) -> None:
-        """Keep records in this space."""
         self._space = space
 
     async def expect(self, owner_id: str) -> None:

@@ -77,7 +77,6 @@ class Rulings:
     """The decisions of rules about the calls in one workspace."""
 
     def __init__(self, workspace: str) -> None:
-        """Create without reading the disk."""
         self._workspace = workspace
         self._resolve: Resolve | None = None
 
@@ -89,7 +88,6 @@ class Rulings:
         chain: Sequence[RuleSet],
         approvals: Sequence[StandingApproval],
     ) -> list[DecidedCall]:
-        """Return the decided calls as these rules rule on them."""
         args = {part.tool_call_id: part for part in parts}
 
         def rule() -> list[DecidedCall]:

@@ -25,7 +25,6 @@ _MAX_NOTE_CHARACTERS = 2_000
 
 @cache
 def pin_spec() -> ToolSpec:
-    """Return the spec of `pin`."""
     return ToolSpec(
         name=PIN_TOOL,
         description="Keep a short note in view for as long as you work: a fact, a decision, a rule that you will need."

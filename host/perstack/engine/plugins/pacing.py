@@ -75,7 +75,6 @@ class EndpointQueue:
         self.advance()
 
     def leave(self, ticket: QueueTicket) -> None:
-        """Leave the queue."""
         with suppress(ValueError):
             self._queue.remove(ticket)
         self.advance()
@@ -145,13 +144,11 @@ class QueueTicket:
         self._on_wait = on_wait
 
     def __enter__(self) -> Self:
-        """Return the place."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the queue."""
         self._queue.leave(self)
 
     async def enter(self, tokens: int) -> None:

@@ -154,7 +154,6 @@ class OpenProvider:
 
     @property
     def reply_settings(self) -> JsonObject:
-        """The reply settings that the provider reports."""
         return self.provider.reply_settings
 
     def place(self, on_wait: OnWait = lambda waiting: None) -> QueueTicket:
@@ -188,7 +187,6 @@ class ProviderPool:
 
     @property
     def factories(self) -> Mapping[str, ProviderFactory]:
-        """Provider factories by name."""
         return self._plugins.providers
 
     def settings(self, project: Project, expert: Expert, overrides: Overrides, *, steps_before: int = 0) -> RunSettings:
@@ -327,7 +325,6 @@ class ProviderPool:
         return self.endpoint(overrides.without_live_tools(chosen), project, is_agreed=True)
 
     async def close(self) -> None:
-        """Close every endpoint."""
         providers, self._open = list(self._open.values()), {}
         for provider in providers:
             await provider.close()

@@ -8,16 +8,16 @@ first, so an object passed in Python overrides an installed plugin.
 An installed plugin that cannot be imported, or is written for another plugin API, is left out with a notice. All other
 errors raise, because the caller asked for that plugin or its author has to fix it.
 
+Commands of plugins are not loaded here: `doors.cli.plugin_commands` reads them without a Host.
+
 A new kind needs a hook in `ports.hooks`, a field of that name in `PluginInfo` and `Plugins`, and a line in `_KINDS`.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import TypeVar
@@ -36,12 +36,10 @@ from perstack.ports.provider import ProviderFactory
 from perstack.ports.runtime import RuntimeFactory
 from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Storage, StorageFactory
-from perstack.system.module_path import is_taken_out, restore_current_folder
+from perstack.system.plugin_modules import EXTRA_MODULES, installed_modules, named_modules
 from perstack.system.user import notice
 
 GROUP = "perstack"
-EXTRA_MODULES = "PERSTACK_PLUGINS"
-"""Environment variable: comma-separated modules to load as plugins, in addition to the installed ones."""
 
 _KINDS: Mapping[str, str] = {
     "storages": "scheme",
@@ -211,7 +209,7 @@ def load_plugins(extra: Iterable[object] = (), env: Mapping[str, str] | None = N
 
 def _installed_plugins() -> list[_FoundPlugin]:
     result: list[_FoundPlugin] = []
-    for point, package, version in _entry_points(tuple(sys.path)):
+    for point, package, version in installed_modules(GROUP):
         try:
             result.append(_FoundPlugin(point.name, package, version, _of_this_api(point.load(), point.name, package)))
         except Exception as error:  # noqa: BLE001 - a package may raise anything, and the others must load
@@ -221,29 +219,8 @@ def _installed_plugins() -> list[_FoundPlugin]:
     return result
 
 
-@lru_cache(maxsize=1)
-def _entry_points(path: tuple[str, ...]) -> tuple[tuple[EntryPoint, str, str], ...]:
-    """Return the entry points on this path with package and version. Cached, because reading all metadata is slow."""
-    result: list[tuple[EntryPoint, str, str]] = []
-    packages: dict[int, tuple[str, str]] = {}  # dist.name and dist.version parse the metadata at each access
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        dist = point.dist
-        if dist is not None and is_taken_out(str(dist.locate_file(""))):
-            continue  # a folder of strangers, named by no installation
-        if dist is None:
-            result.append((point, point.value, ""))
-            continue
-        if id(dist) not in packages:
-            packages[id(dist)] = dist.name, dist.version
-        result.append((point, *packages[id(dist)]))
-    return tuple(result)
-
-
 def _from_environment(env: Mapping[str, str]) -> list[_FoundPlugin]:
-    modules = [name.strip() for name in env.get(EXTRA_MODULES, "").split(",") if name.strip()]
-    if modules:
-        restore_current_folder()
-    return [_FoundPlugin(name, name, "", _of_this_api(_import(name), name, name)) for name in modules]
+    return [_FoundPlugin(name, name, "", _of_this_api(_import(name), name, name)) for name in named_modules(env)]
 
 
 def _import(name: str) -> object:

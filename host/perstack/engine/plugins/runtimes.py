@@ -67,7 +67,6 @@ class Runtimes:
         )
 
     async def close(self) -> None:
-        """Close all prepared runtimes."""
         prepared, self._prepared = list(self._prepared.values()), {}
         for runtime in prepared:
             await runtime.close()

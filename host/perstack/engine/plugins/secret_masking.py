@@ -64,7 +64,6 @@ class SecretVault:
         return SecretMasker(self._known_secrets(), self._number_of).text(text)
 
     def is_in(self, data: bytes) -> bool:
-        """Return whether these bytes contain a known secret."""
         return SecretMasker(self._known_secrets()).is_in(data)
 
     def filled(self, args: JsonObject, subject: Subject | None) -> JsonObject:
@@ -132,7 +131,6 @@ class MaskedBlobs:
     """A blob store that masks texts before it stores them."""
 
     def __init__(self, blobs: BlobStore, vault: SecretVault) -> None:
-        """Wrap a blob store."""
         self._blobs = blobs
         self._vault = vault
         self.sizes: dict[str, int] = {}  # bytes of each stored blob, by its sha256
@@ -149,7 +147,6 @@ class MaskedBlobs:
         return name
 
     async def get(self, sha256: str) -> bytes:
-        """Return the bytes of a blob, unchanged."""
         return await self._blobs.get(sha256)
 
 

@@ -25,7 +25,6 @@ _MAX_FILES_NAMED = 100
 
 
 def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
-    """Return the spec of `loadSkill` for these skills."""
     return ToolSpec(
         name=LOAD_TOOL,
         description="Read a skill: what to do, and which files are beside it. With `path`, read one of those files.",

@@ -73,7 +73,6 @@ class LockedSession(SkillSession):
     """A session that lists the locked tools until it is connected, and then the skill's own."""
 
     def __init__(self, locked: Toolset, session: SkillSession, connect: Callable[[], Awaitable[Toolset]]) -> None:
-        """Create an unconnected session."""
         self._locked = locked
         self._session = session
         self._connect = connect
@@ -170,7 +169,6 @@ class JobSkills:
         agreement: Agreement,
         knowledge: SkillLibrary | None = None,
     ) -> None:
-        """Create without opening anything."""
         self._runtimes = runtimes
         self._agreement = agreement
         self._lock = lock or Lock()

@@ -49,7 +49,6 @@ class BuiltinSession(SkillSession):
     """A session whose calls are answered by a function of the host."""
 
     def __init__(self, toolset: Toolset, answer: Callable[[ToolCall], Awaitable[ToolResult]]) -> None:
-        """Offer a toolset, and answer its calls with `answer`."""
         self._toolset = toolset
         self._answer = answer
 
@@ -70,7 +69,6 @@ class PlayedSession(BuiltinSession):
     """A session that offers a skill's recorded tools without opening the skill."""
 
     def __init__(self, toolset: Toolset) -> None:
-        """Offer a recorded toolset."""
         super().__init__(toolset, _not_recorded)
 
 
@@ -103,7 +101,6 @@ class OfferedTool:
 
     @cached_property
     def checker(self) -> Checker:
-        """The JSON Schema checker of the arguments."""
         return Checker(self.spec.input_schema)
 
     @property
@@ -118,7 +115,6 @@ class OfferedTool:
 
     @property
     def prefixed_name(self) -> str:
-        """The name prefixed with the skill's name."""
         return legal_tool_name(f"{self.spec.skill_name}_{self.plain_name}")
 
 

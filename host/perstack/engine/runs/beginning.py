@@ -80,7 +80,6 @@ class RunStarter:
     """Begins and resumes the Runs of one Job."""
 
     def __init__(self, job: JobContext) -> None:
-        """Begin and resume Runs of this Job."""
         self._job = job
 
     def start(self, start: NewRun | ResumedRun) -> RunSession:

@@ -46,7 +46,6 @@ class UnknownPrice(ProviderError):
     exit_code = 2
 
     def __init__(self, provider: str, model: str) -> None:
-        """Name the model without a price."""
         name = f"{provider}/{model}"
         super().__init__(
             f"what {name} costs is not known, and there is a maxCost: give its price in perstack.toml,"
@@ -89,7 +88,6 @@ class JobBudget:
             self.ledger.take(run, at_rest=True)
 
     def watch(self, run: Run) -> None:
-        """Update the ledger with the state of a Run."""
         if self.ledger.take(run):
             self._unwritten.add(run.id)
             self._notify()

@@ -105,7 +105,6 @@ class LiveQuestions:
         return tuple(pending.asking for pending in self._pending.values())
 
     def has(self, question_id: str) -> bool:
-        """Return whether this question waits for an answer."""
         return question_id in self._pending
 
     async def answer(self, question_id: str, given_answer: GivenAnswer) -> None:

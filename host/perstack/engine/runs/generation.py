@@ -188,7 +188,6 @@ def releases_reservation(run: Run, error: ErrorInfo) -> bool:
 
 
 async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
-    """Record that the Run failed."""
     session.record_all(events_of_command(session.run, Fail(error, uncharged), session.stamp, 0))
     await session.flush()
 
@@ -457,7 +456,6 @@ def adaptations_after(provider: Provider, request: GenerationRequest, error: Pro
 
 
 def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
-    """Return the request with further adaptations."""
     known = (*request.adaptations, *adaptations)
     refused = names_in(known, "providerTool")
     return replace(

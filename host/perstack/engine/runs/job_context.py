@@ -114,7 +114,6 @@ class JobContext:
         self._vault: SecretVault | None = None
 
     async def close(self) -> None:
-        """Close the skills."""
         await self.skills.close()
 
     def new_session(self, ref: RunRef, expert_key: str) -> RunSession:
@@ -257,7 +256,6 @@ class RunContext:
 
     @property
     def catalogue(self) -> Catalogue:
-        """The tools that the Run has now."""
         return self.skills.catalogue
 
     @property

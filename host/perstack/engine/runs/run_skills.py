@@ -107,7 +107,6 @@ class _ExpertChanges:
     """The changes that the calls of one reply make, one after the other."""
 
     def __init__(self, job: JobContext, run: Run) -> None:
-        """Start with what the Run has."""
         self._job = job
         self._run = run
         self._lock = asyncio.Lock()

@@ -120,7 +120,6 @@ class Sampling:
     """Access to the Run's model for one tool call, and the total cost of its generations."""
 
     def __init__(self, context: RunContext, call: Call) -> None:
-        """Prepare sampling for one tool call."""
         self._context = context
         self._call = call
         self._run = context.session.run

@@ -24,12 +24,12 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.registry import EXTRA_MODULES
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.recordings.play import HowToRun
 from perstack.system.files import read_regular
+from perstack.system.plugin_modules import EXTRA_MODULES
 from perstack.system.user import this_user
 from perstack.testing.experts.results import JobFacts, UnreadableFile, interval, judge
 from perstack.testing.recorded import read_recording, recorded

@@ -4,15 +4,13 @@ Its path, which is its argument, is /mcp, or /sse for that transport. It registe
 in. `/did` lists what was asked of it, and `/reset` makes it new. `/expire` makes it forget the access tokens, `/revoke`
 the refresh tokens too. `/deny` lets nobody in, `/restrict` makes the tool ask for one more scope, `/down` gives no more
 tokens, and after `/unsaid` it no longer says how long a token is good for. After `/machine` the client `known` gets
-tokens for its secret alone, for a token of its machine, or for an assertion of the identity provider at `/identity`.
-After `/bind` tokens are bound to a key, each proof needs a nonce.
+tokens for its secret alone, or for an assertion of the identity provider at `/identity`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
 import secrets
 import socket
@@ -20,7 +18,6 @@ import sys
 import time
 from collections.abc import Mapping
 
-import jwt
 import uvicorn
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import (
@@ -62,9 +59,6 @@ class Provider:
         self.restricts = False
         self.is_down = False
         self.takes_machines = False
-        self.binds = False
-        self.keys: dict[str, object] = {}  # the public key that each token is bound to
-        self.proofs: set[str] = set()
         known = Known(
             client_id="known",
             client_secret="s3cret-of-known",
@@ -132,9 +126,7 @@ class Provider:
         if str(form.get("assertion")).startswith("assertion-") and is_known:
             self.did.append(f"for {form['assertion']}")
         elif form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer":
-            if "authorization" in request.headers or not str(form["assertion"]).startswith("token-of-machine-"):
-                return JSONResponse({"error": "invalid_grant"}, 400)
-            self.did.append(f"for {form['assertion']} of {form['client_id']}")
+            return JSONResponse({"error": "invalid_grant"}, 400)
         elif not is_known or form["grant_type"] != "client_credentials":
             return JSONResponse({"error": "invalid_client"}, 401)
         else:
@@ -212,69 +204,15 @@ async def main(path: str) -> None:
                 provider.is_down = True
             if action == "machine":
                 provider.takes_machines = True
-            if action == "bind":
-                provider.binds = True
             if action == "unsaid":
                 provider.lifetime = None
             return JSONResponse(provider.did)
 
         app = server.sse_app() if path == "/sse" else server.streamable_http_app(json_response=True)
-        app = Binding(Restricting(app, provider), provider, base)
+        app = Restricting(app, provider)
         run = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         print(port, flush=True)
         await run.serve(sockets=[listening])
-
-
-class Binding:
-    """Binds tokens to the key of the request's proof (RFC 9449), once it was told to."""
-
-    def __init__(self, app, provider: Provider, base: str) -> None:
-        self.app = app
-        self.provider = provider
-        self.base = base
-
-    def key_of(self, scope, token: str | None) -> object:
-        """Return the key of a request's proof; a nonce that is missing; or raise an error for a proof that is none."""
-        (proof,) = [value.decode() for name, value in scope["headers"] if name == b"dpop"]
-        header = jwt.get_unverified_header(proof)
-        assert (header["typ"], header["alg"], "d" in header["jwk"]) == ("dpop+jwt", "ES256", False)
-        claims = jwt.decode(proof, jwt.PyJWK(header["jwk"]), algorithms=["ES256"])
-        assert (claims["htm"], claims["htu"]) == (scope["method"], self.base + scope["path"])
-        assert claims["jti"] not in self.provider.proofs
-        self.provider.proofs.add(claims["jti"])
-        digest = None if token is None else hashlib.sha256(token.encode()).digest()
-        assert claims.get("ath") == (digest and base64.urlsafe_b64encode(digest).decode().rstrip("="))
-        return header["jwk"] if claims.get("nonce") == f"nonce-of{scope['path']}" else None
-
-    async def __call__(self, scope, receive, send) -> None:
-        path = scope.get("path")
-        if not self.provider.binds or path not in ("/token", "/mcp"):
-            return await self.app(scope, receive, send)
-        scheme, _, token = dict(scope["headers"]).get(b"authorization", b"").decode().partition(" ")
-        key = self.key_of(scope, token if path == "/mcp" else None) if path == "/token" or scheme == "DPoP" else None
-        nonce = {"DPoP-Nonce": f"nonce-of{path}"}
-        if path == "/token":
-            if key is None:
-                return await JSONResponse({"error": "use_dpop_nonce"}, 400, nonce)(scope, receive, send)
-            return await self.app(scope, receive, lambda message: send(self.bound(message, key)))
-        error = 'error="use_dpop_nonce", ' if scheme == "DPoP" and token in self.provider.access else ""
-        if key is None or key != self.provider.keys.get(token) or token not in self.provider.access:
-            place = f"{self.base}/.well-known/oauth-protected-resource/mcp"
-            challenge = {"WWW-Authenticate": f'DPoP {error}resource_metadata="{place}"'}
-            return await Response(status_code=401, headers={**challenge, **nonce})(scope, receive, send)
-        headers = [one for one in scope["headers"] if one[0] != b"authorization"]
-        scope = {**scope, "headers": [*headers, (b"authorization", f"Bearer {token}".encode())]}
-        return await self.app(scope, receive, send)
-
-    def bound(self, message, key: object):
-        """Return a message of a token's response as one of a bound token."""
-        if message["type"] == "http.response.start":
-            return {**message, "headers": [one for one in message["headers"] if one[0] != b"content-length"]}
-        answer = json.loads(message["body"] or b"{}")
-        if "access_token" in answer:
-            self.provider.keys[answer["access_token"]] = key
-            answer["token_type"] = "DPoP"
-        return {**message, "body": json.dumps(answer).encode()}
 
 
 class Restricting:

@@ -163,7 +163,6 @@ def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[s
 
 
 def add_spending(run: Run, usage: Usage | None, charge: Charge | None = None) -> Spending:
-    """Return the spending with this usage and charge added."""
     return run.spending.add(usage, charge, model=run.on if run.start.fallbacks else "")
 
 

@@ -59,7 +59,6 @@ class RecordSnapshot(LaterEvent):
 
     @property
     def named_tree(self) -> str | None:
-        """The recorded tree."""
         return self.tree
 
     @override
@@ -108,7 +107,6 @@ class StartRewind(LaterEvent):
         return self.tree
 
     def fold(self, run: Run) -> Run:
-        """Keep the tree."""
         return replace(run, snapshot=self.tree or run.snapshot)
 
     @override
@@ -136,7 +134,6 @@ class FinishRewind(LaterEvent):
         return self.tree
 
     def fold(self, run: Run) -> Run:
-        """Keep the tree."""
         return replace(run, snapshot=self.tree or run.snapshot)
 
     @override

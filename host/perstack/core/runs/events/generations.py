@@ -135,7 +135,6 @@ class FinishGeneration(LaterEvent):
 
     @property
     def message(self) -> ExpertMessage:
-        """The reply as a message."""
         return ExpertMessage(contents=self.reply)
 
     def fold(self, run: Run) -> Run:
@@ -466,7 +465,6 @@ class FinishStep(LaterEvent):
         yield Repetition("the usage", self.usage, run.spending.step_usage)
 
     def fold(self, run: Run) -> Run:
-        """End the step."""
         return replace(run, phase=Phase.READY, calls={}, spending=replace(run.spending, step_usage=NO_USAGE))
 
     @override

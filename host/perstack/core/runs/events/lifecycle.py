@@ -216,7 +216,6 @@ class FinishRun(LaterEvent):
         yield Repetition("the value of the result", self.result, value, is_emptied=is_unknown or self.result is None)
 
     def fold(self, run: Run) -> Run:
-        """Keep the result."""
         return replace(run, result=self.text, value=self.result, without_effect=self.without_effect)
 
     @override
@@ -249,7 +248,6 @@ class ErrorRun(LaterEvent):
     uncharged: bool = Field(default=False, exclude_if=falsy)  # True if the endpoint refused it: nothing is charged
 
     def fold(self, run: Run) -> Run:
-        """Keep the error."""
         return replace(settle_reservation(run, is_charged=not self.uncharged), error=self.error)
 
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -303,7 +301,6 @@ class StopRunByExceededBudget(LaterEvent):
             yield Repetition("the limit", self.limit, run.limits.budget.limit_of(self.budget))
 
     def fold(self, run: Run) -> Run:
-        """Keep the reason."""
         return replace(settle_reservation(run, is_charged=True), exceeded=self.exceeded)
 
     @override

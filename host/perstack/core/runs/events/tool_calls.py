@@ -122,7 +122,6 @@ class StartToolCall(LaterEvent):
     call_digest: str  # digest computed again from the call right before it runs
 
     def fold(self, run: Run) -> Run:
-        """Mark the call as begun."""
         call = open_call(run, self.tool_call_id)
         if call.approval is None or call.approval.denies or self.call_digest != call.requested:
             raise IllegalFact(f"nobody has approved call {self.tool_call_id!r} as it begins")
@@ -191,12 +190,10 @@ class FinishToolCall(LaterEvent):
 
     @property
     def named_runs(self) -> tuple[str, ...]:
-        """The delegate."""
         return () if self.delegate is None else (self.delegate.run_id,)
 
     @property
     def media(self) -> tuple[ResultContent, ...]:
-        """The contents of the result."""
         return self.contents
 
     @property
@@ -231,7 +228,6 @@ class FinishToolCall(LaterEvent):
             yield Repetition("the delegate", self.delegate.run_id, delegation and delegation.run_id, True)
 
     def fold(self, run: Run) -> Run:
-        """Give the call its result."""
         call = open_call(run, self.tool_call_id)
         if self.warning is not None or self.report is not None:
             call = replace(call, warning=self.warning, has_report=self.report is not None)
@@ -307,7 +303,6 @@ class CallDelegate(LaterEvent):
 
     @property
     def named_runs(self) -> tuple[str, ...]:
-        """The delegates."""
         return tuple(delegation.run_id for delegation in self.delegates)
 
     @override

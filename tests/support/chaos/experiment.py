@@ -15,90 +15,18 @@ import asyncio
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
-from pydantic import JsonValue
-
-from perstack.config.trust import TrustStore
-from perstack.core.base.records import JsonObject
-from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.skills import ToolSpec
-from perstack.core.definitions.trust_items import TrustItem
+from chaos.faults import Fault, FaultKind
+from chaos.processes import Victim, Victims
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError
 from perstack.host import Host
-from perstack.testing.chaos.faults import Fault, FaultKind
-from perstack.testing.chaos.processes import Victim, Victims
-from perstack.testing.scripted import Cost, ExpertScript, Script, ToolUse, Turn
-
-# Generate a script for Experts from their tools: each tool is called once, with arguments that fit its schema.
-
-_COST = Cost(input_tokens=10, output_tokens=1)
-_MAX_DEPTH = 8
-_TEXT = "chaos"
-
-
-def script_for(tools: Iterable[tuple[Expert, Sequence[ToolSpec]]]) -> Script:
-    """Return the script: for each Expert a turn per tool, one with all tools, one with all delegates, then a text."""
-    return Script(experts={expert.key: ExpertScript(turns=_turns(specs)) for expert, specs in tools})
-
-
-def _turns(specs: Sequence[ToolSpec]) -> tuple[Turn, ...]:
-    ordinary = [spec for spec in specs if spec.kind == "tool"]
-    delegates = [spec for spec in specs if spec.kind == "delegate"]
-    questions = [spec for spec in specs if spec.kind == "interactive"]
-    groups = [*([spec] for spec in ordinary), ordinary, delegates, questions]
-    turns = [Turn(tools=tuple(_use(spec) for spec in group), usage=_COST) for group in groups if group]
-    return (*turns, Turn(text="done", usage=_COST))
-
-
-def _use(spec: ToolSpec) -> ToolUse:
-    value = sample(spec.input_schema)
-    return ToolUse(name=spec.name, input=value if isinstance(value, dict) else {})
-
-
-def sample(schema: JsonValue, depth: int = 0) -> JsonValue:
-    """Return a small value that fits a JSON schema, judging by `type`, `enum`, `const`, `default` and `required`."""
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return _TEXT
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    for key in ("enum", "examples"):
-        if isinstance(values := schema.get(key), list) and values:
-            return values[0]
-    for key in ("anyOf", "oneOf"):
-        if isinstance(choices := schema.get(key), list) and choices:
-            return sample(choices[0], depth + 1)
-    return _of_type(schema, depth)
-
-
-def _of_type(schema: JsonObject, depth: int) -> JsonValue:
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = kind[0] if kind else "string"
-    if kind == "object":
-        return _object(schema, depth)
-    if kind == "array":
-        minimum = schema.get("minItems")
-        return [sample(schema.get("items"), depth + 1)] * (minimum if isinstance(minimum, int) else 1)
-    if kind in ("integer", "number"):
-        minimum = schema.get("minimum")
-        return minimum if isinstance(minimum, int | float) else 1
-    return {"boolean": False, "null": None}.get(str(kind), _TEXT)
-
-
-def _object(schema: JsonObject, depth: int) -> JsonObject:
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        return {}
-    return {str(name): sample(properties.get(str(name)), depth + 1) for name in required}
-
 
 # Observations of a Job, and violations found after the processes that drove it were killed.
 
@@ -254,7 +182,6 @@ class ExperimentSubject:
     options: tuple[str, ...] = ("--provider", "scripted")
     answer: str = "yes"  # the answer to every question
     job: str = "chaos"  # prefix of the Job ids
-    agreed: tuple[TrustItem, ...] = ()  # what the user has agreed to in the project, and so in its copies
 
 
 @dataclass(frozen=True)
@@ -298,10 +225,6 @@ class Tally:
         self.errors += trial.errors
         self.findings += [(trial.name, finding) for finding in trial.findings]
 
-    def number(self, kind: str) -> int:
-        """Return the number of findings of a kind."""
-        return sum(finding.kind == kind for _, finding in self.findings)
-
 
 class Assault:
     """Disturber of the Jobs of one subject. The files of Jobs with findings stay in `room`."""
@@ -338,12 +261,6 @@ class Assault:
         number = next(self._numbers)
         folder, job_id = self._room / f"{number}", f"{self._target.job}-{number}"
         shutil.copytree(self._target.template, folder, symlinks=True)
-        with TrustStore.of_user().agreed_in_copy(folder, self._target.agreed):
-            return self._drive_in(folder, number, job_id, name, after, fault)
-
-    def _drive_in(
-        self, folder: Path, number: int, job_id: str, name: str, after: Iterator[float], fault: Fault | None
-    ) -> Trial:
         victims, findings, evidence = list[Victim](), list[ChaosFinding](), Evidence()
         while not self._is_done(evidence, victims):
             if len(victims) == _MAX_PROCESSES:

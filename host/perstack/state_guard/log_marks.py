@@ -30,7 +30,6 @@ class LogMarks:
     """Marks of the logs in one space of a state. The key is that of `StateMark.log_key`."""
 
     def __init__(self, state: LocalState, space: str, key: bytes) -> None:
-        """Read nothing yet."""
         self._folder = state.log_marks
         self._space = space
         self._key = key

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 from pydantic import BaseModel, PydanticUndefinedAnnotation, ValidationError
 
+from chaos.faults import Board, Fault, arm, prepare, write_uncounted
 from perstack.core.runs.events import parse_event
 from perstack.iterations.state import parse_series_event
 from perstack.tasks.events import parse_task_event
-from perstack.testing.chaos.faults import Board, Fault, arm, prepare, write_uncounted
 
 # Work that each process would do at the first use of a class, done once before forking.
 
@@ -220,7 +220,3 @@ def _keep_a_ledger(path: str) -> None:
         return outcome
 
     toolrun.perform_call = note_call
-
-
-if __name__ == "__main__":
-    main()

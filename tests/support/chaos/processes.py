@@ -12,9 +12,17 @@ from copy import copy
 from pathlib import Path
 from types import TracebackType
 
+from chaos.faults import Fault, FaultKind
 from perstack.dataclass import dataclass
-from perstack.testing.chaos.faults import Fault, FaultKind
 
+_FORK_SERVER = f"""
+import sys
+
+sys.path.append({str(Path(__file__).parents[1])!r})
+from chaos.fork_server import main
+
+main()
+"""
 _TIMEOUT_S = 60.0  # maximum seconds for a command that nothing ends
 
 
@@ -50,7 +58,7 @@ class Victims:
         """Start the fork server."""
         self._env = dict(os.environ if env is None else env)
         self._fork_server = subprocess.Popen(
-            [sys.executable, "-P", "-m", "perstack.testing.chaos.fork_server"],
+            [sys.executable, "-P", "-c", _FORK_SERVER],
             env=self._env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,13 +1,13 @@
-"""The commands `perstack mcp` and `perstack acp`. Their SDKs are imported last: mcp's first answer must be fast."""
+"""The command `perstack mcp`. The SDK is imported last."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 from click.core import ParameterSource
@@ -23,10 +23,8 @@ from perstack.doors.shared.tool_names import only_experts
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
 from perstack_server.mcp.client_config import CLIENTS, command_of
-from perstack_server.mcp.greeting import greet, offers_roots
 
 if TYPE_CHECKING:
-    from perstack.host import Host
     from perstack_server.http.access import AccessRules
     from perstack_server.mcp.workspaces import ServeOptions, Workspace
 
@@ -152,19 +150,26 @@ def _serve(serving: _Serving) -> None:
     opening = wire.read()
     if isinstance(loaded, PerstackError) and (opening is None or not offers_roots(opening)):
         raise loaded
-    greeted = greet(opening) if opening is not None else None
-    if greeted is not None:
-        wire.write(greeted.line)
-    # takes a second of imports, which the client need not wait for
     import asyncio
 
     from perstack_server.mcp.server import serve_stdio
 
     async def main() -> None:
         home = loaded if isinstance(loaded, PerstackError) else serving.open(loaded)
-        await serve_stdio(serving.offer(home), wire, opening, greeted)
+        await serve_stdio(serving.offer(home), wire, opening)
 
     asyncio.run(main())
+
+
+def offers_roots(opening: bytes) -> bool:
+    """Return whether a client's first message says that it can be asked for its open folders."""
+    try:
+        message: object = json.loads(opening)
+    except (ValueError, RecursionError):
+        return False
+    for key in ("params", "capabilities", "roots"):
+        message = cast("dict[str, object]", message).get(key) if isinstance(message, dict) else None
+    return isinstance(message, dict)
 
 
 def _load_if_needed(serving: _Serving) -> LoadedProject | PerstackError:
@@ -242,22 +247,3 @@ def _arguments(context: click.Context, options: HostOptions, keys: tuple[str, ..
         for item in value if option.multiple else (value,):
             arguments += (option.opts[0], str(Path(item).resolve() if option.metavar == "FILE" else item))
     return [*arguments, *flags]
-
-
-@click.command("acp", cls=GroupedCommand)
-@click.option("--expert", metavar="KEY", help="The Expert of new sessions; editors show all Experts as modes.")
-@driving_options
-def acp_command(expert: str | None, options: HostOptions) -> None:
-    """Serve an Expert to an editor that speaks the Agent Client Protocol, over stdin and stdout."""
-    if find_spec("acp") is None:
-        raise UsageError("`perstack acp` needs the protocol's SDK: pip install 'perstack[acp]'")
-    import asyncio
-
-    from perstack_acp.agent import serve_acp
-
-    def make_host(folder: Path) -> tuple[Host, LoadedProject]:
-        folder_options = replace(options, workspace=None, folder=str(folder))
-        loaded = folder_options.load()
-        return replace(folder_options, is_attended=lambda: True).driver(loaded.project), loaded
-
-    asyncio.run(serve_acp(make_host, expert))

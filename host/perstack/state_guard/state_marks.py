@@ -52,7 +52,6 @@ class StateKey:
     """The user's key for marks: 32 random bytes in a file that only its owner may read, or PERSTACK_STATE_KEY."""
 
     def __init__(self, path: Path, from_environment: str = "") -> None:
-        """Read nothing yet."""
         self.path = path
         self._from_environment = from_environment
 
@@ -151,7 +150,7 @@ class StateMark:
 
     @property
     def covers_each_log(self) -> bool:
-        """Whether logs have marks of their own. Of a mark that was valid."""
+        """True if each log has a mark too. Read it only of a valid mark."""
         return self._valid is not None and self._valid.logs
 
     def log_key(self) -> bytes:

@@ -1,0 +1,177 @@
+"""Commands of plugins: found, checked, and listed among the built-in ones.
+
+The sources are entry points of the group `perstack.commands` and from modules named in PERSTACK_PLUGINS that have the
+function `perstack_commands`. They are read for lists (`--help`, completion, a misspelt command) and for a command that
+is not built in, never for a built-in one. A plugin at fault is left out with one notice that names its package and what
+to do; a plugin can neither replace a command nor break another one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from operator import attrgetter
+
+import click
+
+from perstack.dataclass import dataclass
+from perstack.doors.cli.commands import COMMANDS, GROUPS
+from perstack.errors import UsageError
+from perstack.ports import PLUGIN_API
+from perstack.ports.commands import GROUP, PluginCommand
+from perstack.system.plugin_modules import EXTRA_MODULES, installed_modules, named_modules
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_IMPORT_PATH = re.compile(r"[\w.]+:[\w.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plugin:
+    """A module that may have the hook, not yet imported."""
+
+    place: str  # plugin and package, for errors
+    remedy: str
+    load: Callable[[], object]
+    is_declared: bool  # True if it must have the hook: its package has declared it for nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCommand:
+    """A command of a plugin that is offered."""
+
+    entry: PluginCommand
+    plugin: _Plugin
+
+
+def plugin_commands() -> Mapping[str, FoundCommand]:
+    """Return the commands of plugins by name. Prints a notice for each that is left out, the first time."""
+    return _with_named_commands(os.environ.get(EXTRA_MODULES, ""))
+
+
+def find_command(name: str) -> FoundCommand | None:
+    """Return the command of a plugin, or None.
+
+    Modules named in PERSTACK_PLUGINS are imported only if no package has it: they may print, and a command that speaks
+    a protocol has to take over stdout before.
+    """
+    return _installed_commands().get(name) or plugin_commands().get(name)
+
+
+@cache
+def _installed_commands() -> Mapping[str, FoundCommand]:
+    return _read_commands(_installed_plugins(), {})
+
+
+@cache
+def _with_named_commands(modules: str) -> Mapping[str, FoundCommand]:
+    return _read_commands(_named_plugins(modules), _installed_commands())
+
+
+def _read_commands(plugins: Iterable[_Plugin], taken: Mapping[str, FoundCommand]) -> Mapping[str, FoundCommand]:
+    """Return `taken` with the commands of the plugins."""
+    found = dict(taken)
+    for plugin in plugins:
+        for entry in _entries_of(plugin):
+            problem = _problem_of(entry, found)
+            if problem is not None:
+                _leave_out(plugin, problem)
+            elif isinstance(entry, PluginCommand):
+                found.setdefault(entry.name, FoundCommand(entry, plugin))
+    return found
+
+
+def listed_groups() -> dict[str, dict[str, str]]:
+    """Return the texts of all commands, built in and of plugins, by group and name, in the order of the help."""
+    groups = {title: {name: entry.text for name, entry in group.items()} for title, group in GROUPS.items()}
+    for name, found in plugin_commands().items():
+        rows = list(groups.get(found.entry.group, {}).items())
+        names = [listed for listed, _ in rows]
+        index = names.index(found.entry.before) if found.entry.before in names else len(names)
+        rows.insert(index, (name, found.entry.text))
+        groups[found.entry.group] = dict(rows)
+    return groups
+
+
+def listed_commands() -> dict[str, str]:
+    """Return the texts of all commands by name, in the order of the help."""
+    return {name: text for group in listed_groups().values() for name, text in group.items()}
+
+
+def import_command(found: FoundCommand) -> click.Command:
+    """Import the click command. Raises UsageError if that fails."""
+    path, plugin = found.entry.import_path, found.plugin
+    module, _, attribute = path.partition(":")
+    try:
+        command: object = attrgetter(attribute)(importlib.import_module(module))
+    except (Exception, SystemExit) as error:  # a module may raise anything
+        text = f"{found.entry.name} of {plugin.place}: {path} cannot be imported ({_cause(error)})"
+        raise UsageError(f"{text}; {plugin.remedy}") from error
+    if not isinstance(command, click.Command):
+        raise UsageError(f"{found.entry.name} of {plugin.place}: {path} is not a click command; {plugin.remedy}")
+    return command
+
+
+def _installed_plugins() -> Iterator[_Plugin]:
+    for point, package, _ in installed_modules(GROUP):
+        place, remedy = f"plugin {point.name} of {package}", f"install another version of {package}, or uninstall it"
+        yield _Plugin(place, remedy, point.load, is_declared=True)
+
+
+def _named_plugins(modules: str) -> Iterator[_Plugin]:
+    for name in named_modules({EXTRA_MODULES: modules}):
+        remedy = "correct the module, or take its name out"
+        yield _Plugin(
+            f"module {name} of {EXTRA_MODULES}", remedy, partial(importlib.import_module, name), is_declared=False
+        )
+
+
+def _entries_of(plugin: _Plugin) -> tuple[object, ...]:
+    """Return what the hook of a plugin returns; nothing, with a notice, if it fails."""
+    try:
+        module = plugin.load()
+        api: object = getattr(module, "PLUGIN_API", PLUGIN_API)
+        hook: object = getattr(module, "perstack_commands", None)
+        if api != PLUGIN_API:
+            _leave_out(plugin, f"it is written for plugin API {api}, and the host has {PLUGIN_API}")
+        elif callable(hook):
+            return tuple(hook())
+        elif plugin.is_declared:
+            _leave_out(plugin, "it has no function perstack_commands")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything, and other commands must work
+        _leave_out(plugin, _cause(error))
+    return ()
+
+
+def _problem_of(entry: object, found: Mapping[str, FoundCommand]) -> str | None:
+    if not isinstance(entry, PluginCommand):
+        return f"perstack_commands returns {type(entry).__name__}, not PluginCommand"
+    if _has_wrong_field(entry):
+        return f"the command {entry.name!r} has a field that is empty or of a wrong type"
+    if not _NAME.fullmatch(entry.name):
+        return f"the name {entry.name!r} is none of a command: use lower-case letters, digits and -"
+    if not _IMPORT_PATH.fullmatch(entry.import_path):
+        return f"the import path {entry.import_path!r} of {entry.name} is not `package.module:attribute`"
+    if entry.name in COMMANDS:
+        return f"perstack has a command {entry.name} itself"
+    if entry.name in found and found[entry.name].entry != entry:  # equal for an installed module that is also named
+        return f"{found[entry.name].plugin.place} has a command {entry.name} already"
+    return None
+
+
+def _has_wrong_field(entry: PluginCommand) -> bool:
+    examples: object = entry.examples
+    texts: tuple[object, ...] = (entry.name, entry.group, entry.text, entry.import_path, entry.before or "-")
+    return not (isinstance(examples, tuple) and all(isinstance(text, str) and text for text in (*texts, *examples)))
+
+
+def _leave_out(plugin: _Plugin, cause: str) -> None:
+    from perstack.system.user import notice
+
+    notice(f"a command of {plugin.place} was left out: {cause}; {plugin.remedy}")
+
+
+def _cause(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
