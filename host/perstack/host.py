@@ -29,8 +29,7 @@ from perstack.core.base.validation_errors import called_as, checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
-from perstack.engine.context.connections import dispatching_of, open_state
-from perstack.engine.context.guarded_state import guard_state
+from perstack.engine.context.connections import dispatching_of
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
 from perstack.engine.log.audit_trail import NO_AUDIT
@@ -40,6 +39,7 @@ from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
+from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
 
@@ -182,7 +182,7 @@ class Host:
         )
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
-            storage = open_state(registry, project, place, storage, public, describe_waiting_work, agreement)
+            storage = open_own_state(registry, project, place, storage, public, describe_waiting_work, agreement)
         storage = guard_state(storage, place, describe_waiting_work)
         adopted = agreement.adopt(project)
         agreement.take_choices(adopted, overrides or Overrides())

@@ -18,7 +18,7 @@ from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Parts
-from perstack.tasks.memory import TASKS, TaskMemory
+from perstack.tasks import TASKS
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
     from perstack.ports.storage import Storage
+    from perstack.tasks.memory import TaskMemory
 
 
 def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:

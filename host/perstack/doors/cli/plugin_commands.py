@@ -1,6 +1,6 @@
 """Commands of plugins: found, checked, and listed among the built-in ones.
 
-They come from entry points of the group `perstack.commands` and from modules named in PERSTACK_PLUGINS that have the
+The sources are entry points of the group `perstack.commands` and from modules named in PERSTACK_PLUGINS that have the
 function `perstack_commands`. They are read for lists (`--help`, completion, a misspelt command) and for a command that
 is not built in, never for a built-in one. A plugin at fault is left out with one notice that names its package and what
 to do; a plugin can neither replace a command nor break another one.
@@ -71,7 +71,7 @@ def _with_named_commands(modules: str) -> Mapping[str, FoundCommand]:
 
 
 def _read_commands(plugins: Iterable[_Plugin], taken: Mapping[str, FoundCommand]) -> Mapping[str, FoundCommand]:
-    """Return the commands in `taken`, and those of the plugins."""
+    """Return `taken` with the commands of the plugins."""
     found = dict(taken)
     for plugin in plugins:
         for entry in _entries_of(plugin):

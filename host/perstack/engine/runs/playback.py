@@ -6,16 +6,19 @@ The provider of such a Run has a `player`. Everything else in the loop is as for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from perstack.core.base.usage import Usage
-from perstack.core.runs.commands import Call, Complete, EndStep, Work
-from perstack.core.runs.facts import Question
-from perstack.core.runs.state import Run
-from perstack.engine.runs.job_context import RunContext
+from perstack.core.runs.commands import Complete, EndStep
 from perstack.ports.parts import Part
-from perstack.ports.provider import Provider
-from perstack.ports.skill import ToolResult, Toolset
+
+if TYPE_CHECKING:
+    from perstack.core.base.usage import Usage
+    from perstack.core.runs.commands import Call, Work
+    from perstack.core.runs.facts import Question
+    from perstack.core.runs.state import Run
+    from perstack.engine.runs.job_context import RunContext
+    from perstack.ports.provider import Provider
+    from perstack.ports.skill import ToolResult, Toolset
 
 
 class PlayedResult(Protocol):

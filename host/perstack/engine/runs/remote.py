@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from perstack.core.jobs.job import Job
-from perstack.core.runs.decide import DelegateResult
-from perstack.core.runs.facts import Delegation
-from perstack.core.runs.state import Run
-from perstack.engine.context.connections import Dispatching
-from perstack.engine.log.run_session import Emitter, RunSession
-from perstack.engine.runs.job_context import Allowance, JobContext
 from perstack.ports.parts import Part
-from perstack.ports.storage import Storage
-from perstack.system.clock import Clock
+
+if TYPE_CHECKING:
+    from perstack.core.jobs.job import Job
+    from perstack.core.runs.decide import DelegateResult
+    from perstack.core.runs.facts import Delegation
+    from perstack.core.runs.state import Run
+    from perstack.engine.context.connections import Dispatching
+    from perstack.engine.log.run_session import Emitter, RunSession
+    from perstack.engine.runs.job_context import Allowance, JobContext
+    from perstack.ports.storage import Storage
+    from perstack.system.clock import Clock
 
 
 class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):
