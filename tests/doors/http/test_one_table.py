@@ -108,9 +108,7 @@ def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -
 def test_an_ordinary_operation_is_declared_in_three_places() -> None:
     for operation in OPERATIONS:
         named = sorted(str(file.relative_to(ROOT)) for file in _sources() if operation.command.__name__ in _names(file))
-        places = [
-            f"host/perstack/{one}.py" for one in ("core/tasks/operations", "core/tasks/operation_table", "ports/tasks")
-        ]
+        places = [f"host/perstack/{one}.py" for one in ("tasks/operations", "tasks/operation_table", "tasks/memory")]
         if operation.name in LOOKS_ELSEWHERE:
             places.append("host/perstack/tasks/execution_memory.py")
         if operation.name in ("create", "list"):

@@ -198,7 +198,7 @@ def called_as(declaration: Callable[..., object]) -> Callable[[_Call], _Call]:
 
     def decorate(function: _Call) -> _Call:
         # `inspect.signature` follows `__wrapped__`, which this sets and nothing else
-        return checked_call(update_wrapper(function, declaration, assigned=(), updated=()))
+        return checked_call(cast("_Call", update_wrapper(function, declaration, assigned=(), updated=())))
 
     return decorate
 

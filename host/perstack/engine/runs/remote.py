@@ -26,9 +26,11 @@ class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):
     @property
     def has_open(self) -> bool:
         """True if some are still active on other workers."""
+        ...
 
     def results(self) -> AsyncGenerator[tuple[Delegation, DelegateResult]]:
         """Yield each delegate's outcome as it arrives. Stop early when this process is leaving."""
+        ...
 
 
 class RemoteDelegation(Protocol):
@@ -38,6 +40,7 @@ class RemoteDelegation(Protocol):
         self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
     ) -> RemoteDelegates | None:
         """Return the delegates of `parent` for other workers; None if they must be driven here."""
+        ...
 
     async def stop_remote(
         self,
@@ -52,6 +55,7 @@ class RemoteDelegation(Protocol):
         only: str | None = None,
     ) -> None:
         """Stop the remote Runs of a leased Job and update their states in `runs`. Raises StorageError."""
+        ...
 
 
 REMOTE: Part[RemoteDelegation] = Part("delegates on other workers")
