@@ -142,7 +142,7 @@ def _names(file: Path) -> set[str]:
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "operations"
         }
-    is_home = file.parts[-2:] == ("tasks", "operations.py") and "core" in file.parts
+    is_home = file.parts[-3:] == ("perstack", "tasks", "operations.py")
     return taken | {node.name for node in ast.walk(tree) if is_home and isinstance(node, ast.ClassDef)}
 
 
