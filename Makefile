@@ -73,7 +73,8 @@ bench: $(RUN)
 ## faults: kill and fail at every boundary, damage every byte; an hour and more
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
-	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py tests/engine/tasks/test_task_crashes.py $(ARGS)
+	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py tests/engine/tasks/test_task_crashes.py \
+	  tests/plugins/mcp/test_odd_servers.py $(ARGS)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 --timeout 7200 -m sweep tests/core tests/engine $(ARGS)
 
 ## storages: every test of the host on SQLite, PostgreSQL and S3 as well; twenty minutes

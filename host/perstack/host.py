@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, overload
 from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.validation_errors import checked_call
+from perstack.core.base.validation_errors import called_as, checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
-from perstack.engine.context.connections import dispatching_of, open_state
-from perstack.engine.context.guarded_state import guard_state
+from perstack.engine.context.connections import dispatching_of
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
-from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
 from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
@@ -40,6 +39,7 @@ from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
+from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
 
@@ -81,6 +81,16 @@ if TYPE_CHECKING:
         attachments: Sequence[Attachable]
         labels: Mapping[str, str] | None
         on_event: OnEvent | None
+
+    class SubmitOptions(TypedDict, total=False):
+        """Keyword arguments of `Host.submit`."""
+
+        at: int | None
+        priority: int
+        labels: Mapping[str, str] | None
+        attachments: Sequence[Attachable]
+        job_id: str | None
+        by: By | None
 
     class ContinueOptions(NewJobOptions, total=False):
         """Keyword arguments of `Host.continue_job` other than `output`."""
@@ -172,7 +182,7 @@ class Host:
         )
         address = project.storage if storage is None else storage if isinstance(storage, str) else ""
         if storage is None or isinstance(storage, str):
-            storage = open_state(registry, project, place, storage, public, describe_waiting_work, agreement)
+            storage = open_own_state(registry, project, place, storage, public, describe_waiting_work, agreement)
         storage = guard_state(storage, place, describe_waiting_work)
         adopted = agreement.adopt(project)
         agreement.take_choices(adopted, overrides or Overrides())
@@ -478,22 +488,12 @@ class Host:
     async def run(
         self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary: ...
-    @checked_call
+    @called_as(Jobs.run)
     async def run(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        job_id: str | None = None,
-        attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
-        output: type[BaseModel] | None = None,
-        on_event: OnEvent | None = None,
+        self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary:
         """Start a new Job and drive it until it ends or stops. See `Jobs.run`."""
-        return await self.jobs.run(
-            expert_key, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
-        )
+        return await self.jobs.run(expert_key, query, output=output, **options)
 
     @overload
     def run_sync(
@@ -503,17 +503,9 @@ class Host:
     def run_sync(
         self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary: ...
-    @checked_call
+    @called_as(Jobs.run)
     def run_sync(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        job_id: str | None = None,
-        attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
-        output: type[BaseModel] | None = None,
-        on_event: OnEvent | None = None,
+        self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[NewJobOptions]
     ) -> JobSummary:
         """Run an Expert as `run` does, from code that is not async, and close the Host's connections after it.
 
@@ -522,15 +514,7 @@ class Host:
 
         async def work() -> JobSummary:
             async with self:  # connections belong to the event loop of this call
-                return await self.jobs.run(
-                    expert_key,
-                    query,
-                    job_id=job_id,
-                    attachments=attachments,
-                    labels=labels,
-                    output=output,
-                    on_event=on_event,
-                )
+                return await self.jobs.run(expert_key, query, output=output, **options)
 
         return run_to_end(work, "run")
 
@@ -565,31 +549,13 @@ class Host:
     async def continue_job(
         self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[ContinueOptions]
     ) -> JobSummary: ...
-    @checked_call
+    @called_as(Jobs.continue_job)
     async def continue_job(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        job_id: str | None = None,
-        resume_from: str | None = None,
-        attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
-        output: type[BaseModel] | None = None,
-        on_event: OnEvent | None = None,
+        self, expert_key: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[ContinueOptions]
     ) -> JobSummary:
         """Start a new Run of the Coordinator, with the messages of its last one. See `Jobs.continue_job`."""
         await self._settled_streams()
-        return await self.jobs.continue_job(
-            expert_key,
-            query,
-            job_id=job_id,
-            resume_from=resume_from,
-            attachments=attachments,
-            labels=labels,
-            output=output,
-            on_event=on_event,
-        )
+        return await self.jobs.continue_job(expert_key, query, output=output, **options)
 
     @overload
     async def answer(
@@ -599,21 +565,9 @@ class Host:
     async def answer(
         self, text: str = "", *, output: type[BaseModel] | None = None, **options: Unpack[AnswerOptions]
     ) -> JobSummary: ...
-    @checked_call
+    @called_as(Jobs.answer)
     async def answer(
-        self,
-        text: str = "",
-        *,
-        changed: Mapping[str, JsonValue] | None = None,
-        job_id: str | None = None,
-        question: Question | str | None = None,
-        question_id: str | None = None,
-        resume_from: str | None = None,
-        signal: str | None = None,
-        by: By | None = None,
-        drive: bool | None = None,
-        output: type[BaseModel] | None = None,
-        on_event: OnEvent | None = None,
+        self, text: str = "", *, output: type[BaseModel] | None = None, **options: Unpack[AnswerOptions]
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and continue the Job. See `Jobs.answer`.
 
@@ -623,29 +577,19 @@ class Host:
         `question` is the event of a stream, or an id, as `question_id`. The answer to a question of a stream that is
         being read returns when it is recorded, and the stream continues.
         """
+        changed, question_id = options.get("changed"), asked_id(options.get("question"), options.get("question_id"))
         if changed is not None and text:
             raise UsageError("changed: it is the answer, so there is no text beside it")
-        if question is not None:
-            question_id = question if isinstance(question, str) else question.id
         streams = await self._settled_streams()
-        if streams is not None and question_id is not None and resume_from is None and drive is not False:
+        continues_here = options.get("resume_from") is None and options.get("drive") is not False
+        if streams is not None and question_id is not None and continues_here:
             stream = streams.asking(question_id)
             if stream is not None and output is not None:
                 raise UsageError("output: give it to `stream`: its `Finished` has the result")
             if stream is not None:
-                return await stream.answer(text, question_id, changed=changed, signal=signal, by=by, on_event=on_event)
-        return await self.jobs.answer(
-            text,
-            changed=changed,
-            job_id=job_id,
-            question_id=question_id,
-            resume_from=resume_from,
-            signal=signal,
-            by=by,
-            drive=drive,
-            output=output,
-            on_event=on_event,
-        )
+                answer = person_answer(text, changed, options.get("by"), question_id, options.get("signal"))
+                return await stream.answer(question_id, answer, options.get("on_event"))
+        return await self.jobs.answer(text, output=output, **options)
 
     @overload
     async def resume(
@@ -655,35 +599,13 @@ class Host:
     async def resume(
         self, job_id: str | None = None, *, output: type[BaseModel] | None = None, **options: Unpack[ResumeOptions]
     ) -> JobSummary: ...
-    @checked_call
+    @called_as(Jobs.resume)
     async def resume(
-        self,
-        job_id: str | None = None,
-        *,
-        max_steps: int | None = None,
-        max_cost: float | None = None,
-        settle: Mapping[str, Settlement] | None = None,
-        signal: str | None = None,
-        by: By | None = None,
-        drive: bool | None = True,
-        on_unsettled: Callable[[tuple[UnsettledCall, ...]], None] = lambda calls: None,
-        output: type[BaseModel] | None = None,
-        on_event: OnEvent | None = None,
+        self, job_id: str | None = None, *, output: type[BaseModel] | None = None, **options: Unpack[ResumeOptions]
     ) -> JobSummary:
         """Resume a Job that crashed, failed, was interrupted or reached a limit. See `Jobs.resume`."""
         await self._settled_streams()
-        return await self.jobs.resume(
-            job_id,
-            max_steps=max_steps,
-            max_cost=max_cost,
-            settle=settle,
-            signal=signal,
-            by=by,
-            drive=drive,
-            on_unsettled=on_unsettled,
-            output=output,
-            on_event=on_event,
-        )
+        return await self.jobs.resume(job_id, output=output, **options)
 
     @checked_call
     async def tell(self, job_id: str, text: str, *, run_id: str | None = None, by: By | None = None) -> Delivery:
@@ -695,30 +617,10 @@ class Host:
         """Stop a Job, in whichever process it is driven. See `Jobs.cancel`."""
         await self.jobs.cancel(job_id, final=final, by=by, reason=reason)
 
-    @checked_call
-    async def submit(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        at: int | None = None,
-        priority: int = 0,
-        labels: Mapping[str, str] | None = None,
-        attachments: Sequence[Attachable] = (),
-        job_id: str | None = None,
-        by: By | None = None,
-    ) -> JobSummary:
+    @called_as(Jobs.submit)
+    async def submit(self, expert_key: str, query: str, **options: Unpack[SubmitOptions]) -> JobSummary:
         """Record a new Job for a worker to drive. See `JobQueue.submit`."""
-        return await self.jobs.submit(
-            expert_key,
-            query,
-            at=at,
-            priority=priority,
-            labels=labels,
-            attachments=attachments,
-            job_id=job_id,
-            by=by,
-        )
+        return await self.jobs.submit(expert_key, query, **options)
 
     @checked_call
     async def job(self, job_id: str | None = None) -> JobSummary:
@@ -788,28 +690,12 @@ def run_sync(
 def run_sync(
     expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
 ) -> JobSummary: ...
-@checked_call
+@called_as(run)
 def run_sync(
-    expert: str,
-    query: str,
-    *,
-    on_event: OnEvent | None = None,
-    config: str | Path | None = None,
-    workspace: str | Path = ".",
-    storage: str | None = None,
-    job_id: str | None = None,
-    attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
-    output: type[BaseModel] | None = None,
-    env: Mapping[str, str] | None = None,
-    overrides: Overrides | None = None,
-    plugins: Iterable[object] = (),
+    expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
 ) -> JobSummary:
     """Run an Expert as `run` does, from code that is not async. Ctrl-C is recorded as an interrupt.
 
     Raises what `run` raises, and UsageError inside a running event loop, where `run` is awaited.
     """
-    host = Host.open(config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins)
-    return host.run_sync(
-        expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
-    )
+    return run_to_end(lambda: run(expert, query, output=output, **options), "run")

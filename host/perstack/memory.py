@@ -15,11 +15,12 @@ from perstack.config.load import load_usable
 from perstack.config.project import find_place
 from perstack.config.trust import environment_of
 from perstack.core.definitions.project import Project
-from perstack.engine.context.connections import open_state, state_environment
+from perstack.engine.context.connections import state_environment
 from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, NotAllowed, NotFound
 from perstack.parts import describe_waiting_work
+from perstack.state_guard.guarded_state import open_own_state
 from perstack.tasks.events import StoredTaskEvent, TaskConfig, WaitingFor
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.state import Dependency, TaskCheckpoint, TaskState
@@ -58,7 +59,7 @@ class ExecutionMemory(StoredTasks):
         project = Project() if place.config is None or storage is not None else load_usable(place.config).project
         environment = env if env is not None else state_environment(project, place, storage)
         registry = load_plugins(plugins, environment)
-        state = open_state(registry, project, place, storage, environment, describe_waiting_work)
+        state = open_own_state(registry, project, place, storage, environment, describe_waiting_work)
         if project.audit is None:
             return cls(state, NO_AUDIT)
         from perstack.audit.trail import AnchoredTrail

@@ -10,11 +10,12 @@ and `remote_server` implement `server_interface.McpServer`: they start the serve
   `result_repairs` and `tool_repairs`; `http_bodies` does so for bodies. `tool_list`: pages of a list, and changes.
 - `session_renewal`: new session with a remote server that has lost its session.
 - `server_requests`: questions and generations that a server requests during a call.
-- `oauth`: authorization; tokens are renewed under a lock shared by all processes. `login`: a person logs in with a
-  browser. `machine_logins`: logins without a person. `login_store`: stored logins.
+- `oauth`: authorization, with tokens from the SDK's providers. `login`: a person logs in with a browser.
+  `stored_login`: that login in later Jobs, renewed under a lock shared by all processes. `login_store`: its file.
+  `machine_logins`: logins without a person.
 - `sdk`: every use of the SDK's private names; `tests/plugins/mcp/test_sdk.py` fails when they change.
 
 The SDK takes most of a second to import. Only modules that are imported after the server has been started may import it
-(`client`, `stdio`, `http_transports`, `oauth` and what they use). Keep `session`, `server_interface`,
+(`client`, `stdio`, `http_transports`, `oauth`, `stored_login` and what they use). Keep `session`, `server_interface`,
 `local_server` and `remote_server` free of it.
 """

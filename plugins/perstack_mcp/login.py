@@ -18,9 +18,10 @@ from perstack.core.definitions.skills import McpSseSkill, OAuth
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack_mcp.login_store import Login, LoginFile
-from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens, login_of
+from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens
 from perstack_mcp.remote_server import RemoteServer, login_file_of, oauth_of
 from perstack_mcp.session import McpSession
+from perstack_mcp.stored_login import login_of
 
 
 class PersonalLogin(ProviderLogin):

@@ -5,8 +5,8 @@ any stored token for valid. So the two kinds of authorization here send requests
 get a token: `TokenFlow` runs its flow up to where it would send the request with a new token.
 
 - `ProviderLogin` has a provider for the whole connection, and keeps its tokens in memory.
-- `StoredLogin` has the tokens of a person's login, which outlive the process. It renews them under a lock of all
-  processes, and never asks for a login.
+- `stored_login.StoredLogin` has the tokens of a person's login, which outlive the process. It renews them under a lock
+  of all processes, and never asks for a login.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
-from typing import Literal, TypeVar, cast
+from contextlib import aclosing
+from typing import Literal, cast
 from urllib.parse import parse_qsl
 
 import httpx2
@@ -35,16 +35,12 @@ from mcp.shared.auth import (
     OAuthClientMetadata,
     OAuthMetadata,
     OAuthToken,
-    ProtectedResourceMetadata,
 )
 from mcp.shared.auth_utils import calculate_token_expiry
 from pydantic import BaseModel, PrivateAttr
 
-from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
-from perstack.next_steps import LogIn
-from perstack_mcp.login_store import Login, LoginFile
 from perstack_mcp.server_interface import Unauthorized
 
 
@@ -110,12 +106,13 @@ def plain(request: httpx2.Request) -> httpx2.Request:
     return request
 
 
-def _bounded_refusal(response: httpx2.Response) -> httpx2.Response:
+def bounded_refusal(response: httpx2.Response) -> httpx2.Response:
+    """Limit the body of a response that the session does not read."""
     is_read_here = response.status_code in (401, 403) or response.is_redirect
     return bounded(response) if is_read_here else response
 
 
-def _is_step_up(response: httpx2.Response) -> bool:
+def is_step_up(response: httpx2.Response) -> bool:
     """Return whether the server asks for more scopes (RFC 6750, section 3.1)."""
     return response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope"
 
@@ -219,8 +216,8 @@ class ProviderLogin(httpx2.Auth):
     async def async_auth_flow(self, request: httpx2.Request) -> Flow:
         """Send a request; if it is refused, log in and send it again. Raises SkillError."""
         used = self._tokens.valid
-        response = _bounded_refusal((yield _signed(request, used)))
-        if response.status_code != 401 and not _is_step_up(response):
+        response = bounded_refusal((yield signed(request, used)))
+        if response.status_code != 401 and not is_step_up(response):
             return
         async with self._lock:
             if self._tokens.valid == used:  # no other request has got a new token meanwhile
@@ -231,7 +228,7 @@ class ProviderLogin(httpx2.Auth):
                             self.check_issuer()
                         answer = await self._read(bounded((yield outgoing)))
                     await self.keep()
-        _bounded_refusal((yield _signed(request, self._tokens.valid)))
+        bounded_refusal((yield signed(request, self._tokens.valid)))
 
     async def keep(self) -> None:
         """Store new tokens; here they end with the connection."""
@@ -265,7 +262,8 @@ class ProviderLogin(httpx2.Auth):
         return response
 
 
-def _signed(request: httpx2.Request, token: str | None) -> httpx2.Request:
+def signed(request: httpx2.Request, token: str | None) -> httpx2.Request:
+    """Add a token to a request, if there is one."""
     if token is not None:
         request.headers["Authorization"] = f"Bearer {token}"
     return request
@@ -329,133 +327,3 @@ async def refusal(response: httpx2.Response) -> str:
 class _Refusal(BaseModel):
     error: str
     error_description: str = ""
-
-
-_EXPIRY_MARGIN_S = 30.0  # maximum seconds before its expiry from which a token is no longer used
-
-_M = TypeVar("_M", bound=BaseModel)
-
-
-class StoredLogin(httpx2.Auth):
-    """Authorization with the stored login of a person, renewed when needed; never interactive."""
-
-    def __init__(self, endpoint: str, settings: OAuth, skill: str, file: LoginFile) -> None:
-        """Use the login at `file`, which is read on the first request."""
-        self._settings = settings
-        self._skill = skill
-        self._place = file
-        self._login = Login(endpoint=endpoint)
-        self._tokens = Tokens()
-
-    async def async_auth_flow(self, request: httpx2.Request) -> Flow:
-        """Send a request with the login's token, renewing it if needed. Raises Unauthorized if a login is needed."""
-        if self._tokens.current is None:
-            self._load()
-        before = self._access_token
-        if before is None or self._tokens.valid is not None:
-            response = _bounded_refusal((yield _signed(request, before)))
-            if response.status_code != 401:
-                await self._check_scope(response)
-                return
-            if before is None and self._place.read() is None:
-                had_one = bool(self._login.tokens)
-                raise self._login_error("its login has expired" if had_one else "the server asks for a login")
-        async with self._place.locked():
-            self._load()
-            if self._access_token == before or self._tokens.valid is None:
-                # no other process has renewed it meanwhile
-                provider = self._renewing_provider()
-                async with aclosing(TokenFlow(provider, self._tokens, request)) as flow:
-                    answer: httpx2.Response | None = None
-                    while (outgoing := await flow.next(answer)) is not None:
-                        answer = self._check_renewal(bounded((yield outgoing)))
-                self._store(provider.context)
-        response = _bounded_refusal((yield _signed(request, self._access_token)))
-        if response.status_code == 401:
-            raise self._login_error("the server no longer accepts the login")
-        await self._check_scope(response)
-
-    @property
-    def _access_token(self) -> str | None:
-        tokens = self._tokens.current
-        return None if tokens is None else tokens.access_token
-
-    def _load(self) -> None:
-        login = self._place.read()
-        self._tokens = Tokens()
-        if login is not None:
-            with suppress(ValueError):  # an edited file with invalid content counts as no login
-                self._tokens = self._tokens_of(login)
-                self._login = login
-
-    def _tokens_of(self, login: Login) -> Tokens:
-        client = OAuthClientInformationFull.model_validate(login.client)
-        client.client_secret = client.client_secret or self._settings.client_secret
-        tokens = Tokens(client)
-        tokens.current = OAuthToken.model_validate(login.tokens)
-        early = min(_EXPIRY_MARGIN_S, (tokens.current.expires_in or 0) / 10)
-        tokens.expires_at = None if login.expires_at is None else login.expires_at - early
-        return tokens
-
-    def _renewing_provider(self) -> OAuthClientProvider:
-        """Return a provider that renews the login. Raises Unauthorized if the login cannot be renewed."""
-        if self._tokens.current is None or self._tokens.current.refresh_token is None:
-            raise self._login_error("its login has expired")
-        provider = OAuthClientProvider(self._login.endpoint, OAuthClientMetadata(redirect_uris=None), self._tokens)
-        provider.context.oauth_metadata = _or_none(OAuthMetadata, self._login.server)
-        provider.context.protected_resource_metadata = _or_none(ProtectedResourceMetadata, self._login.resource)
-        provider.context.token_expiry_time = 1.0  # long ago: the SDK takes a stored token for valid, and renews no such
-        return provider
-
-    def _check_renewal(self, response: httpx2.Response) -> httpx2.Response:
-        if response.status_code == 429 or response.status_code >= 500:
-            raise Unauthorized(
-                f"the login of skill {self._skill!r} could not be renewed: the authorization server answered"
-                f" {response.status_code}; try again later"
-            )
-        return response
-
-    def _store(self, context: OAuthContext) -> None:
-        if context.current_tokens is None:  # refused
-            self._place.remove()
-            raise self._login_error("its login has expired")
-        self._place.write(login_of(context, self._login, self._settings))
-
-    async def _check_scope(self, response: httpx2.Response) -> None:
-        if not _is_step_up(response):
-            return
-        scope = extract_field_from_www_auth(response, "scope")
-        async with self._place.locked():
-            login = self._place.read()
-            if login is not None:
-                self._place.write(login.model_copy(update={"wanted": union_scopes(login.wanted, scope)}))
-        raise self._login_error(f"the server asks for more rights ({scope or 'unnamed'})")
-
-    def _login_error(self, why: str) -> Unauthorized:
-        return Unauthorized(why, next_steps=(LogIn(self._skill),))
-
-
-def login_of(context: OAuthContext, before: Login, settings: OAuth) -> Login:
-    """Return the login to store after a flow has received tokens."""
-    tokens = context.current_tokens
-    client = _json(context.client_info)
-    if settings.client_secret is not None:
-        client.pop("client_secret", None)  # the definition contains it
-    lifetime = None if tokens is None else tokens.expires_in
-    return before.model_copy(
-        update={
-            "tokens": _json(tokens),
-            "expires_at": None if lifetime is None else time.time() + lifetime,
-            "client": client,
-            "server": _json(context.oauth_metadata) or None,
-            "resource": _json(context.protected_resource_metadata) or None,
-        }
-    )
-
-
-def _json(model: BaseModel | None) -> JsonObject:
-    return {} if model is None else model.model_dump(mode="json", exclude_none=True)
-
-
-def _or_none(model: type[_M], value: JsonObject | None) -> _M | None:
-    return None if value is None else model.model_validate(value)

@@ -64,7 +64,8 @@ class RemoteServer:
 
     def _default_auth(self) -> httpx2.Auth:
         from perstack_mcp.machine_logins import machine_login
-        from perstack_mcp.oauth import GivenHeaders, StoredLogin
+        from perstack_mcp.oauth import GivenHeaders
+        from perstack_mcp.stored_login import StoredLogin
 
         if any(name.casefold() == "authorization" for name in self._headers):
             return GivenHeaders()

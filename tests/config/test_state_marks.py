@@ -13,19 +13,19 @@ from stranger_state import as_stranger as as_stranger
 from stranger_state import nothing_is_named as nothing_is_named
 from terminal import Terminal, reply
 
-from perstack.config.state_marks import StateKey, StateMark
 from perstack.core.base.file_names import checked_path
-from perstack.engine.context.guarded_state import GuardedStorage
 from perstack.errors import StorageError
 from perstack.ports.environment import STATE_KEY, Environment
 from perstack.ports.storage import LocalState, Storage
 from perstack.snapshots.rewind_journal import Journal
+from perstack.state_guard.guarded_state import GuardedStorage
+from perstack.state_guard.state_marks import StateKey, StateMark
 
 ALONE = '[experts.solo]\ninstruction = "You work alone."\n'
 CREATE = """
 import sys
 from pathlib import Path
-from perstack.config.state_marks import StateKey
+from perstack.state_guard.state_marks import StateKey
 sys.stdin.readline()
 print(StateKey(Path(sys.argv[1])).read_or_create().decode())
 """

@@ -111,52 +111,44 @@ def test_an_example_prints_what_it_should(name: str, folder: Path) -> None:
         assert done.stdout.endswith(PRINTED[name])
 
 
-@pytest.mark.parametrize("checker", [["mypy", "--strict"], ["pyright"]], ids=["mypy", "pyright"])
-def test_the_examples_pass_the_type_checkers(checker: list[str]) -> None:
-    missing = [] if find_spec("django") else ["web_django.py"]
-    examples = sorted(str(path) for path in EXAMPLES.glob("*.py") if path.name not in missing)
-    done = subprocess.run(
-        [sys.executable, "-m", *checker, *examples],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+@pytest.fixture(scope="module", params=[["mypy", "--strict"], ["pyright"]], ids=["mypy", "pyright"])
+def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return what a type checker says of the examples, wrong arguments, and a match that forgets an event.
 
-
-@pytest.mark.parametrize("checker", [["mypy", "--strict"], ["pyright"]], ids=["mypy", "pyright"])
-def test_a_wrong_argument_is_an_error_of_the_type_checkers(checker: list[str], tmp_path: Path) -> None:
-    (tmp_path / "wrong.py").write_text(WRONG)
-    done = subprocess.run(
-        [sys.executable, "-m", *checker, str(tmp_path / "wrong.py")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if "error" in line and "wrong.py:" in line}
-    wanted = {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}
-    assert found == wanted, done.stdout
-
-
-def test_an_event_that_a_match_forgets_is_an_error_of_the_type_checker(tmp_path: Path) -> None:
+    One run for all of them: a start takes longer than the examples.
+    """
+    folder = tmp_path_factory.mktemp("checked")
     whole = (EXAMPLES / "stream.py").read_text()
     partial = whole.replace("        case DelegateStarted():\n", "        case DelegateStarted() if event.query:\n")
     assert partial != whole
-    (tmp_path / "partial.py").write_text(partial)
+    (folder / "wrong.py").write_text(WRONG)
+    (folder / "partial.py").write_text(partial)
+    missing = [] if find_spec("django") else ["web_django.py"]
+    examples = sorted(str(path) for path in EXAMPLES.glob("*.py") if path.name not in missing)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "partial.py")],
+        [sys.executable, "-m", *request.param, *examples, str(folder / "wrong.py"), str(folder / "partial.py")],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=110,
         check=False,
     )
-    assert "DelegateStarted" in done.stdout
-    assert "assert_never" in done.stdout
+    return [line.strip() for line in done.stdout.splitlines() if " error: " in line or " - error" in line]
+
+
+def test_the_examples_pass_the_type_checkers(checked: list[str]) -> None:
+    assert [line for line in checked if "/checked" not in line] == []
+
+
+def test_a_wrong_argument_is_an_error_of_the_type_checkers(checked: list[str]) -> None:
+    found = {int(line.split(":")[1]) for line in checked if "wrong.py:" in line}
+    wanted = {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}
+    assert found == wanted, checked
+
+
+def test_an_event_that_a_match_forgets_is_an_error_of_the_type_checkers(checked: list[str]) -> None:
+    (error,) = [line for line in checked if "partial.py:" in line]
+    assert "DelegateStarted" in error
 
 
 def test_a_job_is_read_as_server_sent_events_and_its_question_answered_in_fastapi(folder: Path) -> None:

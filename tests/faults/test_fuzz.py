@@ -20,7 +20,6 @@ import pytest
 import shell_scripts
 from fuzzing import MANY, SEED, fuzz, keep
 from mcp_types import jsonrpc_message_adapter
-from perstack.doors.cli.serve import offers_roots
 from provider_suite import WIRES
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -55,6 +54,7 @@ from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 from perstack_base.tools import SPECS
 from perstack_mcp import stdio as client_side
+from perstack_server.command import offers_roots
 from perstack_server.http.routes import routes
 from perstack_server.mcp import server as server_side
 
@@ -319,6 +319,6 @@ def test_a_script_that_rules_allow_runs_no_other_program_in_any_shell(tmp_path: 
         attack(path.read_text())
     for _ in range(number):
         attack(scripts.script())
-    assert len(ran) >= min(number // 20, most or number), "hardly anything was allowed, so that this shows nothing"
+    assert len(ran) >= min(number // 50, most or number), "hardly anything was allowed, so that this shows nothing"
     took = time.monotonic() - began
     print(f"script {part}: {2 * number} rulings, seed {SEED}, {len(ran)} allowed and run, in {took:.0f} s, none found")

@@ -1,4 +1,4 @@
-"""The host names no vendor of models: plugins say what theirs are called, cost and need, and `support` helps."""
+"""The host names no vendor of models: plugins say what theirs are called, cost and need, and `http_providers` helps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ VENDORS = (
 )
 NO_ENDPOINTS = {
     "doors/cli/commands.py": "commands as a person types them, for examples in the help",
-    "perstack_server/mcp/client_config.py": "the programs that `perstack mcp` is set up in",
     "core/messages/media.py": "the source of the most that an image can count",
     "core/definitions/sandbox.py": "runtimes that a definition of the original Perstack may name",
 }
@@ -24,7 +23,7 @@ def test_the_host_names_no_vendor_of_models() -> None:
     named = {
         path.relative_to(HOST).as_posix(): words
         for path in HOST.rglob("*.py")
-        if HOST / "support" not in path.parents  # a library for providers, with what their vendors say
+        if HOST / "http_providers" not in path.parents  # a library for providers, with what their vendors say
         if (words := re.findall(VENDORS, path.read_text(), re.IGNORECASE))
     }
     assert named.keys() == NO_ENDPOINTS.keys(), named

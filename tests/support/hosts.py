@@ -15,7 +15,6 @@ from typing import TypeVar
 import pytest
 
 from perstack.config.project import ProjectPlace
-from perstack.config.state_marks import StateKey, StateMark
 from perstack.config.trust import TrustStore
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
@@ -24,12 +23,13 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import InteractiveSkill, InteractiveTool
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.doors.shared.agreements import items_of
-from perstack.engine.context.guarded_state import guard_state
 from perstack.engine.plugins.registry import load_plugins
 from perstack.host import Host
 from perstack.parts import describe_waiting_work
 from perstack.ports.dispatcher import Dispatcher
 from perstack.ports.storage import Storage
+from perstack.state_guard.guarded_state import guard_state
+from perstack.state_guard.state_marks import StateKey, StateMark
 from perstack.system.clock import SYSTEM, Clock
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
@@ -99,6 +99,19 @@ class Seen:
     def types(self, run: str | None = None) -> list[str]:
         stored = [event for event in self.events if isinstance(event, StoredEvent)]
         return [event.type for event in stored if run is None or event.run_id.endswith(run)]
+
+
+class Begun(Seen):
+    """Collects events, and sets `generating` when a generation starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generating = asyncio.Event()
+
+    def __call__(self, event: Event, line: bytes) -> None:
+        super().__call__(event, line)
+        if event.type == "startGeneration":
+            self.generating.set()
 
 
 def open_storage(storage: str, workspace: Path) -> Storage:

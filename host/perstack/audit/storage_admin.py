@@ -12,7 +12,6 @@ from perstack.core.base.chain import is_redaction_of, open_line
 from perstack.core.base.ids import Owner, OwnerKind, number_of_run
 from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
-from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.log.event_log import job_ids, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.mailboxes import Mailboxes
@@ -25,6 +24,7 @@ from perstack.ports.storage import (
     Storage,
     StorageCheck,
 )
+from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.user import this_process
 
 # Disk usage.

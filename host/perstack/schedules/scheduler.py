@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.jobs.due import DUE, NeedJob, job_state
 from perstack.dataclass import dataclass
-from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
@@ -31,6 +30,7 @@ from perstack.iterations.commands import ask_command
 from perstack.iterations.evolve import SeriesSummary
 from perstack.ports.environment import inherit_variables
 from perstack.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
+from perstack.state_guard.guarded_state import require_own_state
 from perstack.support.storage import pages
 from perstack.support.variables import variables_in
 from perstack.system.clock import new_ulid

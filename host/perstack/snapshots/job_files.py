@@ -13,13 +13,13 @@ from perstack.core.definitions.instruction import names_directory
 from perstack.core.runs.events import RecordSnapshot, StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
 from perstack.next_steps import Inspect, SetOption
 from perstack.snapshots.rewind_lock import lease_without_rewind
+from perstack.state_guard.guarded_state import require_own_state
 from perstack.support.storage import every_id
 from perstack.system.user import notice, this_user
 

@@ -23,7 +23,7 @@ class InstalledModule(NamedTuple):
 
 
 def installed_modules(group: str) -> tuple[InstalledModule, ...]:
-    """Return the entry points of a group by name, except those of folders that were taken out of the module path."""
+    """Return the entry points of a group by name, without folders that were taken out of the module path."""
     return _installed_modules(group, tuple(sys.path))
 
 
@@ -56,7 +56,7 @@ def named_modules(env: Mapping[str, str]) -> list[str]:
     if modules:
         from pydantic import TypeAdapter
 
-        # pydantic loads plugins of its own for the first validator: later it would find those of the current folder
+        # pydantic loads its plugins with the first validator: after the next line it would search the current folder
         TypeAdapter(int)
         restore_current_folder()
     return modules

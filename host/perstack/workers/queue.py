@@ -6,20 +6,19 @@ between the two: `requeue_lost` finds such Jobs. The log, not the order, decides
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perstack.core.base.ids import By
 from perstack.core.jobs.due import due_of, job_state
-from perstack.core.jobs.queries import check_labels
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupt_events
 from perstack.core.runs.state import ACTIVE
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.runner import JobRunner
+from perstack.engine.jobs.runner import JobRequest, JobRunner
 from perstack.engine.log.run_session import JobSummaryFile, RunSession
 from perstack.errors import Conflict, DispatcherError, NotFound, StorageError, UsageError
 from perstack.system.user import this_process, this_user
@@ -27,7 +26,6 @@ from perstack.system.user import this_process, this_user
 if TYPE_CHECKING:
     from perstack.core.definitions.recorded_definition import SeriesDefinition
     from perstack.core.jobs.job import Job
-    from perstack.engine.jobs.attachments import Attachable
     from perstack.ports.dispatcher import Order
 
 _MAX_PRIORITY = 1_000_000
@@ -44,16 +42,7 @@ class DispatcherQueue:
         self._runner = runner
 
     async def submit(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        at: int | None = None,
-        priority: int = 0,
-        labels: Mapping[str, str] | None = None,
-        attachments: Sequence[Attachable] = (),
-        job_id: str | None = None,
-        by: By | None = None,
+        self, request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
     ) -> JobSummary:
         """Record a new Job for a worker to drive, and return its summary, with the status `queued`.
 
@@ -62,11 +51,11 @@ class DispatcherQueue:
         dispatcher, for an id that has begun, and as `run`; DispatcherError, with the Job's id, if it was recorded and
         could not be queued: a worker finds it later.
         """
-        context, labels = self._source.current, check_labels(labels or {})
+        context = self._source.current
         context.dispatching.require()
         _check_order(at, priority)
-        request = self._request(context, expert_key, by, due=at or 0, priority=priority)
-        job = await self._runner.run_new(context, expert_key, query, job_id, attachments, labels, None, request)
+        queue = self._request(context, request.expert_key, by, due=at or 0, priority=priority)
+        job = await self._runner.run_new(context, request, queue=queue)
         await self._order(job)
         return job
 

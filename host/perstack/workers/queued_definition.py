@@ -21,8 +21,9 @@ from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
-from perstack.workers.skill_bundles import BundledSkill, bundle_skills, unpack_skills
-from perstack.workers.skill_bundles import check_bundle as check_bundle
+from perstack.workers.skill_bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
+
+__all__ = ["QueuedDefinition", "check_bundle", "enqueue", "load_definition", "load_queued_context"]
 
 
 class QueuedDefinition(SeriesDefinition):

@@ -28,13 +28,13 @@ from pydantic import JsonValue
 
 from perstack.core.jobs.due import SCHEDULE_LABEL
 from perstack.dataclass import dataclass
-from perstack.engine.context.guarded_state import require_own_state
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.jobs import Jobs
 from perstack.errors import DispatcherError
 from perstack.iterations.iterations import Iterations
 from perstack.ports.dispatcher import BEATS_EACH, Claim, Dispatcher, Order, Seat
 from perstack.ports.storage import Storage
+from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.tasks.due import LABEL as TASK_LABEL

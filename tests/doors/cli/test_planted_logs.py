@@ -22,10 +22,10 @@ from stranger_state import stranger_once as stranger_once
 from terminal import Terminal, reply
 from terminal_app import run_app
 
-from perstack.config.state_marks import StateKey, StateMark
 from perstack.errors import NotAgreed
 from perstack.host import Host
 from perstack.ports.storage import Storage
+from perstack.state_guard.state_marks import StateKey, StateMark
 
 ASK = "perstack trust --state"
 LIMITED = ("resume", "limited", "--max-steps", "9")

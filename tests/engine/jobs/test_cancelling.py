@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hosts import Bench, Seen, expert, wait_for
+from hosts import Begun, Bench, expert, wait_for
 from toolkit_experts import with_kit
 
 from perstack.errors import StorageError
@@ -15,19 +15,6 @@ from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 from perstack.toolkit import Toolkit
 
 SLOW_TURNS = [turn(text="late", delay_ms=60_000)]
-
-
-class Begun(Seen):
-    """Collects events, and sets `generating` when a generation starts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generating = asyncio.Event()
-
-    def __call__(self, event, line: bytes) -> None:
-        super().__call__(event, line)
-        if event.type == "startGeneration":
-            self.generating.set()
 
 
 class FullDisk(CrashingStorage):

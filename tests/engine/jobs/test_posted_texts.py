@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hosts import Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
+from hosts import Begun, Bench, Seen, crashing, expert, sampled, until_it_crashes, wait_for
 from long_runs import texts_in
 from toolkit_experts import with_kit
 
@@ -43,19 +43,6 @@ class Slow:
             self.began.set()
             await self.may_end.wait()
             return "worked"
-
-
-class Begun(Seen):
-    """Collects events, and sets `generating` when a generation starts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generating = asyncio.Event()
-
-    def __call__(self, event, line: bytes) -> None:
-        super().__call__(event, line)
-        if event.type == "startGeneration":
-            self.generating.set()
 
 
 class Telling(ScriptedProvider):

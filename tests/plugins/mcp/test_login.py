@@ -234,6 +234,24 @@ def test_calls_do_not_wait_for_one_another(bed: Bed, guarded: Guarded) -> None:
     assert results(wait_for(work())) == ["together", "together"]
 
 
+def test_calls_do_not_wait_for_one_another_when_their_client_must_log_in_again(bed: Bed, guarded: Guarded) -> None:
+    bed.env["SECRET"] = "s3cret-of-known"
+    guarded.do("machine")
+    turns = iter([tool("whoami"), turn(tool("together"), tool("together")), text("done")])
+
+    def script(request):
+        if len(request.messages) > 2:
+            guarded.do("expire")
+        return next(turns)
+
+    async def work() -> Seen:
+        skill = _skill(guarded, OAuth(flow="clientCredentials", client_id="known", client_secret="${SECRET}"))
+        async with _host(bed, skill, script=script) as host:
+            return await _run(host)
+
+    assert results(wait_for(work())) == ["read", "together", "together"]
+
+
 def test_a_client_that_is_known_to_the_server_uses_its_secret_which_is_kept_nowhere(bed: Bed, guarded: Guarded) -> None:
     bed.env["SECRET"] = "s3cret-of-known"
 

@@ -16,11 +16,11 @@ from wire import Said, Wire
 from perstack.config.project import ProjectPlace
 from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.definitions.skills import ToolSpec
-from perstack.engine.context.guarded_state import guard_state
 from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.parts import describe_waiting_work
 from perstack.ports.skill import Toolset
+from perstack.state_guard.guarded_state import guard_state
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 

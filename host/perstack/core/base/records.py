@@ -162,9 +162,14 @@ def _placeholders(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return REDACTED if isinstance(value, str) else tuple(REDACTED for _ in value)
 
 
+def _no_members(value: JsonObject) -> JsonObject:
+    return {}
+
+
 TEXT = Written(_placeholders)
 EMPTIED = Written()
 Text = Annotated[str, TEXT]
+Arguments = Annotated[JsonObject, Written(_no_members)]
 
 
 def blank(record: F) -> F:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, update_wrapper, wraps
 from re import findall
 from typing import Any, TypeVar, cast
 
@@ -188,6 +188,19 @@ def checked_call(function: _Call) -> _Call:
         return await cast("Callable[..., Coroutine[Any, Any, object]]", function)(*args, **kwargs)
 
     return cast("_Call", call_async if inspect.iscoroutinefunction(function) else call)
+
+
+def called_as(declaration: Callable[..., object]) -> Callable[[_Call], _Call]:
+    """Decorate a public function that passes its `**options` to `declaration`, so that it has its signature.
+
+    Calls are checked as by `checked_call`.
+    """
+
+    def decorate(function: _Call) -> _Call:
+        # `inspect.signature` follows `__wrapped__`, which this sets and nothing else
+        return checked_call(update_wrapper(function, declaration, assigned=(), updated=()))
+
+    return decorate
 
 
 def _problem(form: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:

@@ -1,6 +1,6 @@
 """The table of the built-in commands: group, module, one-line text and examples.
 
-`plugin_commands` has those of plugins, and lists both for `perstack --help` and docs/cli.md.
+`plugin_commands` adds the commands of plugins, for `perstack --help` and docs/cli.md.
 """
 
 from __future__ import annotations

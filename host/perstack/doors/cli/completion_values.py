@@ -126,10 +126,10 @@ class _TypedProject:
 
     async def stored_names(self, kind: Kind, typed: str) -> Iterable[tuple[str, str]]:
         """Return stored names that begin with the typed text, newest first; empty if the storage is not local."""
-        from perstack.engine.context.connections import open_state
         from perstack.parts import describe_waiting_work
+        from perstack.state_guard.guarded_state import open_own_state
 
-        storage = open_state(
+        storage = open_own_state(
             self._plugins(), self._project(), self._place, self._options.storage, os.environ, describe_waiting_work
         )
         if not storage.places:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import click
 from pydantic_core import from_json, to_json
@@ -68,17 +69,66 @@ _PAGE_SIZE = 100
 
 @dataclass(frozen=True, slots=True)
 class _Request:
+    """The options of `perstack log`, by the names of its parameters; those that select events are `event_filter`."""
+
+    event_filter: log_print.EventFilter
+    job: str | None
     job_id: str | None
     run_id: str | None
     checkpoint_id: str | None
-    event_filter: log_print.EventFilter
+    messages: bool
+    new: bool
+    context: int
+    summary: bool
     as_json: bool
+    pretty: bool
     full: bool
     take: int | None
     offset: int
-    context: int
-    pretty: bool
-    summary: bool
+    follow: bool
+    tree: bool
+    standing: bool
+
+    @property
+    def shows_state(self) -> bool:
+        """True for a checkpoint instead of events."""
+        return self.messages or self.new or self.checkpoint_id is not None
+
+    @property
+    def chooses(self) -> bool:
+        """True if an option chooses events."""
+        return not self.event_filter.is_empty or bool(self.context) or self.summary
+
+    def check(self) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.new and self.messages:
+            raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
+        if self.job is not None and self.job_id is not None:
+            raise UsageError("JOB and --job say the same: leave one of them out")
+        if self.shows_state and self.chooses:
+            raise UsageError(
+                "--step, --type, --filter, --errors, --tools, --delegations, --context and --summary choose events: "
+                "leave them out here"
+            )
+        if self.follow and (self.shows_state or self.offset or self.context or self.summary):
+            raise UsageError(
+                "--follow shows what comes: leave out --messages, --new, --checkpoint, --offset, --context and "
+                "--summary"
+            )
+        if self.tree:
+            self._check_tree()
+        if self.standing and any((self.chooses, self.shows_state, self.follow, self.tree, self._cuts, self.full)):
+            raise UsageError("--standing lists what people said: leave out all but JOB, --run and --json")
+
+    def _check_tree(self) -> None:
+        if self.chooses or self._cuts:
+            raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
+        if self.shows_state or self.run_id or self.follow:
+            raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
+
+    @property
+    def _cuts(self) -> bool:
+        return self.take is not None or bool(self.offset)
 
 
 @click.command("log")
@@ -136,29 +186,14 @@ class _Request:
 )
 @place_options
 def log_command(
-    job: str | None,
-    job_id: str | None,
-    run_id: str | None,
-    checkpoint_id: str | None,
-    messages: bool,
-    new: bool,
-    steps: str | None,
     types: tuple[str, ...],
     errors: bool,
     tools: bool,
     delegations: bool,
+    steps: str | None,
     expression: str | None,
-    context: int,
-    summary: bool,
-    as_json: bool,
-    pretty: bool,
-    full: bool,
-    take: int | None,
-    offset: int,
-    follow: bool,
-    tree: bool,
-    standing: bool,
     options: HostOptions,
+    **typed: Any,
 ) -> None:
     """Show the events of JOB, by default the most recently written Job.
 
@@ -167,78 +202,31 @@ def log_command(
     Filters for types of events add up (--tools --errors shows both), and --step and --filter restrict them. If a log
     is damaged, the readable part is shown, the damage is reported on stderr, and the exit status is 1.
     """
-    event_filter = log_print.EventFilter(
-        log_print.parse_types(types),
-        errors,
-        tools,
-        delegations,
-        log_print.parse_steps(steps),
-        log_print.parse_condition(expression),
-    )
-    state = messages or new or checkpoint_id is not None
-    _check_alternatives(new and messages, job is not None and job_id is not None)
-    chooses = not event_filter.is_empty or bool(context) or summary
-    _check_state(state, chooses=chooses, follow=follow, offset=bool(offset or context or summary))
-    if tree:
-        _check_tree(chooses=chooses or take is not None or bool(offset), others=state or bool(run_id) or follow)
-    if standing:
+    kinds = log_print.parse_types(types), errors, tools, delegations
+    event_filter = log_print.EventFilter(*kinds, log_print.parse_steps(steps), log_print.parse_condition(expression))
+    request = _Request(event_filter, **typed)
+    request.check()
+    request = replace(request, job_id=request.job or request.job_id, as_json=request.as_json or request.pretty)
+    sys.exit(options.look(lambda host: _show(host, request)))
+
+
+async def _show(host: Host, request: _Request) -> int:
+    if request.standing:
         from perstack.doors.cli.resume import show_standing  # what drives Jobs, which the other views do not need
 
-        _check_standing(any((chooses, state, follow, tree, take is not None, offset, full)))
-        sys.exit(options.look(lambda host: show_standing(host, job or job_id, run_id, as_json=as_json or pretty)))
-    as_json = as_json or pretty
-    typed = _Request(
-        job or job_id, run_id, checkpoint_id, event_filter, as_json, full, take, offset, context, pretty, summary
-    )
-
-    async def show(host: Host) -> int:
-        request = await _resolve_request(host, typed)
-        if new:
-            return await _show_new(host, request)
-        if messages or checkpoint_id:
-            return await _show_state(host, request, messages)
-        if tree:
-            return await _show_tree(host, request)
-        if follow:
-            return await _follow(host, request)
-        if summary:
-            return await _show_counts(host, request)
-        return await _show_events(host, request)
-
-    sys.exit(options.look(show))
-
-
-def _check_alternatives(has_two_views: bool, has_two_jobs: bool) -> None:
-    if has_two_views:
-        raise UsageError("--new and --messages are two views of a checkpoint: leave one of them out")
-    if has_two_jobs:
-        raise UsageError("JOB and --job say the same: leave one of them out")
-
-
-def _check_standing(has_others: bool) -> None:
-    if has_others:
-        raise UsageError("--standing lists what people said: leave out all but JOB, --run and --json")
-
-
-def _check_state(state: bool, *, chooses: bool, follow: bool, offset: bool) -> None:
-    """Raise UsageError for options that do not go with a checkpoint, if one is shown, or with --follow."""
-    if state and chooses:
-        raise UsageError(
-            "--step, --type, --filter, --errors, --tools, --delegations, --context and --summary choose events: "
-            "leave them out here"
-        )
-    if follow and (state or offset):
-        raise UsageError(
-            "--follow shows what comes: leave out --messages, --new, --checkpoint, --offset, --context and --summary"
-        )
-
-
-def _check_tree(*, chooses: bool, others: bool) -> None:
-    """Raise UsageError for options that do not go with --tree."""
-    if chooses:
-        raise UsageError("--tree shows the Runs of a Job: leave out what chooses events")
-    if others:
-        raise UsageError("--tree shows the Runs of a Job: leave out --run, --checkpoint, --messages and --follow")
+        return await show_standing(host, request.job_id, request.run_id, as_json=request.as_json)
+    request = await _resolve_request(host, request)
+    if request.new:
+        return await _show_new(host, request)
+    if request.shows_state:
+        return await _show_state(host, request)
+    if request.tree:
+        return await _show_tree(host, request)
+    if request.follow:
+        return await _follow(host, request)
+    if request.summary:
+        return await _show_counts(host, request)
+    return await _show_events(host, request)
 
 
 async def _resolve_request(host: Host, typed: _Request) -> _Request:
@@ -288,7 +276,6 @@ async def _show_events(
 
 
 async def _show_tree(host: Host, request: _Request) -> int:
-
     job = await host.job(request.job_id)
     tree = await host.jobs.tree(job.id)
     if request.as_json:
@@ -360,7 +347,7 @@ def _print_rest(screen: Screen, total: int, shown_count: int, offset: int) -> No
         print_out(screen.styled("no such events", dim=True))
 
 
-async def _show_state(host: Host, request: _Request, with_messages: bool) -> int:
+async def _show_state(host: Host, request: _Request) -> int:
     checkpoint, logs = await _checkpoint(host, request)
     if request.take or request.offset:
         messages = log_print.last_items(checkpoint.messages, request.take or 0, request.offset)
@@ -370,7 +357,7 @@ async def _show_state(host: Host, request: _Request, with_messages: bool) -> int
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
-        if with_messages:
+        if request.messages:
             _print_messages(screen, checkpoint.messages)
     return int(log_print.print_damage(logs))
 

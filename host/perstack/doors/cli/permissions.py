@@ -31,9 +31,9 @@ from perstack.doors.shared.text import minute
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from perstack.config.state_marks import StateMark
     from perstack.host import Host
     from perstack.ports.storage import LocalState
+    from perstack.state_guard.state_marks import StateMark
 
 _File = tuple[str, Permissions] | None
 
@@ -346,7 +346,7 @@ def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -
 
 
 async def _marked_state(host: Host) -> tuple[LocalState, StateMark]:
-    from perstack.config.state_marks import StateMark
+    from perstack.state_guard.state_marks import StateMark
 
     state = host.storage.local_state
     if state is None:
@@ -357,7 +357,7 @@ async def _marked_state(host: Host) -> tuple[LocalState, StateMark]:
 async def _work_of_others(host: Host) -> list[str]:
     """Return the page of what waits in state without a mark, or in unmarked logs of marked state; empty without any."""
     from perstack.diagnostics.waiting_work import waiting_work
-    from perstack.engine.context.guarded_state import unmarked_owners
+    from perstack.state_guard.guarded_state import unmarked_owners
 
     _, mark = await _marked_state(host)
     owners = await unmarked_owners(host.storage) if mark.is_valid() else None
@@ -365,7 +365,7 @@ async def _work_of_others(host: Host) -> list[str]:
 
 
 async def _mark_all(host: Host, mark: StateMark) -> None:
-    from perstack.engine.context.guarded_state import mark_logs
+    from perstack.state_guard.guarded_state import mark_logs
 
     await mark_logs(host.storage.as_evidence(), mark)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from perstack.config.project import ProjectPlace
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.definitions.project import Project
-from perstack.engine.context.guarded_state import Describe, guard_state
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
@@ -33,27 +32,23 @@ def open_state(
     place: ProjectPlace,
     named: str | None,
     env: Mapping[str, str],
-    describe: Describe,
     agreement: Agreement | None = None,
 ) -> Storage:
     """Open the storage of a project, or the one named `named`, which is resolved against the current folder.
 
-    State on this machine that its user's installation did not make can only be read. `agreement` None: what was trusted
-    by `perstack trust`. Raises UsageError if the storage is not installed or not trusted, if a variable is not set, or
-    if a link leads to the state and it is not named.
+    `agreement` None: what was trusted by `perstack trust`. Raises UsageError if the storage is not installed or not
+    trusted, if a variable is not set, or if a link leads to the state and it is not named.
     """
     setting = project.storage_setting
     if named is not None:
         address = storage_address(plugins, named, env)
         is_same_kind = address.partition(":")[0] == project.storage.partition(":")[0]
-        return guard_state(
-            plugins.open_storage(address, place.folder, setting if is_same_kind else {}), place, describe, named
-        )
+        return plugins.open_storage(address, place.folder, setting if is_same_kind else {})
     (agreement or Agreement(project)).check_keys(project, ("storage", "storage_setting"))
     address = storage_address(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root, setting)
     _refuse_link(storage, place.state_root)
-    return guard_state(storage, place, describe)
+    return storage
 
 
 def _refuse_link(storage: Storage, root: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from perstack.core.base.ids import By
 from perstack.core.jobs.job import Job
@@ -11,27 +11,15 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.jobs.runner import JobRunner
+from perstack.engine.jobs.runner import JobRequest, JobRunner
 from perstack.ports.parts import Part
-
-if TYPE_CHECKING:
-    from perstack.engine.jobs.attachments import Attachable
 
 
 class JobQueue(Protocol):
     """Jobs that are queued for workers."""
 
     async def submit(
-        self,
-        expert_key: str,
-        query: str,
-        *,
-        at: int | None = None,
-        priority: int = 0,
-        labels: Mapping[str, str] | None = None,
-        attachments: Sequence[Attachable] = (),
-        job_id: str | None = None,
-        by: By | None = None,
+        self, request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
     ) -> JobSummary:
         """Record a new Job for a worker to drive, and return its summary, with the status `queued`."""
 

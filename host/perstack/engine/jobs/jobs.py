@@ -28,10 +28,11 @@ from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
+from perstack.engine.jobs.model_output import result_reader
 from perstack.engine.jobs.posted_texts import PostedTexts
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
-from perstack.engine.jobs.runner import JobRunner, read_attachments
+from perstack.engine.jobs.runner import JobRequest, JobRunner, read_attachments
 from perstack.engine.log.leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from perstack.core.jobs.cloud_events import CloudEvent
     from perstack.core.jobs.stream_events import Question
     from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
-    from perstack.engine.jobs.model_output import ModelOutput
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
     from perstack.toolkit.context import Blob
 
@@ -98,10 +98,9 @@ class Jobs(JobReader):
         by the pydantic model `output`, and is `output` of the summary. Raises UsageError, before anything is written,
         if `job_id` exists, or the Expert, the model, an attachment or `output` cannot be used.
         """
-        context, labels, model = self.source.current, check_labels(labels or {}), _model_output(output)
-        context = context if model is None else model.add_to(context)
-        job = await self.runner.run_new(context, expert_key, query, job_id, attachments, labels, on_event)
-        return job if model is None else model.read(job)
+        labels, results = check_labels(labels or {}), result_reader(output)
+        request = JobRequest(expert_key, query, job_id, attachments, labels, results)
+        return await self.runner.run_new(self.source.current, request, on_event=on_event)
 
     async def submit(
         self,
@@ -116,16 +115,8 @@ class Jobs(JobReader):
         by: By | None = None,
     ) -> JobSummary:
         """Record a new Job for a worker to drive. See `JobQueue.submit`."""
-        return await self.queue.submit(
-            expert_key,
-            query,
-            at=at,
-            priority=priority,
-            labels=labels,
-            attachments=attachments,
-            job_id=job_id,
-            by=by,
-        )
+        request = JobRequest(expert_key, query, job_id, attachments, check_labels(labels or {}))
+        return await self.queue.submit(request, at=at, priority=priority, by=by)
 
     async def continue_job(
         self,
@@ -144,8 +135,8 @@ class Jobs(JobReader):
         `job_id` None means the latest Job. Today's definition is used. `labels` are added to the Job's. `output` parses
         the result of the new Run, as for `run`.
         """
-        context, labels, model = self.source.current, check_labels(labels or {}), _model_output(output)
-        context = context if model is None else model.add_to(context)
+        labels, results = check_labels(labels or {}), result_reader(output)
+        context = results.add_to(self.source.current)
         expert, query = context.expert(expert_key), check_query(query)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
@@ -160,8 +151,7 @@ class Jobs(JobReader):
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
             return NewRun(expert, query, labels, contents, continued_from=origin, base=base)
 
-        job = await self.runner.run_existing(context, job_id, decide, on_event)
-        return job if model is None else model.read(job)
+        return results.read(await self.runner.run_existing(context, job_id, decide, on_event))
 
     async def answer(
         self,
@@ -190,29 +180,25 @@ class Jobs(JobReader):
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
         """
-        if question is not None:
-            question_id = question if isinstance(question, str) else question.id
+        question_id = asked_id(question, question_id)
         event_id = question_id or (resume_from if job_id is None else None)
         job_id = place_of(event_id)[0] if event_id is not None else await self.resolve(job_id)
         from perstack.engine.jobs.answers import answer_current, answer_in_branch
 
-        given_answer, context = _person_answer(text, changed, by, question_id, signal), self.source.current
-        model = _model_output(output)
-        if model is not None:
-            context = model.checking(context) if resume_from is None else model.add_to(context)
+        given_answer = person_answer(text, changed, by, question_id, signal)
+        results, resumes = result_reader(output), resume_from is None
+        context = (results.checking if resumes else results.add_to)(self.source.current)
 
         async def decide(loaded: Job) -> NewRun | ResumedRun:
             if resume_from is None:
-                if model is not None:
-                    model.check_recorded(loaded.coordinator)
+                results.check_recorded(loaded.coordinator)
                 return answer_current(loaded, loaded.coordinator, given_answer, context.overrides)
             base = await self._base(loaded, resume_from)
             return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given_answer)
 
-        queue, resumes = self.queue.requests(context, by, drive), resume_from is None
+        queue = self.queue.requests(context, by, drive)
         job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
-        job = await self.queue.ordered(job)
-        return job if model is None else model.read(job)
+        return results.read(await self.queue.ordered(job))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
@@ -229,7 +215,7 @@ class Jobs(JobReader):
         questions = self.runner.active.questions(place_of(question_id)[0])
         if questions is None or not questions.has(question_id):
             raise Conflict(f"question {question_id} is not asked by a delegate of a Job that is at work here")
-        await questions.answer(question_id, _person_answer(text, changed, by, question_id))
+        await questions.answer(question_id, person_answer(text, changed, by, question_id))
 
     async def resume(
         self,
@@ -253,8 +239,8 @@ class Jobs(JobReader):
         begun with: it parses the result here, too. Raises UsageError for a Job that is completed or waits for an
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
-        job_id, context, model = await self.resolve(job_id), self.source.current, _model_output(output)
-        context = context if model is None else model.checking(context)
+        job_id, results = await self.resolve(job_id), result_reader(output)
+        context = results.checking(self.source.current)
         overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
         async def decide(loaded: Job) -> ResumedRun:
@@ -262,8 +248,7 @@ class Jobs(JobReader):
             from perstack.engine.runs.decisions import PersonDecisions
 
             run = loaded.coordinator
-            if model is not None:
-                model.check_recorded(run)
+            results.check_recorded(run)
             answers = context.parts.get(RECORDED_ANSWERS)
             if (recorded := answers.recorded_answer(context, loaded)) is not None:
                 return recorded
@@ -281,8 +266,7 @@ class Jobs(JobReader):
 
         queue = None if drive else self.queue.requests(context, by, drive)
         job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
-        job = job if queue is None else await self.queue.ordered(job)
-        return job if model is None else model.read(job)
+        return results.read(job if queue is None else await self.queue.ordered(job))
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
@@ -457,14 +441,6 @@ class Jobs(JobReader):
         return base
 
 
-def _model_output(output: type[BaseModel] | None) -> ModelOutput[BaseModel] | None:
-    if output is None:
-        return None
-    from perstack.engine.jobs.model_output import ModelOutput
-
-    return ModelOutput(output)
-
-
 # Branching from the state before a compaction.
 
 
@@ -485,13 +461,21 @@ def _is_of_summary(event: StoredEvent) -> bool:
     return isinstance(event, StartCompaction) or (isinstance(event, Retry) and event.overflow is None)
 
 
-def _person_answer(
+def asked_id(question: Question | str | None, question_id: str | None) -> str | None:
+    """Return the id of a question that a caller names by either argument; None if by neither."""
+    if question is None:
+        return question_id
+    return question if isinstance(question, str) else question.id
+
+
+def person_answer(
     text: str,
     changed: Mapping[str, JsonValue] | None,
     by: By | None,
     question_id: str | None,
     signal: str | None = None,
 ) -> GivenAnswer:
+    """Return the answer, by this process's user unless `by` is given."""
     from perstack.core.jobs.answers import GivenAnswer  # reading answers takes what most Jobs never need
 
     return GivenAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

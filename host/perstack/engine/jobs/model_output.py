@@ -13,6 +13,7 @@ from typing import Generic
 
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
+from typing_extensions import override
 
 from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.base.validation_errors import in_words
@@ -23,7 +24,31 @@ from perstack.engine.context.host_context import HostContext
 from perstack.errors import UsageError
 
 
-class ModelOutput(Generic[OutputT]):
+class ResultReader:
+    """Reader of a Job's result for its caller. Without a model, as here, contexts and summaries stay as they are."""
+
+    def add_to(self, context: HostContext) -> HostContext:
+        """Return the context with the model's schema and check, for a Run that begins."""
+        return context
+
+    def checking(self, context: HostContext) -> HostContext:
+        """Return the context with the model's check, for a Run that is resumed and has its schema."""
+        return context
+
+    def check_recorded(self, run: Run) -> None:
+        """Raise UsageError if a Run to resume was begun with another schema than the model's, or with none."""
+
+    def read(self, job: JobSummary) -> JobSummary:
+        """Return the summary, as a ParsedJob for a model: its `output` is None without a result."""
+        return job
+
+
+def result_reader(model: type[BaseModel] | None) -> ResultReader:
+    """Return the reader for a caller's `output`. Raises UsageError for a model that cannot be a result's schema."""
+    return ResultReader() if model is None else ModelOutput(model)
+
+
+class ModelOutput(ResultReader, Generic[OutputT]):
     """Schema, check and parsed result of one Job."""
 
     def __init__(self, model: type[OutputT]) -> None:
@@ -32,16 +57,16 @@ class ModelOutput(Generic[OutputT]):
         self._schema = _schema_of(model)
         self._parsed: tuple[JsonObject, OutputT] | None = None
 
+    @override
     def add_to(self, context: HostContext) -> HostContext:
-        """Return the context with the schema and the check, for the Run that begins."""
         return self.checking(replace(context, overrides=replace(context.overrides, output=self._schema)))
 
+    @override
     def checking(self, context: HostContext) -> HostContext:
-        """Return the context with the check, for a Run that is resumed and has its schema."""
         return replace(context, check_result=self._problem)
 
+    @override
     def check_recorded(self, run: Run) -> None:
-        """Raise UsageError if a Run to resume was begun with another schema than the model's, or with none."""
         recorded = schema_of_run(run.start)
         if recorded == self._schema:
             return
@@ -51,8 +76,8 @@ class ModelOutput(Generic[OutputT]):
             f"output: Job {run.start.job_id} {words}, not that of {self._model.__name__}: leave the model out{remedy}"
         )
 
+    @override
     def read(self, job: JobSummary) -> ParsedJob[OutputT]:
-        """Return the summary with the parsed result; None without a result."""
         if job.result is None:
             return ParsedJob[OutputT].of(job, None)
         if self._parsed is None or self._parsed[0] != job.result:  # no validator has refused it

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
+from perstack.engine.jobs.model_output import ResultReader
 from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
@@ -68,6 +69,18 @@ class RunnableContext:
         return cls(host, lock, await host.knowledge(expert_key, lock))
 
 
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A caller's request for a new Job. `labels` and the model of `results` are checked, the rest needs a context."""
+
+    expert_key: str
+    query: str
+    job_id: str | None
+    attachments: Sequence[Attachable]
+    labels: Mapping[str, str]
+    results: ResultReader = field(default_factory=ResultReader)
+
+
 WAITING_COMMANDS: Part[Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]]]] = Part("commands of tasks")
 """Returns the commands that tasks of a storage wait with: what they run is protected from Experts."""
 
@@ -95,17 +108,16 @@ class JobRunner:
     async def run_new(
         self,
         context: HostContext,
-        expert_key: str,
-        query: str,
-        job_id: str | None,
-        attachments: Sequence[Attachable],
-        labels: Mapping[str, str],
-        on_event: OnEvent | None,
+        request: JobRequest,
+        *,
+        on_event: OnEvent | None = None,
         queue: QueueRequest | None = None,
     ) -> JobSummary:
         """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
-        listener, query = as_listener(on_event), check_query(query)
-        expert = context.expert(expert_key) if queue is not None else context.check_ready(expert_key)
+        context, job_id = request.results.add_to(context), request.job_id
+        listener, query = as_listener(on_event), check_query(request.query)
+        key = request.expert_key
+        expert = context.expert(key) if queue is not None else context.check_ready(key)
         context.project.check_guarded(expert.key)
         context.audit.check()
         if queue is None:
@@ -114,7 +126,7 @@ class JobRunner:
         runnable.knowledge.with_skill_digests(expert)
         if queue is not None:
             context.parts.get(QUEUEING).check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
-        attached_files = await read_attachments(context, expert.key, attachments)
+        attached_files = await read_attachments(context, expert.key, request.attachments)
 
         async def work() -> JobSummary:
             from perstack.engine.runs.beginning import NewRun
@@ -125,10 +137,10 @@ class JobRunner:
                     if created_id == job_id:
                         await self._check_not_begun(created_id)  # check again under the lease
                     contents = await self.store_attachments(created_id, attached_files)
-                    new = NewRun(expert, query, labels, contents)
+                    new = NewRun(expert, query, request.labels, contents)
                     return await self.drive(runnable, Job(created_id), new, listener, stop, queue=queue)
 
-        return await in_own_task(work())
+        return request.results.read(await in_own_task(work()))
 
     async def run_existing(
         self,

@@ -9,8 +9,9 @@ finds the stream that asked a question, and waits for tasks that were left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
@@ -22,15 +23,16 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
+from perstack.engine.jobs.model_output import ResultReader, result_reader
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener
 from perstack.errors import UsageError
 from perstack.system.concurrency import HeldExit, held_result, hold_exit, wait_despite_cancellation
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, JsonValue
+    from pydantic import BaseModel
 
-    from perstack.core.base.ids import By
+    from perstack.core.jobs.answers import GivenAnswer
 
 Drive: TypeAlias = Callable[[Jobs, OnEvent], Coroutine[object, object, JobSummary]]
 """Drives a Job with these Jobs and this listener."""
@@ -84,9 +86,9 @@ class JobStream:
     As a context manager the stream also waits until the interrupt is recorded.
     """
 
-    def __init__(self, streams: Streams, jobs: Jobs, drive: Drive, read: Callable[[JobSummary], JobSummary]) -> None:
-        """Prepare a stream of the Job that `drive` drives, and whose summary `read` completes. Nothing begins."""
-        self._read = read
+    def __init__(self, streams: Streams, jobs: Jobs, drive: Drive, results: ResultReader) -> None:
+        """Prepare a stream of the Job that `drive` drives, and whose result `results` reads. Nothing begins."""
+        self._results = results
         self._streams = streams
         self._jobs = jobs
         self._drive = drive
@@ -160,22 +162,19 @@ class JobStream:
         """Return whether this stream has shown the question, and it is not answered."""
         return not self._is_over and question_id in self._feed.open
 
-    async def answer(
-        self,
-        text: str,
-        question_id: str,
-        *,
-        changed: Mapping[str, JsonValue] | None,
-        signal: str | None,
-        by: By | None,
-        on_event: OnEvent | None,
-    ) -> JobSummary:
+    async def answer(self, question_id: str, answer: GivenAnswer, on_event: OnEvent | None) -> JobSummary:
         """Answer a question of this stream, which continues. Returns when the answer is recorded.
 
         Raises as `Jobs.answer`; the question then stays open.
         """
         async with self._answering:
-            return await self._answer(text, question_id, changed, signal, by, on_event)
+            live = self._jobs.runner.active.questions(place_of(question_id)[0])
+            if live is not None and live.has(question_id) and answer.signal is None and on_event is None:
+                await live.answer(question_id, answer)
+            else:
+                await self._answer_at_rest(question_id, answer, on_event)
+            self._feed.open.pop(question_id, None)
+            return await self._jobs.job(place_of(question_id)[0])
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -190,40 +189,14 @@ class JobStream:
         self._task = task
         task.add_done_callback(self._feed.queue.put_nowait)
 
-    async def _answer(
-        self,
-        text: str,
-        question_id: str,
-        changed: Mapping[str, JsonValue] | None,
-        signal: str | None,
-        by: By | None,
-        on_event: OnEvent | None,
-    ) -> JobSummary:
-        jobs, job_id = self._jobs, place_of(question_id)[0]
-        live = jobs.runner.active.questions(job_id)
-        if live is not None and live.has(question_id) and signal is None and on_event is None:
-            await jobs.answer_live(text, question_id, changed=changed, by=by)
-        else:
-            if self._task is not None:
-                await asyncio.wait({self._task})  # it ends soon: the Job asks, and no other Run is active
+    async def _answer_at_rest(self, question_id: str, answer: GivenAnswer, on_event: OnEvent | None) -> None:
+        if self._task is not None:
+            await asyncio.wait({self._task})  # it ends soon: the Job asks, and no other Run is active
+        feed, extra_listener = self._feed, as_listener(on_event)
 
-            def drive(jobs: Jobs, listener: OnEvent) -> Coroutine[object, object, JobSummary]:
-                return jobs.answer(
-                    text,
-                    changed=changed,
-                    question_id=question_id,
-                    signal=signal,
-                    by=by,
-                    drive=True,
-                    on_event=listener,
-                )
-
-            await self._resume(drive, as_listener(on_event))
-        self._feed.open.pop(question_id, None)
-        return await jobs.job(job_id)
-
-    async def _resume(self, drive: Drive, extra_listener: EventListener | None) -> None:
-        feed = self._feed
+        def drive(jobs: Jobs, listener: OnEvent) -> Coroutine[object, object, JobSummary]:
+            answering = partial(jobs.answer, changed=answer.changed, signal=answer.signal, by=answer.by)
+            return answering(answer.text, question_id=question_id, drive=True, on_event=listener)
 
         def listener(event: Event, line: bytes) -> None:
             feed(event, line)
@@ -249,13 +222,9 @@ class JobStream:
         else:
             job = held_result(task)
         if job.asking is None:
-            return self._feed.reader.finish_event(self._read(job))
+            return self._feed.reader.finish_event(self._results.read(job))
         self._is_over, self._rested = False, task
         return None if job.asking.id in self._feed.open else self._feed.open_question(job.asking)
-
-
-def _unchanged(job: JobSummary) -> JobSummary:
-    return job
 
 
 class Streams:
@@ -273,14 +242,9 @@ class Streams:
 
         Raises UsageError for an `output` that cannot be used.
         """
-        context = replace(self._source.current, is_attended=lambda: True)
-        read: Callable[[JobSummary], JobSummary] = _unchanged
-        if output is not None:
-            from perstack.engine.jobs.model_output import ModelOutput
-
-            parsed = ModelOutput(output)
-            context, read = parsed.add_to(context), parsed.read
-        stream = JobStream(self, self._jobs.with_context(ContextSource(context)), drive, read)
+        results = result_reader(output)
+        context = results.add_to(replace(self._source.current, is_attended=lambda: True))
+        stream = JobStream(self, self._jobs.with_context(ContextSource(context)), drive, results)
         self._streams.add(stream)
         return stream
 

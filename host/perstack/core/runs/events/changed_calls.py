@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, Written, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, Text, falsy
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import AskApproval, ChangedArguments, Command, DecideChange
@@ -29,10 +29,6 @@ from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
 
 
-def _no_arguments(args: JsonObject) -> JsonObject:
-    return {}
-
-
 class ChangeCall(LaterEvent):
     """A person's approval of a call with other arguments than it was asked with."""
 
@@ -40,7 +36,7 @@ class ChangeCall(LaterEvent):
     type: Literal["changeCall"] = "changeCall"
     tool_call_id: str
     call_digest: str  # digest of the call as it was asked
-    args: Annotated[JsonObject, Written(_no_arguments)]  # all arguments, as changed
+    args: Arguments  # all arguments, as changed
     by: By
 
     def fold(self, run: Run) -> Run:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, Written, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, JsonObject, Text, Written, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.exec_grant import subject_of
@@ -203,10 +203,6 @@ def _with_call(run: Run, call: Call) -> Run:
     return replace(run, asked=None, questions=questions, calls={**run.calls, call_id: call})
 
 
-def _no_arguments(args: JsonObject) -> JsonObject:
-    return {}
-
-
 class RequestApproval(LaterEvent):
     """A request for a person's approval of a call, which a rule requires before the call runs."""
 
@@ -215,7 +211,7 @@ class RequestApproval(LaterEvent):
     tool_call_id: str
     tool_name: str
     skill_name: str = Field(default="", exclude_if=falsy)
-    args: Annotated[JsonObject, Written(_no_arguments)]
+    args: Arguments
     call_digest: str  # digest of skill, tool and arguments that the approval is bound to
     rule: Text
     # resolved paths, the only ones approved

@@ -1,10 +1,8 @@
 """State of unknown origin: it can be read, and nothing can act on it.
 
-What a state folder contains decides what a resumed Job, a due task or a series runs. So the host acts only on state
-with a valid mark (`perstack.config.state_marks`), and in it only on logs that have a mark too
-(`perstack.config.log_marks`). This module is the one place that sees to it: `guard_state` wraps every storage that a
-Host, or the tasks without a Host, open. The wrapper is left out for servers, and for state without a mark that
-PERSTACK_TRUST names.
+The host acts only on state with a valid mark (`state_marks`), and in it only on logs that have a mark too
+(`log_marks`). `guard_state` wraps every storage that a Host, or the tasks without a Host, open. The wrapper is left out
+for servers, and for state without a mark that PERSTACK_TRUST names.
 
 Until the state is this user's, the wrapper
 
@@ -29,14 +27,18 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from perstack.config.log_marks import LogMarks
 from perstack.config.project import ProjectPlace, is_state_named
-from perstack.config.state_marks import StateMark
+from perstack.config.trust import Agreement
 from perstack.core.base.chain import Head, SealedBatch, open_line
 from perstack.core.base.ids import Owner, OwnerKind, job_of_run
+from perstack.core.definitions.project import Project
+from perstack.engine.context.connections import open_state
+from perstack.engine.plugins.registry import Plugins
 from perstack.errors import Damaged, NotAgreed, NotFound, StorageError
 from perstack.next_steps import Trust
 from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
+from perstack.state_guard.log_marks import LogMarks
+from perstack.state_guard.state_marks import StateMark
 
 Describe = Callable[[Storage, Collection[Owner] | None], Awaitable[list[str]]]
 """Returns the page that a person sees before agreeing: the work that waits in a state, or for these owners in it."""
@@ -55,6 +57,19 @@ def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, named
     if is_agreed and not is_open and not mark.is_absent():
         return storage
     return GuardedStorage(storage, StateGate(storage, mark, describe, named, is_agreed=is_agreed, is_open=is_open))
+
+
+def open_own_state(
+    plugins: Plugins,
+    project: Project,
+    place: ProjectPlace,
+    named: str | None,
+    env: Mapping[str, str],
+    describe: Describe,
+    agreement: Agreement | None = None,
+) -> Storage:
+    """Open the storage of a project as `open_state` does; state that this installation did not make is only read."""
+    return guard_state(open_state(plugins, project, place, named, env, agreement), place, describe, named)
 
 
 async def require_own_state(storage: Storage) -> None:
