@@ -39,9 +39,11 @@ class Queueing(Protocol):
 
     async def enqueue(self, job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
         """Record the start of a Job or Run, and that it waits for a worker."""
+        ...
 
     async def load_queued_context(self, context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
         """Return the context and the lock that a Job was queued with. Raises StorageError and UsageError."""
+        ...
 
 
 QUEUEING: Part[Queueing] = Part("queue of Jobs")
