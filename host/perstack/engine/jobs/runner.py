@@ -92,12 +92,7 @@ WORKSPACE_LEASE: Part[Callable[[ContextSource, JobReader, Lease], AbstractAsyncC
 class JobRunner:
     """Drives Jobs with the context in force when they begin."""
 
-    def __init__(
-        self,
-        source: ContextSource,
-        reader: JobReader,
-        active: ActiveJobs,
-    ) -> None:
+    def __init__(self, source: ContextSource, reader: JobReader, active: ActiveJobs) -> None:
         """Drive the Jobs that `reader` reads."""
         self._source = source
         self._reader = reader
@@ -345,11 +340,9 @@ class JobRunner:
 async def read_attachments(
     context: HostContext, expert_key: str, attachments: Sequence[Attachable]
 ) -> tuple[Attached, ...]:
-    """Read the attachments, and check that the Expert's model takes them. Raises UsageError."""
+    """Read the attachments. Raises UsageError for one that the Expert's model does not take."""
     if not attachments:
         return ()
-    from perstack.engine.jobs.attachments import check_supported, read_attachments
+    from perstack.engine.jobs.attachments import read_supported
 
-    attached = await read_attachments(attachments)
-    check_supported(context, expert_key, attached)
-    return attached
+    return await read_supported(context, expert_key, attachments)
