@@ -50,7 +50,7 @@ BUDGET = Budget(max_tokens=60_000, max_tool_calls=40)
 SETTINGS = {"workers": Workers(delegates="distributed"), "max_steps": STEPS, "budget": BUDGET}
 """No step more than the tree needs: what one delegate leaves of its share another has to get."""
 
-DEATHS = 10
+DEATHS = 5
 
 
 class Scene:
@@ -152,4 +152,5 @@ def test_whichever_append_a_worker_dies_at_the_tree_ends_the_same(
         if fate.died:
             tally["of the Job" if deaths[place - 1].run_id == "job-1" else "of a delegate"] += 1
     print(f"{kept}, workers at once: {workers}: deaths at appends to the log {dict(tally)}")
-    assert sum(tally.values()) >= 0.9 * (len(deaths) if thorough else DEATHS)  # who appends what differs a little
+    least = 0.9 * len(deaths) if thorough else DEATHS - 1  # who appends what differs a little
+    assert sum(tally.values()) >= least

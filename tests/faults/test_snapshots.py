@@ -32,7 +32,7 @@ def test_snapshots_are_whole_or_not_there_wherever_a_job_dies_or_fails(
     assert stored.count(b'"type":"recordSnapshot"') > 8
     for kind in FAULT_KINDS if thorough else SOME:
         boundaries, tally = assault.plain().boundaries(kind), Tally()
-        for at in spread(boundaries, boundaries if thorough else 4):
+        for at in spread(boundaries, boundaries if thorough else 2):
             tally.add(assault.disturbed(Fault(kind, at)))
         print(f"{kind}: {tally.trials} of {boundaries} boundaries, {tally.kills} kills, {tally.errors} errors")
         assert tally.findings == []

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from operator import attrgetter
+from typing import cast
 
 import click
 
@@ -133,10 +134,10 @@ def _entries_of(plugin: _Plugin) -> tuple[object, ...]:
     try:
         module = plugin.load()
         api: object = getattr(module, "PLUGIN_API", PLUGIN_API)
-        hook: object = getattr(module, "perstack_commands", None)
+        hook: Callable[[], Iterable[object]] | None = getattr(module, "perstack_commands", None)
         if api != PLUGIN_API:
             _leave_out(plugin, f"it is written for plugin API {api}, and the host has {PLUGIN_API}")
-        elif callable(hook):
+        elif hook is not None:
             return tuple(hook())
         elif plugin.is_declared:
             _leave_out(plugin, "it has no function perstack_commands")
@@ -162,9 +163,10 @@ def _problem_of(entry: object, found: Mapping[str, FoundCommand]) -> str | None:
 
 
 def _has_wrong_field(entry: PluginCommand) -> bool:
-    examples: object = entry.examples
-    texts: tuple[object, ...] = (entry.name, entry.group, entry.text, entry.import_path, entry.before or "-")
-    return not (isinstance(examples, tuple) and all(isinstance(text, str) and text for text in (*texts, *examples)))
+    if not isinstance(cast("object", entry.examples), tuple):
+        return True
+    texts = (entry.name, entry.group, entry.text, entry.import_path, entry.before or "-", *entry.examples)
+    return not all(isinstance(text, str) and text for text in cast("tuple[object, ...]", texts))
 
 
 def _leave_out(plugin: _Plugin, cause: str) -> None:
