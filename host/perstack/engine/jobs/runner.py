@@ -282,10 +282,8 @@ class JobRunner:
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
             from perstack.engine.runs.remote import REMOTE
 
-            context = self._source.current
-            emit, clock, dispatching = context.emitter(), context.clock, context.dispatching
-            stopping = context.storage, loaded, dict(loaded.runs), emit, clock, dispatching
-            await context.parts.get(REMOTE).stop_remote(*stopping, below=below)
+            host, runs = self._source.current, dict(loaded.runs)
+            await host.parts.get(REMOTE).stop_remote(host, loaded, runs, host.emitter(), below=below)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
