@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from perstack.core.base.records import snake_cased
 from perstack.core.base.validation_errors import read_call
-from perstack.tasks import TASKS as TASKS
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.operations import (
     AnswerCommand,

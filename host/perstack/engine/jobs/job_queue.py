@@ -44,6 +44,7 @@ class JobQueue(Protocol):
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
         """Withdraw the order of a Job, or of a delegate of it, as far as the dispatcher can be reached."""
+        ...
 
     async def requeue_lost(self) -> tuple[str, ...]:
         """Order recorded Jobs without an order, and return their ids."""

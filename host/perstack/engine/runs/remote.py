@@ -38,6 +38,7 @@ class RemoteDelegation(Protocol):
         self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
     ) -> RemoteDelegates | None:
         """Return the delegates of `parent` for other workers; None if they must be driven here."""
+        ...
 
     async def stop_remote(
         self,
@@ -50,6 +51,7 @@ class RemoteDelegation(Protocol):
         only: str | None = None,
     ) -> None:
         """Stop the remote Runs of a leased Job and update their states in `runs`. Raises StorageError."""
+        ...
 
 
 REMOTE: Part[RemoteDelegation] = Part("delegates on other workers")
