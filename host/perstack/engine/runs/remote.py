@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from perstack.core.runs.decide import DelegateResult
     from perstack.core.runs.facts import Delegation
     from perstack.core.runs.state import Run
-    from perstack.engine.context.connections import Dispatching
+    from perstack.engine.context.host_context import HostContext
     from perstack.engine.log.run_session import Emitter, RunSession
     from perstack.engine.runs.job_context import Allowance, JobContext
-    from perstack.ports.storage import Storage
-    from perstack.system.clock import Clock
 
 
 class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):
@@ -44,12 +42,10 @@ class RemoteDelegation(Protocol):
 
     async def stop_remote(
         self,
-        storage: Storage,
+        host: HostContext,
         loaded: Job,
         runs: dict[str, Run],
         emit: Emitter,
-        clock: Clock,
-        dispatching: Dispatching,
         *,
         below: str | None = None,
         only: str | None = None,
