@@ -185,7 +185,7 @@ class TokenFlow:
         self._request = request
         self._refusal = refusal
 
-    async def next(self, response: httpx2.Response | None) -> httpx2.Request | None:
+    async def next_request(self, response: httpx2.Response | None) -> httpx2.Request | None:
         """Return the request that follows a response; None at the end. Raises SkillError."""
         try:
             outgoing = await (anext(self._flow) if response is None else self._flow.asend(response))
@@ -223,7 +223,7 @@ class ProviderLogin(httpx2.Auth):
             if self._tokens.valid == used:  # no other request has got a new token meanwhile
                 async with aclosing(TokenFlow(self._provider, self._tokens, request, response)) as flow:
                     answer: httpx2.Response | None = None
-                    while (outgoing := await flow.next(answer)) is not None:
+                    while (outgoing := await flow.next_request(answer)) is not None:
                         if outgoing.method == "POST":
                             self.check_issuer()
                         answer = await self._read(limit_body((yield outgoing)))

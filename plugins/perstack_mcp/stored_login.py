@@ -62,7 +62,7 @@ class StoredLogin(httpx2.Auth):
                 provider = self._renewing_provider()
                 async with aclosing(TokenFlow(provider, self._tokens, request)) as flow:
                     answer: httpx2.Response | None = None
-                    while (outgoing := await flow.next(answer)) is not None:
+                    while (outgoing := await flow.next_request(answer)) is not None:
                         answer = self._check_renewal(limit_body((yield outgoing)))
                 self._store(provider.context)
         response = bounded_refusal((yield signed(request, self._access_token)))

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
-from textual.app import App
 from textual.content import Content
 from textual.css.styles import RulesMap
+from textual.css.stylesheet import Stylesheet
 from textual.geometry import Size
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -107,8 +107,8 @@ class LinesView(ScrollView, can_focus=True):
         key = (style, has_cursor)
         if key not in self._looks:
             text = f"{_LOOKS[style]} on $block-cursor-background" if has_cursor else _LOOKS[style]
-            app: App[object] = self.app  # pyright: ignore[reportUnknownMemberType]  # the library leaves its result open
-            self._looks[key] = self.rich_style + app.stylesheet.parse_style(text).rich_style
+            stylesheet: Stylesheet = self.app.stylesheet  # pyright: ignore[reportUnknownMemberType]  # App[Unknown]
+            self._looks[key] = self.rich_style + stylesheet.parse_style(text).rich_style
         return self._looks[key]
 
 
