@@ -17,8 +17,7 @@ from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
-from perstack.ports.parts import Parts
-from perstack.tasks import TASKS
+from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
@@ -37,13 +36,19 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             RECORDED_ANSWERS.offer(_recorded_answers),
             SNAPSHOTS.offer(_snapshots),
             WORKSPACE_LEASE.offer(_workspace_lease),
-            TASKS.offer(tasks),
             WAITING_COMMANDS.offer(_waiting_commands),
             JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
-        )
+        ),
+        lambda: _parts_for_skills(tasks),
     )
+
+
+def _parts_for_skills(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+    from perstack.tasks.memory import TASKS
+
+    return (TASKS.offer(tasks),)
 
 
 def _playback() -> Playback:

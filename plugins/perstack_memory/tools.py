@@ -11,8 +11,7 @@ from perstack.core.base.decisions import Free, decisions_in, needs_person
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.errors import SkillError
-from perstack.tasks import TASKS
-from perstack.tasks.memory import TaskMemory
+from perstack.tasks.memory import TASKS, TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand
 from perstack.toolkit import ToolContext, Toolkit

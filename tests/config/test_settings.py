@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from perstack.config.settings import ChosenSettings, resolve_settings
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.keys import Key
+from perstack.core.definitions.keys import Key, Rule
+from perstack.core.definitions.options import BUDGET_OPTIONS, OPTIONS
 from perstack.core.definitions.permissions import Widening
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.recorded_definition import definition_of, restore_project
-from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, ProviderSetting, SharedKeys
+from perstack.core.definitions.settings import Budget, ContextPolicy, Limits, Overrides, ProviderSetting, SharedKeys
 
 ANTHROPIC = ProviderSetting(provider_name="anthropic", setting={"baseUrl": "https://a.example"})
 OPENAI = ProviderSetting(provider_name="openai", setting={"organization": "o"})
@@ -145,3 +148,16 @@ def test_a_limit_without_a_value_in_a_log_is_the_default_of_its_key() -> None:
     for name in Limits.model_fields.keys() & SharedKeys.model_fields.keys():
         (key,) = (part for part in SharedKeys.model_fields[name].metadata if isinstance(part, Key))
         assert Limits.model_fields[name].default == (None if key.zero_lifts else key.default)
+
+
+def test_each_option_has_the_name_of_a_field_and_the_minimum_of_its_key() -> None:
+    keys = {**SharedKeys.model_fields, **Budget.model_fields}
+    least = {
+        name: rule.least
+        for name in OPTIONS
+        for rule in (keys[name].metadata if name in keys else ())
+        if isinstance(rule, Rule) and rule.least is not None and name not in ("reasoning_budget", "compaction")
+    }
+    assert {name: option.least for name, option in OPTIONS.items() if option.least is not None} == least
+    assert set(OPTIONS) <= {field.name for field in fields(Overrides)}
+    assert set(BUDGET_OPTIONS) == set(Budget.model_fields)

@@ -35,19 +35,22 @@ Offer = tuple[Part[Any], Callable[[], Any]]
 class Parts:
     """The services that a host offers."""
 
-    def __init__(self, offers: Iterable[Offer] = ()) -> None:
-        """Offer these; none is made yet."""
+    def __init__(self, offers: Iterable[Offer] = (), others: Callable[[], Iterable[Offer]] = tuple) -> None:
+        """Offer these; none is made yet. `others` has offers whose keys a start should not import."""
         self._makers = dict(offers)
+        self._others = others
         self._made: dict[Part[Any], Any] = {}
 
     def has(self, part: Part[Any]) -> bool:
         """Return whether the host offers the service."""
+        if part not in self._makers:
+            self._makers |= dict(self._others())
         return part in self._makers
 
     def get(self, part: Part[_Service]) -> _Service:
         """Return the service. Raises UsageError if the host does not offer it."""
         if part not in self._made:
-            if part not in self._makers:
+            if not self.has(part):
                 raise UsageError(f"this host has no {part.name}: use `perstack.Host`, which has every part")
             self._made[part] = self._makers[part]()
         return cast("_Service", self._made[part])

@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Final, Literal, Protocol
 
-from perstack.core.base.ids import job_id_of
-
 # The host takes the time of day from a Clock that it is given: what it decides or records never reads the system's.
 
 
@@ -49,5 +47,7 @@ def new_ulid(moment: int) -> str:
 
 def new_ids(moment: int) -> Iterator[str]:
     """Yield short ids in the form of Job ids: for `moment`, then for each following millisecond."""
+    from perstack.core.base.ids import job_id_of  # reading the time of day needs no ids
+
     for millisecond in count(moment):
         yield job_id_of(new_ulid(millisecond))

@@ -11,15 +11,3 @@ was faster, the operation decides again on the newer state.
 A new event needs a model in `events`, its row in TRANSITIONS of `state` and a case in `evolve`. `arguments`, `due`,
 `events`, `evolve`, `operations`, `operation_table`, `state` and `summaries` are pure.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from perstack.ports.parts import Part
-
-if TYPE_CHECKING:
-    from perstack.tasks.memory import TaskMemory
-
-TASKS: Part[TaskMemory] = Part("execution memory")
-"""Tasks of a Host, for its skills. Here, as every Host offers the part and few commands need its modules."""

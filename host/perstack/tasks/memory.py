@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from perstack.core.base.records import snake_cased
 from perstack.core.base.validation_errors import read_call
+from perstack.ports.parts import Part
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.operations import (
     AnswerCommand,
@@ -112,3 +113,7 @@ class TaskMemory(ABC):
     cancel = _method(CancelCommand)
     archive = _method(ArchiveCommand)
     delete = _method(DeleteCommand)
+
+
+TASKS: Part[TaskMemory] = Part("execution memory")
+"""The tasks of a Host, for its skills."""

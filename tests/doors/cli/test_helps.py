@@ -59,3 +59,9 @@ def test_every_help_that_is_kept_is_one_of_a_command(helps: dict[str, str]) -> N
 
 if __name__ == "__main__":
     print(json.dumps({name_of(context): f"{context.get_help()}\n" for context in contexts(perstack)}))
+
+
+def test_help_of_run_loads_neither_models_of_data_nor_the_event_loop() -> None:
+    code = "import sys; from perstack.doors.cli import run; print({'pydantic', 'asyncio'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "set()\n"

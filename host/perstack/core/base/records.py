@@ -56,7 +56,8 @@ class StrictCalls(type):
             instance = cls.__new__(cls)
             try:  # as pydantic's own `__init__`, without its frame
                 cls.__pydantic_validator__.validate_python(
-                    ArgsKwargs(args, kwargs) if args or not isinstance(instance, BaseModel) else kwargs,
+                    # of the class: `isinstance(instance, BaseModel)` enters a method of its metaclass
+                    ArgsKwargs(args, kwargs) if args or not isinstance(cls, type(BaseModel)) else kwargs,
                     self_instance=instance,
                     extra="forbid",
                 )

@@ -12,6 +12,7 @@ from pydantic import GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.options import Option as Option
 from perstack.dataclass import dataclass
 
 KeyPath: TypeAlias = tuple[str | int, ...]  # names of tables and positions in arrays (from 0), from the top of the file
@@ -78,15 +79,6 @@ class Key:
         """The meaning with the default, for docs, messages and the JSON schema."""
         default = "" if self.default is None else f"; default {self.default}"
         return f"{self.meaning}{default}{', 0 for no limit' if self.zero_lifts else ''}"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """Annotation of a field of `Overrides` that is an option of the commands that drive Jobs."""
-
-    help: str
-    metavar: str = ""  # empty for a flag
-    is_repeated: bool = True  # True if a Run's start names it, and resuming or continuing the Run repeats the choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
 """Settings of Runs, each declared once, and the options with which a caller chooses them.
 
 A setting is a field of `SharedKeys`, `ContextKeys` or `Budget`, with its type, default, rules and meaning. If a caller
-may choose it, `Overrides` has a field of its name, with its option of the command line; if Runs record it as a limit,
-`Limits` has one. Of a shared key the nearest level counts: caller, Expert, file. Of budgets and permissions all levels
-hold, and a provider is chosen together with the models that were written for it.
+may choose it, `Overrides` has a field of its name, and `options` its option of the command line; if Runs record it as a
+limit, `Limits` has one. Of a shared key the nearest level counts: caller, Expert, file. Of budgets and permissions all
+levels hold, and a provider is chosen together with the models that were written for it.
 """
 
 # no postponed annotations: pydantic would compile each of them in each class that inherits it
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
@@ -19,8 +19,9 @@ from pydantic.dataclasses import dataclass
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, StrictCalls, falsy
 from perstack.core.base.usage import BudgetName
-from perstack.core.definitions.keys import NOT_EMPTY, Key, Option, Rule, at_least, wrong_budget
+from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_budget
 from perstack.core.definitions.models import WrittenModels
+from perstack.core.definitions.options import OPTIONS, Option
 from perstack.core.definitions.permissions import Widening
 from perstack.errors import UsageError
 
@@ -275,48 +276,25 @@ NOT_RECORDED = "NotRecorded"  # name of the error for a call that the played rec
 class Overrides(metaclass=StrictCalls):
     """Caller's settings over the definitions; None leaves a setting to them. Excluded fields are not recorded."""
 
-    model: Annotated[str | tuple[str, ...] | None, Option("The model.", "NAME")] = None  # several are fallbacks
-    provider: Annotated[str | None, Option("The provider; `perstack plugins` lists all.", "NAME")] = None
-    reasoning_budget: Annotated[
-        ReasoningBudget | None, Option("none, minimal, low, medium, high, or tokens.", "LEVEL")
-    ] = None
-    max_steps: Annotated[int | None, Option("Maximum steps of the Job, over all its Runs.", "N")] = None
-    max_retries: Annotated[int | None, Option("Maximum retries of a generation.", "N")] = None
-    timeout: Annotated[int | None, Option("Timeout of one generation, in milliseconds.", "MS")] = None
-    unattended: Annotated[
-        bool,
-        Field(exclude=True),
-        Option(
-            "No person answers: decline every question, and deny calls that need approval; the model sees that.",
-            is_repeated=False,
-        ),
-    ] = False
-    open: Annotated[
-        bool, Field(exclude_if=falsy), Option("Run the programs of `exec` without a question or a sandbox.")
-    ] = False
-    strict_skills: Annotated[
-        bool, Field(exclude=True), Option("Fail a Run before its first model call if one of its skills is missing.")
-    ] = False
+    model: Annotated[str | tuple[str, ...] | None, OPTIONS["model"]] = None  # several are fallbacks
+    provider: Annotated[str | None, OPTIONS["provider"]] = None
+    reasoning_budget: Annotated[ReasoningBudget | None, OPTIONS["reasoning_budget"]] = None
+    max_steps: Annotated[int | None, OPTIONS["max_steps"]] = None
+    max_retries: Annotated[int | None, OPTIONS["max_retries"]] = None
+    timeout: Annotated[int | None, OPTIONS["timeout"]] = None
+    unattended: Annotated[bool, Field(exclude=True), OPTIONS["unattended"]] = False
+    open: Annotated[bool, Field(exclude_if=falsy), OPTIONS["open"]] = False
+    strict_skills: Annotated[bool, Field(exclude=True), OPTIONS["strict_skills"]] = False
     widening: Widening | None = Field(default=None, exclude=True)  # over the rules of every started or resumed Run
     widened_by: By | None = Field(default=None, exclude=True)  # person who asked for it; None for this process's user
-    runtime: Annotated[
-        str | None, Option("The runtime of tool programs; `perstack plugins` lists all.", "NAME", is_repeated=False)
-    ] = None
-    max_cost: Annotated[float | None, Option("Maximum cost of the Job, in US dollars.", "X")] = None
-    max_tokens: Annotated[int | None, Option("Maximum tokens of the Job.", "N")] = None
-    max_time: Annotated[int | None, Option("Maximum working time of the Job, in milliseconds.", "MS")] = None
-    max_tool_calls: Annotated[int | None, Option("Maximum tool calls of the Job.", "N")] = None
-    compaction: Annotated[
-        Compaction | None, Option("What to do with a nearly full context: auto, off, or expert=NAME.", "HOW")
-    ] = None
+    runtime: Annotated[str | None, OPTIONS["runtime"]] = None
+    max_cost: Annotated[float | None, OPTIONS["max_cost"]] = None
+    max_tokens: Annotated[int | None, OPTIONS["max_tokens"]] = None
+    max_time: Annotated[int | None, OPTIONS["max_time"]] = None
+    max_tool_calls: Annotated[int | None, OPTIONS["max_tool_calls"]] = None
+    compaction: Annotated[Compaction | None, OPTIONS["compaction"]] = None
     output: JsonObject | None = Field(default=None, exclude=True)  # JSON schema in place of the Expert's `output`
-    recording: Annotated[
-        str | None,
-        Field(exclude=True),
-        Option(
-            "Play this recording instead of calling the model and the tools; needs no key.", "FILE", is_repeated=False
-        ),
-    ] = None
+    recording: Annotated[str | None, Field(exclude=True), OPTIONS["recording"]] = None
     recorded_tools: JsonValue = Field(default=None, exclude=True)  # `live` or `recorded`, or a table of tools
     # `any` accepts an instruction that changed since the recording
     recorded_definition: Literal["same", "any"] | None = Field(default=None, exclude=True)
@@ -384,18 +362,9 @@ def _is_open(value: object) -> bool:
     return value is None or value is False or value == ""
 
 
-@cache
 def options() -> Mapping[str, Option]:
     """Return the options of the fields of `Overrides` that have one, by the field's name."""
-    parts = {item.name: get_args(item.type) for item in fields(Overrides)}
-    return {name: part for name, annotations in parts.items() for part in annotations if isinstance(part, Option)}
-
-
-def minimum_of(name: str) -> int | None:
-    """Return the minimum of the shared key, or limit of a budget, with that name; None without one."""
-    model_field = {**SharedKeys.model_fields, **Budget.model_fields}.get(name)
-    rules = () if model_field is None else (part for part in model_field.metadata if isinstance(part, Rule))
-    return next((rule.least for rule in rules if rule.least is not None), None)
+    return OPTIONS
 
 
 def check_budget(max_cost: float | None, **limits: int | None) -> None:

@@ -1,11 +1,14 @@
-"""Options that several commands share, and the Host opened from them."""
+"""Options that several commands share, and the Host opened from them.
+
+What only a running command needs is imported in functions: `--help` and shell completion load none of it.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import wraps
 from pathlib import Path
 from shlex import quote
@@ -13,38 +16,34 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from perstack.config.load import LoadedProject, load_usable
-from perstack.config.project import ProjectPlace, check_workspace, find_place
-from perstack.core.definitions.keys import Option, wrong_budget
-from perstack.core.definitions.permissions import Widening
-from perstack.core.definitions.project import Project
-from perstack.core.definitions.sandbox import EARLIER_LOCAL, IGNORED_RUNTIMES, LOCAL
-from perstack.core.definitions.settings import (
-    Budget,
-    Compaction,
-    CompactionExpert,
-    Overrides,
-    ReasoningBudget,
-    minimum_of,
-    options,
-)
+from perstack.core.definitions.options import BUDGET_OPTIONS, OPTIONS, Option
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import print_err
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import DefinitionError, NotAgreed, UsageError
-from perstack.ports.environment import Environment
-from perstack.system.user import this_user
 
 if TYPE_CHECKING:
+    from perstack.config.load import LoadedProject
+    from perstack.config.project import ProjectPlace
     from perstack.config.trust import Agreement
+    from perstack.core.definitions.permissions import Widening
+    from perstack.core.definitions.project import Project
+    from perstack.core.definitions.settings import Compaction, Overrides, ReasoningBudget
     from perstack.host import Host
     from perstack.ports.dispatcher import Dispatcher
+    from perstack.ports.environment import Environment
 
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
 
 # Where a project is and how its Jobs are driven.
+
+
+def _no_overrides() -> Overrides:
+    from perstack.core.definitions.settings import Overrides
+
+    return Overrides()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class HostOptions:
     storage: str | None = None
     dispatcher: str | None = None  # the dispatcher's address; None to use what the definition or the storage names
     env_path: tuple[str, ...] = ()
-    overrides: Overrides = Overrides()
+    overrides: Overrides = field(default_factory=_no_overrides)
     folder: str = "."  # the current folder, used if no workspace is named
     is_attended: Callable[[], bool] | None = None  # whether a person answers questions while a Job is driven
     branch_folder: Path | None = None  # a folder to work in that does not change where the project is found
@@ -85,6 +84,8 @@ class HostOptions:
 
         Raises UsageError if there is no file, and with `strict` DefinitionError for warnings.
         """
+        from perstack.config.load import load_usable
+
         loaded = load_usable(self.find().require_path())
         if strict and loaded.warnings:
             raise DefinitionError(tuple(replace(problem, severity="error") for problem in loaded.warnings))
@@ -99,18 +100,23 @@ class HostOptions:
         """Return the project; an empty one if there is no file and it is not required."""
         if required:
             return self.load().project
+        from perstack.config.load import load_usable
+        from perstack.core.definitions.project import Project
+
         config = self.find().config
         return Project() if config is None else load_usable(config).project
 
     def find(self) -> ProjectPlace:
         """Return where the project is. Raises UsageError for a named file or folder that does not exist."""
+        from perstack.config.project import find_place
+
         if self.workspace is not None and not Path(self.workspace).is_dir():
             raise UsageError(f"--workspace {self.workspace}: no such directory")
         if self.config is not None and not Path(self.config).is_file():
             raise UsageError(f"--config {self.config}: no such file")
         place = find_place(self.workspace or self.folder, self.config)
         if self.env_path:
-            from perstack.config.env import missing_file  # imported late, as where the files are read
+            from perstack.config.env import missing_file
 
             name = missing_file(place.folder, self.env_path)
             if name is not None:
@@ -133,6 +139,8 @@ class HostOptions:
         except (DefinitionError, NotAgreed) as error:
             if isinstance(error, NotAgreed) and self.storage is None:
                 raise  # it is the storage that is not agreed to
+            from perstack.core.definitions.project import Project
+
             project = Project()
             if self.storage is None:
                 text = f"warning: perstack.toml cannot be used, so Jobs are looked for in {project.storage}"
@@ -141,7 +149,6 @@ class HostOptions:
 
     def writer(self) -> Host:
         """Return a Host for changing Jobs, also without a definition. Raises DefinitionError for an unusable one."""
-        # imported late: an editor gets its first answer without this
         from perstack.config.trust import environment_of
         from perstack.engine.context.connections import state_environment
 
@@ -155,6 +162,8 @@ class HostOptions:
         self, project: Project | None = None, *, plugins: Iterable[object] = (), agreement: Agreement | None = None
     ) -> Host:
         """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written."""
+        from perstack.config.project import check_workspace
+
         project = project or self.project(required=True)
         host = self.host_of(
             project, env=self.env(project), overrides=self.overrides, plugins=plugins, agreement=agreement
@@ -200,7 +209,7 @@ class HostOptions:
 
 def run_with(host: Host, work: Callable[[Host], Awaitable[_T]]) -> _T:
     """Open the Host, return the result of `work`, and close it."""
-    import asyncio  # imported late: an editor gets its first answer without it
+    import asyncio
 
     async def main() -> _T:
         async with host:
@@ -308,6 +317,8 @@ def _parse_compaction(text: str) -> Compaction:
     word, _, name = text.partition("=")
     if word != "expert" or not name:
         raise UsageError(f"--compaction {text}: use auto, off, or expert=NAME")
+    from perstack.core.definitions.settings import CompactionExpert
+
     return CompactionExpert(expert=name)
 
 
@@ -324,6 +335,8 @@ def dispatcher_of(host: Host) -> Dispatcher:
 
 class _Dollars(click.FloatRange):
     def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from perstack.core.definitions.keys import wrong_budget
+
         dollars: float = super().convert(value, param, ctx)
         problem = wrong_budget(dollars)
         if problem is not None:
@@ -335,19 +348,21 @@ DOLLARS = _Dollars(min=0, min_open=True)  # an amount of money; `nan` and `inf` 
 
 
 def _click_option(name: str, option: Option) -> Callable[[_F], _F]:
-    """Return the option for a field of `Overrides`. Its minimum is that of the key of the same name."""
+    """Return the option for a field of `Overrides`."""
     flag = f"--{name.replace('_', '-')}"
     if not option.metavar:
         return click.option(flag, is_flag=True, help=option.help)
     kind: click.FloatRange | click.IntRange | None = DOLLARS if name == "max_cost" else None
-    if name not in _PARSERS and (least := minimum_of(name)) is not None:
-        kind = click.IntRange(min=least)
+    if option.least is not None:
+        kind = click.IntRange(min=option.least)
     callback = _without_original if name == "runtime" else None
     return click.option(flag, type=kind, metavar=option.metavar, help=option.help, callback=callback)
 
 
 def _without_original(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return the runtime; with a warning None for one of the original, so that the definition chooses."""
+    from perstack.core.definitions.sandbox import EARLIER_LOCAL, IGNORED_RUNTIMES, LOCAL
+
     if value == EARLIER_LOCAL:
         return LOCAL
     if value not in IGNORED_RUNTIMES:
@@ -358,7 +373,7 @@ def _without_original(ctx: click.Context, param: click.Parameter, value: str | N
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"reasoning_budget": _parse_budget, "compaction": _parse_compaction}
-_OVERRIDES = {name: _click_option(name, option) for name, option in options().items()}
+_OVERRIDES = {name: _click_option(name, option) for name, option in OPTIONS.items()}
 runtime_option = _OVERRIDES["runtime"]
 _DRIVING = {
     **_OVERRIDES,
@@ -370,13 +385,14 @@ _DRIVING = {
     ),
 }
 _LEADING_OPTIONS = (  # in the order of the help
-    *("provider", "model", "reasoning_budget", *Budget.model_fields, "max_steps", "max_retries", "timeout"),
+    *("provider", "model", "reasoning_budget", *BUDGET_OPTIONS, "max_steps", "max_retries", "timeout"),
     *("env_path", "compaction", "runtime", "recording", "permissions", "open", "strict_skills", "unattended"),
 )
 
 
 def _read_widening(file: str) -> Widening:
     from perstack.config.load import read_permissions
+    from perstack.core.definitions.permissions import Widening
 
     return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
 
@@ -386,6 +402,9 @@ def driving_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def gather(*, permissions: str | None, **values: Any) -> None:
+        from perstack.core.definitions.settings import Overrides
+        from perstack.system.user import this_user
+
         options = HostOptions.take_from(values)
         given = {name: values.pop(name) for name in _OVERRIDES}
         parsed = {name: parse(given[name]) for name, parse in _PARSERS.items() if given[name] is not None}
@@ -425,7 +444,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {  # the options under each heading, by pa
     ),
     "Output": ("output", "stream", "quiet", "compact", "no_input"),
     "Model": ("provider", "model", "reasoning_budget", "max_retries", "timeout", "compaction", "recording"),
-    "Limits": (*Budget.model_fields, "max_steps", "total_cost", "total_tokens"),
+    "Limits": (*BUDGET_OPTIONS, "max_steps", "total_cost", "total_tokens"),
     "Tools": ("runtime", "permissions", "open", "strict_skills", "unattended"),
     "Project": ("config", "workspace", "storage", "env_path", "dispatcher", "is_driven"),
 }

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import click
 
 from perstack.core.base.text import one_line
-from perstack.core.runs.display_events import SkillDisconnected
-from perstack.core.runs.events import AdaptRequest, Event
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import (
     discard_stdout,
@@ -29,6 +27,7 @@ from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import PerstackError, UsageError
 
 if TYPE_CHECKING:
+    from perstack.core.runs.events import Event
     from perstack.doors.cli.live import LiveView
     from perstack.host import Host
 
@@ -165,9 +164,9 @@ class JobOutput:
             self.write(line)
         if self.view is not None:
             self._watched(event)
-        if isinstance(event, SkillDisconnected) and event.reason:
+        if event.type == "skillDisconnected" and event.reason:
             self._warn(event.skill_name, event.text_for(cli_phrase))
-        elif isinstance(event, AdaptRequest) and self.view is None:
+        elif event.type == "adaptRequest" and self.view is None:
             print_err(f"warning: {event.expert_key}: requests are sent {event.words}")
 
     def _takes(self, kind: str) -> bool:

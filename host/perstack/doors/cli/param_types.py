@@ -1,4 +1,7 @@
-"""Values of command-line arguments: texts, JSON, files, stdin, and times."""
+"""Values of command-line arguments: texts, JSON, files, stdin, and times.
+
+Functions import what they need, so that `--help` loads none of it.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,19 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from pydantic import JsonValue
 
-from perstack.config.source import NotRead, read_bounded
-from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import milliseconds
-from perstack.core.jobs.queries import check_query
-from perstack.core.schemas.result_schemas import result_schema_of, schema_fault
 from perstack.doors.shared.text import shorten
 from perstack.errors import UsageError
 from perstack.system.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from perstack.core.base.records import JsonObject
 
 MAX_INPUT_BYTES = 16 << 20  # maximum bytes of a file or of stdin
 
@@ -35,6 +39,8 @@ def read_query(text: str | None, otherwise: str = "") -> str:
     """
     if text is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         raise UsageError(f"there is no QUERY: type one, or pipe it to stdin{otherwise}")
+    from perstack.core.jobs.queries import check_query
+
     query = read_text("-" if text is None else text)
     return check_query(query, otherwise)
 
@@ -60,6 +66,8 @@ def read_answer(text: str | None, name: str) -> JsonValue:
         return _read_value(text, name)
     if text.startswith("{"):
         return _json(_bytes(text), name, "give JSON, a text that begins with something else, or @FILE")
+    from perstack.core.base.records import read_json
+
     try:
         return read_json(_bytes(text))
     except ValueError:
@@ -74,6 +82,8 @@ def read_error(text: str, name: str) -> str | JsonObject:
 
 def read_schema(file: str) -> JsonObject:
     """Return the result schema in a file. Raises UsageError if it cannot be read or used."""
+    from perstack.core.schemas.result_schemas import result_schema_of, schema_fault
+
     text = _read_content(f"@{file}", "--output-schema").decode("utf-8-sig", "replace")
     try:
         schema = result_schema_of(text)
@@ -91,6 +101,8 @@ def json_on_stdin(remedy: str) -> JsonValue:
 
 
 def _json(data: bytes, name: str, remedy: str) -> JsonValue:
+    from perstack.core.base.records import read_json
+
     try:
         return read_json(data)
     except ValueError as error:
@@ -102,6 +114,8 @@ def _read_content(text: str, name: str) -> bytes:
         return _stdin(name)
     if not text.startswith("@"):
         return _bytes(text)
+    from perstack.config.source import NotRead, read_bounded
+
     try:
         return read_bounded(Path(text[1:]), MAX_INPUT_BYTES)
     except NotRead as error:

@@ -1,17 +1,14 @@
-"""The commands `perstack run` and `perstack submit`."""
+"""The commands `perstack run` and `perstack submit`. What only a Job needs is imported in them: `--help` is quick."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from perstack.core.base.ids import check_job_id
-from perstack.core.jobs.queries import parse_labels
-from perstack.core.jobs.summary import JobSummary
-from perstack.doors.cli.driving import drive, open_driver, report_outcome, run_interruptible
 from perstack.doors.cli.options import (
     GroupedCommand,
     HostOptions,
@@ -24,11 +21,12 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options, with_types
 from perstack.doors.cli.param_types import MOMENT, read_query, read_schema
 from perstack.doors.cli.terminal import print_err, write_json_line
-from perstack.doors.shared.signals import INTERRUPTED
-from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
-from perstack.host import Host
-from perstack.system.user import this_user
+
+if TYPE_CHECKING:
+    from perstack.core.jobs.summary import JobSummary
+    from perstack.engine.log.run_session import OnEvent
+    from perstack.host import Host
 
 
 @click.command("run", cls=GroupedCommand)
@@ -81,6 +79,10 @@ def run_command(
 
     QUERY `-`, or no QUERY, reads from stdin.
     """
+    from perstack.core.jobs.queries import parse_labels
+    from perstack.doors.cli.driving import drive, open_driver
+    from perstack.system.user import this_user
+
     showing = with_types(showing, types)
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     continues = (go_on or continue_job is not None) and not is_answer
@@ -138,6 +140,8 @@ def _check_combination(
     if job_id is not None and (go_on or continue_job):
         raise UsageError("--job-id names a new Job: leave it out when continuing one")
     if job_id is not None:
+        from perstack.core.base.ids import check_job_id
+
         check_job_id(job_id)
 
 
@@ -172,6 +176,12 @@ def submit_command(
     The Experts and settings of perstack.toml are recorded with the Job, and the worker uses them. QUERY `-`, or no
     QUERY, reads from stdin.
     """
+    from perstack.core.base.ids import check_job_id
+    from perstack.core.jobs.queries import parse_labels
+    from perstack.doors.cli.driving import report_outcome, run_interruptible
+    from perstack.doors.shared.signals import INTERRUPTED
+    from perstack.system.user import this_user
+
     text, labels = read_query(query), parse_labels(label)
     if job_id is not None:
         check_job_id(job_id)

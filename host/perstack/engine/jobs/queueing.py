@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from perstack.config.lock import Lock
-from perstack.core.base.ids import By
-from perstack.core.definitions.experts import Expert
-from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostContext
-from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.ports.parts import Part
 
 if TYPE_CHECKING:
+    from perstack.config.lock import Lock
+    from perstack.core.base.ids import By
+    from perstack.core.definitions.experts import Expert
     from perstack.core.definitions.recorded_definition import SeriesDefinition
+    from perstack.core.jobs.summary import JobSummary
+    from perstack.engine.context.host_context import HostContext
+    from perstack.engine.log.run_session import RunSession
+    from perstack.engine.plugins.agent_skills import SkillLibrary
     from perstack.engine.runs.job_context import JobContext
 
 

@@ -268,7 +268,7 @@ async def generate(context: RunContext, command: Generate) -> None:
     rules = session.run.rules if expert.provider_tools else ()  # most Experts have none, and rules are costly
 
     def offer() -> ProviderToolOffer:
-        refused = names_in(session.run.adaptations, "providerTool")
+        refused = names_in(session.run.adaptations, "providerTool") if expert.provider_tools else frozenset[str]()
         return offer_tools(expert, endpoint.name, endpoint.provider.tools, rules, refused)
 
     async def begin() -> bool:
