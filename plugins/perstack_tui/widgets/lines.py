@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
@@ -107,7 +107,7 @@ class LinesView(ScrollView, can_focus=True):
         key = (style, has_cursor)
         if key not in self._looks:
             text = f"{_LOOKS[style]} on $block-cursor-background" if has_cursor else _LOOKS[style]
-            app = cast("App[object]", self.app)  # the library leaves the type of its result open
+            app: App[object] = self.app  # pyright: ignore[reportUnknownMemberType]  # the library leaves its result open
             self._looks[key] = self.rich_style + app.stylesheet.parse_style(text).rich_style
         return self._looks[key]
 
