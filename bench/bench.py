@@ -2,6 +2,7 @@
 
 make bench                     all of it, a few minutes
 make bench ARGS="--steps 50"   only these numbers of steps
+make bench ARGS="--before ../old"   a start, a step and memory, in turns with another checkout (versions.py)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skills import skills
+from versions import compare
 from wire_formats import print_providers
 
 TASKS = 10_000
@@ -287,8 +289,12 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # child processes write to it too
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, nargs="*", default=[50, 200, 1000, 5000])
-    numbers = parser.parse_args().steps
-    print_step_table(numbers)
+    parser.add_argument("--before", metavar="CHECKOUT", help="compare with this checkout, in turns, and nothing else")
+    args = parser.parse_args()
+    if args.before:
+        compare([args.before, str(Path(__file__).parents[1])], rounds=14, steps=200)
+        return
+    print_step_table(args.steps)
     print_start()
     print_mcp_start()
     print_resume()

@@ -27,9 +27,9 @@ _TOOLS_DIGEST = re.compile(r"v1:([0-9a-f]{64})")
 _HINT_CHARS = 6  # characters per part that tell which part differs; the digest itself is complete and covers all parts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeptTools:
-    """The tools of one generation, and the blob that stores them."""
+    """The tools of one generation, and the blob that stores them. Without slots, to be referred to weakly."""
 
     specs: tuple[ToolSpec, ...]
     blob: bytes
