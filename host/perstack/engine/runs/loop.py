@@ -16,8 +16,12 @@ begins (intent before effect): `startGeneration` before the model is called, `ca
 effect runs, the ids of delegates before one starts. After a crash the log is folded, `RunStarter.resume` records
 `resumeRun`, and `drive` continues: a stop changes the status of a Run and not its phase.
 
+What features do for a Run (play a recording, drive delegates on other workers, take snapshots) is asked of parts of the
+host: engine/runs/playback.py, engine/runs/remote.py, engine/log/snapshot_recorder.py.
+
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
-`RunLoop._perform`; `assert_never` makes the type check fail without one. A new event also needs a case in `evolve`.
+`RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
+docs/architecture.md.
 """
 
 from __future__ import annotations
