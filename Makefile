@@ -11,6 +11,7 @@ DEV    := $(VENV)/.dev-installed
 export PYTHONDONTWRITEBYTECODE :=
 
 PLUGINS := $(wildcard plugins/perstack-*)
+FEATURES := $(addprefix tests/,snapshots tasks iterations workers schedules audit)
 
 .PHONY: demo install dist test test-local-model test-others conformance check check-style check-pyright check-mypy check-mypy-darwin house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 
@@ -41,7 +42,7 @@ test-others: $(DEV)
 
 ## conformance: the public MCP conformance suite, as client and server, in each revision, and its counts; three minutes
 conformance: $(DEV)
-	$(BIN)/python -m pytest -q -rs -s --others tests/doors/mcp/test_server_conformance.py tests/plugins/mcp/test_conformance.py $(ARGS)
+	$(BIN)/python -m pytest -q -rs -s --others tests/plugins/server_mcp/test_server_conformance.py tests/plugins/mcp/test_conformance.py $(ARGS)
 
 ## check: format, lint, types, import rules, two at a time
 check: $(DEV)
@@ -73,13 +74,13 @@ bench: $(RUN)
 ## faults: kill and fail at every boundary, damage every byte; an hour and more
 faults: $(DEV)
 	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 -v -rP --timeout 7200 tests/faults \
-	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py tests/engine/tasks/test_task_crashes.py \
+	  tests/plugins/postgres tests/plugins/s3 tests/core/test_budget.py tests/tasks/test_task_crashes.py \
 	  tests/plugins/mcp/test_odd_servers.py $(ARGS)
-	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 --timeout 7200 -m sweep tests/core tests/engine $(ARGS)
+	PERSTACK_FAULTS=all $(BIN)/python -m pytest -n 2 --timeout 7200 -m sweep tests/core tests/engine $(FEATURES) $(ARGS)
 
 ## storages: every test of the host on SQLite, PostgreSQL and S3 as well; twenty minutes
 storages: $(DEV)
-	PERSTACK_STORAGES=all $(BIN)/python -m pytest -n 2 tests/core tests/config tests/engine tests/doors/cli tests/toolkit tests/plugins/postgres tests/plugins/s3 \
+	PERSTACK_STORAGES=all $(BIN)/python -m pytest -n 2 tests/core tests/config tests/engine $(FEATURES) tests/doors/cli tests/toolkit tests/plugins/postgres tests/plugins/s3 \
 	  -k "sqlite or postgres or s3" $(ARGS)
 
 ## mutants: break each promise in turn; the test of that promise must fail. Before a release; five minutes

@@ -53,7 +53,7 @@ from perstack_vertex.provider import VertexSettings
 FACTORIES = (
     ANTHROPIC, GOOGLE, *OPENAI, BEDROCK, VERTEX,
 )  # fmt: skip
-PAGE = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text()
 
 
 def _rows(after: str) -> list[list[str]]:

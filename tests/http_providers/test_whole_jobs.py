@@ -29,7 +29,7 @@ from wire_vertex import VERTEX, VERTEX_CLAUDE
 from perstack.core.jobs.job import Job
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply
 
-SERVER = Path(__file__).parents[1] / "mcp" / "servers" / "misbehaving.py"
+SERVER = Path(__file__).parents[1] / "plugins" / "mcp" / "servers" / "misbehaving.py"
 PNG = picture()
 PNG_OF_SERVER = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 PDF = b"%PDF-1.7\n" + bytes(64)

@@ -149,14 +149,14 @@ MUTANTS = (
         "perstack.core.runs.events.questions",
         "        if self.call_digest != call.requested:\n",
         "        if False:\n",
-        "tests/core/test_approvals.py tests/engine/audit/test_forgery.py",
+        "tests/core/test_approvals.py tests/audit/test_forgery.py",
     ),
     Mutant(
         "a change is of the call that was asked about",
         "perstack.core.runs.events.changed_calls",
         "        if self.call_digest != call.requested:\n",
         "        if False:\n",
-        "tests/core/test_approvals.py tests/engine/audit/test_forgery.py",
+        "tests/core/test_approvals.py tests/audit/test_forgery.py",
     ),
     Mutant(
         "a changed call whose paths lead elsewhere is shown before it runs",
@@ -170,7 +170,7 @@ MUTANTS = (
         "perstack.core.runs.events.questions",
         "if self.rule and not (is_standing and {self.rule, REDACTED} & set(call.offers)):",
         "if False:",
-        "tests/core/test_approvals.py tests/engine/permissions/test_approvals.py tests/engine/audit/test_forgery.py",
+        "tests/core/test_approvals.py tests/engine/permissions/test_approvals.py tests/audit/test_forgery.py",
     ),
     Mutant(
         "a call gets exactly one result",

@@ -18,7 +18,7 @@ from perstack.memory import ExecutionMemory
 from perstack.testing.crashing_storage import Crash
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
 
-SCRIPT = Path(__file__).parents[2] / "support" / "file_refactoring.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "file_refactoring.py"
 FILES = 42
 THOROUGH = os.environ.get("PERSTACK_FAULTS") == "all"
 KILLS = 20 if THOROUGH else 8
