@@ -27,7 +27,7 @@ from perstack.core.definitions.skills import OAuth
 from perstack.errors import SkillError
 from perstack.system.files import read_regular
 from perstack_mcp.http_transports import transport
-from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens, bounded, plain, refusal
+from perstack_mcp.oauth import ClientMetadata, ProviderLogin, Tokens, limit_body, plain, refusal
 
 
 def machine_login(endpoint: str, settings: OAuth, may_be_local: bool) -> ProviderLogin:
@@ -111,7 +111,7 @@ async def _assertion(settings: OAuth, may_be_local: bool, audience: str, resourc
     login = None if secret is None else httpx2.BasicAuth(quote(client_id, safe=""), quote(secret, safe=""))
     request = plain(httpx2.Request("POST", settings.identity_endpoint or "", data=fields))
     async with httpx2.AsyncClient(transport=transport(may_be_local)) as client:
-        response = bounded(await client.send(request, stream=True, auth=login))
+        response = limit_body(await client.send(request, stream=True, auth=login))
         try:
             return await _assertion_in(response)
         finally:

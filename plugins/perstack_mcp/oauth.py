@@ -89,7 +89,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def bounded(response: httpx2.Response) -> httpx2.Response:
+def limit_body(response: httpx2.Response) -> httpx2.Response:
     """Limit the body of a response, whose reader then raises Unauthorized.
 
     The body is read as it was sent: a compressed one would grow while it is read.
@@ -109,7 +109,7 @@ def plain(request: httpx2.Request) -> httpx2.Request:
 def bounded_refusal(response: httpx2.Response) -> httpx2.Response:
     """Limit the body of a response that the session does not read."""
     is_read_here = response.status_code in (401, 403) or response.is_redirect
-    return bounded(response) if is_read_here else response
+    return limit_body(response) if is_read_here else response
 
 
 def is_step_up(response: httpx2.Response) -> bool:
@@ -185,7 +185,7 @@ class TokenFlow:
         self._request = request
         self._refusal = refusal
 
-    async def next(self, response: httpx2.Response | None) -> httpx2.Request | None:
+    async def next_request(self, response: httpx2.Response | None) -> httpx2.Request | None:
         """Return the request that follows a response; None at the end. Raises SkillError."""
         try:
             outgoing = await (anext(self._flow) if response is None else self._flow.asend(response))
@@ -223,10 +223,10 @@ class ProviderLogin(httpx2.Auth):
             if self._tokens.valid == used:  # no other request has got a new token meanwhile
                 async with aclosing(TokenFlow(self._provider, self._tokens, request, response)) as flow:
                     answer: httpx2.Response | None = None
-                    while (outgoing := await flow.next(answer)) is not None:
+                    while (outgoing := await flow.next_request(answer)) is not None:
                         if outgoing.method == "POST":
                             self.check_issuer()
-                        answer = await self._read(bounded((yield outgoing)))
+                        answer = await self._read(limit_body((yield outgoing)))
                     await self.keep()
         bounded_refusal((yield signed(request, self._tokens.valid)))
 

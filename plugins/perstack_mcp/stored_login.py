@@ -23,7 +23,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import OAuth
 from perstack.next_steps import LogIn
 from perstack_mcp.login_store import Login, LoginFile
-from perstack_mcp.oauth import Flow, TokenFlow, Tokens, bounded, bounded_refusal, is_step_up, signed
+from perstack_mcp.oauth import Flow, TokenFlow, Tokens, bounded_refusal, is_step_up, limit_body, signed
 from perstack_mcp.server_interface import Unauthorized
 
 _EXPIRY_MARGIN_S = 30.0  # maximum seconds before its expiry from which a token is no longer used
@@ -62,8 +62,8 @@ class StoredLogin(httpx2.Auth):
                 provider = self._renewing_provider()
                 async with aclosing(TokenFlow(provider, self._tokens, request)) as flow:
                     answer: httpx2.Response | None = None
-                    while (outgoing := await flow.next(answer)) is not None:
-                        answer = self._check_renewal(bounded((yield outgoing)))
+                    while (outgoing := await flow.next_request(answer)) is not None:
+                        answer = self._check_renewal(limit_body((yield outgoing)))
                 self._store(provider.context)
         response = bounded_refusal((yield signed(request, self._access_token)))
         if response.status_code == 401:

@@ -71,6 +71,7 @@ async def later(host: perstack.Host) -> tuple[object, ...]:
     plain: perstack.JobSummary = await host.resume()
     await host.answer("yes", output=City(name="a"))  # wrong
     await host.resume(max_steps="3")  # wrong
+    await host.submit("a", "q", priority="3")  # wrong
     return answered, resumed, continued, plain
 """
 HTTP = ("web_fastapi.py", "web_django.py")

@@ -202,6 +202,7 @@ def test_type_checkers_are_shown_every_argument_of_run() -> None:
         perstack.Host.continue_job: ["NewJobOptions", "ContinueOptions"],
         perstack.Host.answer: ["AnswerOptions"],
         perstack.Host.resume: ["ResumeOptions"],
+        perstack.Host.submit: ["SubmitOptions"],
         perstack.run: ["NewJobOptions", "RunOptions"],
     }
     for method, names in of_methods.items():

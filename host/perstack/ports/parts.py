@@ -16,7 +16,7 @@ _Service = TypeVar("_Service")
 
 
 class Part(Generic[_Service]):
-    """A typed key for a service of a host. Two keys are never equal, whatever their names."""
+    """A typed key for a service of a host. Each key equals only itself."""
 
     __slots__ = ("name",)
 

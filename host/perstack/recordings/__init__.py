@@ -6,7 +6,7 @@ decision is made again and compared, so a test repeats a Job without a network.
 
 The kernel knows two protocols of this package, and imports neither module: `engine.runs.playback` (`playback` replaces
 tools, questions and texts of a Run) and `engine.jobs.recorded_answers` (`answers` speaks for the person of a stopped
-Job). A recording counts as a person's consent only if the caller named it: a definition must not bring its own.
+Job). A recording counts as a person's consent only if the caller named it: a definition must not bring consent.
 
 `past_calls` and `recorded_calls` read the calls of Jobs back from their logs, for replays and backtests of rules.
 `model`, `make`, `play` and `past_calls` are pure.

@@ -1,4 +1,4 @@
-"""Schedules: Jobs that start at times, and the scheduler that processes whatever is due.
+"""Schedules: Jobs that start at times, and the scheduler of all that is due.
 
 `decide` returns the next step of a schedule from its state and the times of its cron line: start, skip or queue an
 occurrence, start a lost Job again, or continue one. `schedules` performs it; the event is appended at the version on

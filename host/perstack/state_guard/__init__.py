@@ -1,4 +1,4 @@
-"""State from elsewhere: only state that this user's installation made is acted upon; any other is only shown.
+"""State of unknown origin: only state that this user's installation made is acted upon; any other is only shown.
 
 State decides what a resumed Job runs, and a clone, an archive or a pull can bring it. `state_marks` and `log_marks` are
 the proofs that this installation made a folder of state, and began each log in it. `guarded_state` wraps the storage

@@ -27,7 +27,7 @@ _MAX_FILE_BYTES = 1 << 26
 
 
 class LogMarks:
-    """Marks of the logs in one space of a state. The key is that of `StateMark.log_key`."""
+    """Marks of the logs in one space of a state. The key is `StateMark.log_key`."""
 
     def __init__(self, state: LocalState, space: str, key: bytes) -> None:
         self._folder = state.log_marks

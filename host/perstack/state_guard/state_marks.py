@@ -163,7 +163,7 @@ class StateMark:
         return digest(key, f"log marks {self._valid.id}".encode(), sha256)
 
     def confirm_logs(self) -> None:
-        """Record that each log has a mark now, unless another process has agreed anew. Raises StorageError."""
+        """Record that each log has a mark now, unless another process has agreed meanwhile. Raises StorageError."""
         agreed = self._valid
         try:
             with locked_folder(self.state.mark.parent):

@@ -30,7 +30,7 @@ def installed_modules(group: str) -> tuple[InstalledModule, ...]:
 @lru_cache(maxsize=1)
 def _entry_points(path: tuple[str, ...]) -> EntryPoints:
     """Return all entry points on this path. Cached, because reading all metadata is slow."""
-    return cast("EntryPoints", entry_points())  # Python 3.11 has another class with the same `select`
+    return cast("EntryPoints", entry_points())  # Python 3.11 returns another class with this `select`
 
 
 @lru_cache(maxsize=2)

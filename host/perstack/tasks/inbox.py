@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perstack.engine.jobs.inbox import InboxItem, _age
+from perstack.engine.jobs.inbox import InboxItem, age_of_item
 from perstack.next_steps import ResumeWithoutDependencies, TryAgain
 from perstack.support.storage import pages
 from perstack.tasks.execution_memory import StoredTasks
@@ -25,7 +25,7 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
                 items.append(_of_task(task))
             elif any(blocker.is_stuck for blocker in task.blocked_by):
                 items.append(_stuck_item(task))
-    return tuple(sorted(items, key=_age))
+    return tuple(sorted(items, key=age_of_item))
 
 
 async def damaged_tasks(memory: StoredTasks) -> tuple[InboxItem, ...]:

@@ -5,7 +5,8 @@ order that is lost, doubled or late costs time and never work: `queue` records t
 orders it, and finds recorded Jobs without an order again.
 
 - `queue`, `queued_definition`, `skill_bundles`: what a Job is queued with, so that a worker needs no perstack.toml.
-- `worker`, `claims`, `driving_orders`, `orders`: claim, drive, and decide what becomes of the order. `orders` is pure.
+- `worker`, `claims`, `driving_orders`, `orders`: claim, drive, and decide whether an order is done or queued again.
+  `orders` is pure.
 - `serving`: drive a queued Job or a delegate, after a check that this machine has what it needs; `folders` gives each
   Job a folder of its own.
 - `remote_delegates`: delegates of a Job that others drive, with shares of its budget.

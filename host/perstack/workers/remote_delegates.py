@@ -23,7 +23,6 @@ from perstack.core.runs.events import CallDelegate, QueueRun
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.connections import Dispatching
 from perstack.engine.log.event_log import Loaded
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import run_logs
@@ -33,11 +32,11 @@ from perstack.engine.runs.job_context import Allowance, JobContext
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
 from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
-from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_user
 
 if TYPE_CHECKING:
+    from perstack.engine.context.host_context import HostContext
     from perstack.engine.log.run_session import Emitter
 
 
@@ -112,14 +111,12 @@ _RELEASE_POLL_INTERVAL_S = 0.1
 class Stopping:
     """Stops remote Runs of a Job. Its user holds the lease of the Job."""
 
-    def __init__(self, storage: Storage, job: Job, emit: Emitter, clock: Clock, dispatching: Dispatching) -> None:
-        """Stop Runs of this Job, with orders withdrawn from this dispatcher."""
-        self._storage = storage
+    def __init__(self, host: HostContext, job: Job, emit: Emitter) -> None:
+        """Stop Runs of this Job, with orders withdrawn from the dispatcher of `host`."""
+        self._host = host
         self._job = job
         self._emit = emit
-        self._clock = clock
-        self._dispatching = dispatching
-        self._holders = DelegateLeases(storage)
+        self._holders = DelegateLeases(host.storage)
 
     async def stop(self, following: RemoteRuns, run_ids: Iterable[str]) -> None:
         """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
@@ -130,7 +127,7 @@ class Stopping:
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
         while (run := await following.look(run_id)) is not None and is_elsewhere(run):
             with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
-                dispatcher = self._dispatching.dispatcher
+                dispatcher = self._host.dispatching.dispatcher
                 if dispatcher is not None:
                     await dispatcher.withdraw(self._job.id, run_id)
             with suppress(Conflict, StorageError):
@@ -147,7 +144,7 @@ class Stopping:
             await asyncio.sleep(_RELEASE_POLL_INTERVAL_S)
 
     async def _record_in(self, run: Run) -> Run:
-        session = RunSession.of(self._storage, self._job, run, self._emit, clock=self._clock)
+        session = RunSession.of(self._host.storage, self._job, run, self._emit, clock=self._host.clock)
         session.record_all(interrupt_events(run, session.stamp))
         await session.flush()
         await session.write_checkpoint()
@@ -155,12 +152,10 @@ class Stopping:
 
 
 async def stop_remote(
-    storage: Storage,
+    host: HostContext,
     loaded: Job,
     runs: dict[str, Run],
     emit: Emitter,
-    clock: Clock,
-    dispatching: Dispatching,
     *,
     only: str | None = None,
     below: str | None = None,
@@ -169,13 +164,13 @@ async def stop_remote(
 
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
-    following = RemoteRuns(storage, loaded, runs)
+    following = RemoteRuns(host.storage, loaded, runs)
     candidates = [*runs] if only is None else following.with_descendants(only)
     if below is not None:
         candidates = following.with_descendants(below)[1:]
     remote_ids = [run_id for run_id in candidates if run_id in runs and is_elsewhere(runs[run_id])]
     if remote_ids:
-        await Stopping(storage, loaded, emit, clock, dispatching).stop(following, remote_ids)
+        await Stopping(host, loaded, emit).stop(following, remote_ids)
         runs.update(
             {
                 descendant: run
@@ -467,8 +462,7 @@ class QueuedDelegates:
                     await self._order(member)
 
     async def _stop(self) -> None:
-        host = self._job.host
-        stopping = Stopping(host.storage, self._job.job, self._job.emit, host.clock, host.dispatching)
+        stopping = Stopping(self._job.host, self._job.job, self._job.emit)
         with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
             await stopping.stop(self._following, [member.id for member in self._open])
 

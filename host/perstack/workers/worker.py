@@ -112,26 +112,32 @@ class DueResult(Protocol):
     @property
     def did(self) -> str:
         """The action."""
+        ...
 
     @property
     def job_id(self) -> str | None:
         """The Job that was started, resumed or left."""
+        ...
 
     @property
     def task_id(self) -> str | None:
         """The task that it was done to."""
+        ...
 
     @property
     def series_id(self) -> str | None:
         """The series of iterations that it was done to."""
+        ...
 
     @property
     def schedule(self) -> str | None:
         """The schedule that it was done to."""
+        ...
 
     @property
     def error(self) -> str | None:
         """The error that it failed with."""
+        ...
 
 
 class DueWork(Protocol):
@@ -139,9 +145,11 @@ class DueWork(Protocol):
 
     async def watch(self, interval: int, on_woken: Callable[[DueResult], None], *, with_jobs: bool = True) -> None:
         """Do what is due every `interval` milliseconds until cancelled."""
+        ...
 
     def wake(self) -> None:
         """Make the next pass of `watch` start early."""
+        ...
 
 
 class Worker:

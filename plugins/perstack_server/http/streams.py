@@ -67,7 +67,7 @@ class _Stream:
         self.is_over = self.number != _LISTENER and isinstance(message, JSONRPCResponse | JSONRPCError)
         self.notify()
 
-    def after(self, number: int) -> Sequence[tuple[int, JSONRPCMessage]]:
+    def messages_after(self, number: int) -> Sequence[tuple[int, JSONRPCMessage]]:
         """Return the kept messages after the one with this number."""
         numbered = enumerate(self.messages, self.dropped + 1)
         return [(at, message) for at, message in numbered if at > number and message is not None]
@@ -157,7 +157,7 @@ class MemoryEventStore(EventStore):
         stream.notify()
         while True:
             news, is_over = stream.news, stream.is_over
-            for at, message in stream.after(number):
+            for at, message in stream.messages_after(number):
                 await send_callback(EventMessage(message, _event_id(stream, at)))
                 number = at
             if is_over:

@@ -9,7 +9,9 @@ from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual.content import Content
 from textual.css.styles import RulesMap
+from textual.css.stylesheet import Stylesheet
 from textual.geometry import Size
+from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style as TextualStyle
@@ -105,7 +107,8 @@ class LinesView(ScrollView, can_focus=True):
         key = (style, has_cursor)
         if key not in self._looks:
             text = f"{_LOOKS[style]} on $block-cursor-background" if has_cursor else _LOOKS[style]
-            self._looks[key] = self.rich_style + self.app.stylesheet.parse_style(text).rich_style
+            stylesheet: Stylesheet = self.app.stylesheet  # pyright: ignore[reportUnknownMemberType]  # App[Unknown]
+            self._looks[key] = self.rich_style + stylesheet.parse_style(text).rich_style
         return self._looks[key]
 
 
@@ -118,7 +121,7 @@ class Bar(Static):
     DEFAULT_CSS = """
     Bar { height: 1; padding: 0 1; text-wrap: nowrap; }
     """
-    auto_links = False
+    auto_links = reactive(False)
 
     def set(self, line: Line) -> None:
         """Show this line, without a new layout: its height is fixed."""

@@ -213,7 +213,7 @@ UNUSED = {
     *("perstack.snapshots.snapshots", "perstack.snapshots.workspace_walk", "perstack.snapshots.ignore_rules"),
     *(
         "perstack.iterations",
-        "perstack.tasks",
+        *("perstack.tasks.memory", "perstack.tasks.operations", "perstack.tasks.task_log"),
         "perstack.core.definitions.recorded_definition",
         "perstack.core.permissions.decisions",
     ),

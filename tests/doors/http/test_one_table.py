@@ -108,9 +108,7 @@ def test_one_more_entry_is_an_operation_at_every_door(memory: ExecutionMemory) -
 def test_an_ordinary_operation_is_declared_in_three_places() -> None:
     for operation in OPERATIONS:
         named = sorted(str(file.relative_to(ROOT)) for file in _sources() if operation.command.__name__ in _names(file))
-        places = [
-            f"host/perstack/{one}.py" for one in ("core/tasks/operations", "core/tasks/operation_table", "ports/tasks")
-        ]
+        places = [f"host/perstack/{one}.py" for one in ("tasks/operations", "tasks/operation_table", "tasks/memory")]
         if operation.name in LOOKS_ELSEWHERE:
             places.append("host/perstack/tasks/execution_memory.py")
         if operation.name in ("create", "list"):
@@ -144,7 +142,7 @@ def _names(file: Path) -> set[str]:
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "operations"
         }
-    is_home = file.parts[-2:] == ("tasks", "operations.py") and "core" in file.parts
+    is_home = file.parts[-3:] == ("perstack", "tasks", "operations.py")
     return taken | {node.name for node in ast.walk(tree) if is_home and isinstance(node, ast.ClassDef)}
 
 

@@ -51,8 +51,10 @@ def test_a_click_on_the_count_leads_to_the_end_and_what_one_unfolds_is_not_new(b
             await screen.press("pageup")
             await screen.sees("new lines")
             await screen.wait_until(lambda _: not screen.app.pane.session.is_busy, "the end")
-            # the last line of a Job is drawn after its work has ended
-            await screen.wait_until(lambda _: screen.app.pane.view.new_lines == 12, "all lines to be counted")
+            # the last line of a Job is drawn, and its lines counted, after its work has ended
+            await screen.sees("✓ completed", "2 steps")
+            view = screen.app.pane.view
+            await screen.wait_until(lambda _: view.virtual_size.height == view.whole_height(), "all lines")
             before = screen.app.pane.view.new_lines
             await screen.press("ctrl+o")
             assert screen.app.pane.view.new_lines == before

@@ -197,8 +197,8 @@ def called_as(declaration: Callable[..., object]) -> Callable[[_Call], _Call]:
     """
 
     def decorate(function: _Call) -> _Call:
-        # `inspect.signature` follows `__wrapped__`, which this sets and nothing else
-        return checked_call(update_wrapper(function, declaration, assigned=(), updated=()))
+        update_wrapper(function, declaration, assigned=(), updated=())  # `__wrapped__`, for `inspect.signature`
+        return checked_call(function)
 
     return decorate
 

@@ -25,15 +25,14 @@ Attachable: TypeAlias = "str | Path | bytes | Blob"
 """A file that the caller may read, by its path, or bytes. The name and type of a Blob are not trusted."""
 
 
-async def read_attachments(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
-    """Read attachments. Raises UsageError for one that cannot be read, or is of a kind that models are not sent."""
-    if not attachments:
-        return ()
-    return await asyncio.to_thread(_read_all, attachments)
+async def read_supported(host: HostContext, expert_key: str, attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
+    """Read attachments. Raises UsageError for one that cannot be read, or that the Expert's model does not take."""
+    attached = await asyncio.to_thread(_read_all, attachments)
+    _check_supported(host, expert_key, attached)
+    return attached
 
 
-def check_supported(host: HostContext, expert_key: str, attachments: Sequence[Attached]) -> None:
-    """Raise UsageError, naming the model and the provider, for media that the Expert's model does not take."""
+def _check_supported(host: HostContext, expert_key: str, attachments: Sequence[Attached]) -> None:
     if all(attachment.media_type is None for attachment in attachments):
         return
     settings = host.providers.settings(host.project, host.expert(expert_key), host.overrides)

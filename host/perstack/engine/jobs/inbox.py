@@ -35,15 +35,15 @@ class InboxItem:
 
 async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     """Return the open questions of Jobs, and Jobs that cannot be read and may have asked something, oldest first."""
-    return tuple(sorted((item for job in await reader.needing_attention() for item in _of_job(job)), key=_age))
+    return tuple(sorted((item for job in await reader.needing_attention() for item in _of_job(job)), key=age_of_item))
 
 
 def in_order(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
     """Merge the lists, oldest first."""
-    return tuple(sorted((item for items in lists for item in items), key=_age))
+    return tuple(sorted((item for items in lists for item in items), key=age_of_item))
 
 
-def _age(item: InboxItem) -> tuple[int, str]:
+def age_of_item(item: InboxItem) -> tuple[int, str]:
     return item.since, item.id
 
 

@@ -22,26 +22,33 @@ class JobQueue(Protocol):
         self, request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
     ) -> JobSummary:
         """Record a new Job for a worker to drive, and return its summary, with the status `queued`."""
+        ...
 
     def requests(
         self, context: HostContext, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how."""
+        ...
 
     async def ordered(self, job: JobSummary) -> JobSummary:
         """Order the Job if it is queued, and return it."""
+        ...
 
     async def interrupt_queued(self, job_id: str) -> bool:
         """Interrupt a Job that waits for a worker. Returns False if it does not wait."""
+        ...
 
     async def runs_with_orders(self, job_id: str) -> tuple[str | None, ...]:
         """Return what may have orders: None for the Job itself, and the ids of its delegates."""
+        ...
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
         """Withdraw the order of a Job, or of a delegate of it, as far as the dispatcher can be reached."""
+        ...
 
     async def requeue_lost(self) -> tuple[str, ...]:
         """Order recorded Jobs without an order, and return their ids."""
+        ...
 
 
 JOB_QUEUE: Part[Callable[[ContextSource, JobReader, JobRunner], JobQueue]] = Part("queue of Jobs")

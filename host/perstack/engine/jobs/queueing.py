@@ -34,14 +34,17 @@ class QueueRequest:
 class Queueing(Protocol):
     """Functions that queue Jobs, and drive queued ones with the definition that they were queued with."""
 
-    def check_bundle(self, library: SkillLibrary, experts: Iterable[Expert]) -> None:
+    def check_bundle(self, knowledge: SkillLibrary, team: Iterable[Expert]) -> None:
         """Raise UsageError for Agent Skills that cannot travel with a Job."""
+        ...
 
     async def enqueue(self, job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
         """Record the start of a Job or Run, and that it waits for a worker."""
+        ...
 
     async def load_queued_context(self, context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
         """Return the context and the lock that a Job was queued with. Raises StorageError and UsageError."""
+        ...
 
 
 QUEUEING: Part[Queueing] = Part("queue of Jobs")

@@ -18,9 +18,11 @@ class RecordedAnswers(Protocol):
 
     def recorded_answer(self, context: HostContext, loaded: Job) -> ResumedRun | None:
         """Return the Coordinator's Run, resumed with the recorded answer; None without one that counts."""
+        ...
 
     def recorded_settlements(self, context: HostContext, loaded: Job) -> dict[str, Settlement]:
         """Return the unsettled calls that the recording answers, by key, to be retried."""
+        ...
 
 
 RECORDED_ANSWERS: Part[RecordedAnswers] = Part("recorded answers")

@@ -92,12 +92,7 @@ WORKSPACE_LEASE: Part[Callable[[ContextSource, JobReader, Lease], AbstractAsyncC
 class JobRunner:
     """Drives Jobs with the context in force when they begin."""
 
-    def __init__(
-        self,
-        source: ContextSource,
-        reader: JobReader,
-        active: ActiveJobs,
-    ) -> None:
+    def __init__(self, source: ContextSource, reader: JobReader, active: ActiveJobs) -> None:
         """Drive the Jobs that `reader` reads."""
         self._source = source
         self._reader = reader
@@ -287,10 +282,8 @@ class JobRunner:
         if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
             from perstack.engine.runs.remote import REMOTE
 
-            context = self._source.current
-            emit, clock, dispatching = context.emitter(), context.clock, context.dispatching
-            stopping = context.storage, loaded, dict(loaded.runs), emit, clock, dispatching
-            await context.parts.get(REMOTE).stop_remote(*stopping, below=below)
+            host, runs = self._source.current, dict(loaded.runs)
+            await host.parts.get(REMOTE).stop_remote(host, loaded, runs, host.emitter(), below=below)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -345,11 +338,9 @@ class JobRunner:
 async def read_attachments(
     context: HostContext, expert_key: str, attachments: Sequence[Attachable]
 ) -> tuple[Attached, ...]:
-    """Read the attachments, and check that the Expert's model takes them. Raises UsageError."""
+    """Read the attachments. Raises UsageError for one that the Expert's model does not take."""
     if not attachments:
         return ()
-    from perstack.engine.jobs.attachments import check_supported, read_attachments
+    from perstack.engine.jobs.attachments import read_supported
 
-    attached = await read_attachments(attachments)
-    check_supported(context, expert_key, attached)
-    return attached
+    return await read_supported(context, expert_key, attachments)

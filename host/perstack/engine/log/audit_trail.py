@@ -17,29 +17,37 @@ class AuditTrail(Protocol):
     @property
     def key_variable(self) -> str | None:
         """The environment variable with the signing key, which no program gets."""
+        ...
 
     @property
     def key_files(self) -> tuple[Path, ...]:
         """The files of the signing key, absolute; no tool may read or write them."""
+        ...
 
     @property
     def anchor_places(self) -> tuple[Path, ...]:
         """The anchor's files or folders, absolute; no tool may use them."""
+        ...
 
     def check(self) -> None:
         """Raise UsageError if the key or the anchor cannot be used."""
+        ...
 
     def anchored(self, job: Job) -> AbstractAsyncContextManager[None]:
         """Drive a Job in the block; the heads of its logs are sent at the end of it."""
+        ...
 
     async def expect(self, owner: Owner) -> None:
         """Announce a stop of a task, series or schedule."""
+        ...
 
     async def send_after_stop(self, owner: Owner, head: Head) -> None:
         """Send the head of a task, series or schedule that has stopped."""
+        ...
 
     def anchor_removal(self, owner: Owner) -> AbstractAsyncContextManager[None]:
         """Remove all logs of an owner in the block; the removal is recorded before."""
+        ...
 
 
 class NoAudit:

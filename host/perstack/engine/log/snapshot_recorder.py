@@ -19,9 +19,11 @@ class SnapshotRecorder(Protocol):
 
     async def record(self, run: Run, stamp: Stamps) -> RecordSnapshot:
         """Take a snapshot and return its event; its blobs are on disk. Raises StorageError."""
+        ...
 
     async def record_unfinished_changes(self, session: RunSession, worker: str) -> None:
         """Note unfinished calls' changes when a worker leaves."""
+        ...
 
 
 SNAPSHOTS: Part[Callable[[Storage, str, Path, Sequence[Path]], SnapshotRecorder]] = Part("snapshots")

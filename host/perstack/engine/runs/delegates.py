@@ -141,8 +141,7 @@ class Delegates:
 
         job, host = self._job, self._job.host
         job.runs[run.id] = run
-        stopping = host.storage, job.job, job.runs, job.emit, host.clock, host.dispatching
-        await host.parts.get(REMOTE).stop_remote(*stopping, only=run.id)
+        await host.parts.get(REMOTE).stop_remote(host, job.job, job.runs, job.emit, only=run.id)
         holders = DelegateLeases(host.storage)
         async with holders.lease(run.id, this_process()):
             result = await self._continue_driving(parent, delegation, job.runs.pop(run.id, run))

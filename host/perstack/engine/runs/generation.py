@@ -51,7 +51,7 @@ from perstack.core.runs.decide import (
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
 from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
-from perstack.core.runs.facts import ErrorInfo
+from perstack.core.runs.facts import ErrorInfo, EventStamp
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
@@ -582,19 +582,15 @@ def _show_deltas(session: RunSession, step: int, emit: Emitter) -> Callable[[Del
         number += 1
         session.show_written()
         kind = StreamText if delta.kind == "text" else StreamReasoning
-        emit.display(
-            kind(
-                id=f"{session.next_id}-{number}",
-                timestamp=session.clock.now(),
-                job_id=session.ref.job_id,
-                run_id=session.ref.run_id,
-                expert_key=session.expert_key,
-                step_number=step,
-                delta=delta.text,
-            )
-        )
+        emit.display(kind(**_display_stamp(session, step, number), delta=delta.text))
 
     return show
+
+
+def _display_stamp(session: RunSession, step: int, name: int | str) -> EventStamp:
+    stamp = session.stamp(step=step)
+    stamp["id"] += f"-{name}"
+    return stamp
 
 
 def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
@@ -602,12 +598,7 @@ def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
         session.show_written()
         emit.display(
             WaitForEndpoint(
-                id=f"{session.next_id}-wait",
-                timestamp=session.clock.now(),
-                job_id=session.ref.job_id,
-                run_id=session.ref.run_id,
-                expert_key=session.expert_key,
-                step_number=step,
+                **_display_stamp(session, step, "wait"),
                 provider=session.run.provider,
                 reason=waiting.reason,
                 ahead=waiting.ahead,

@@ -27,10 +27,12 @@ class PlayedResult(Protocol):
     @property
     def result(self) -> ToolResult | Question:
         """Result of the tool, or its question."""
+        ...
 
     @property
     def usage(self) -> Usage | None:
         """Model usage of the tool, if it is known."""
+        ...
 
 
 class Playback(Protocol):
@@ -38,21 +40,27 @@ class Playback(Protocol):
 
     def played_skills(self, provider: Provider, run: Run) -> Mapping[str, Toolset]:
         """Return the skills of a Run that are not opened because the recording answers for their tools, by name."""
+        ...
 
     async def played_results(self, context: RunContext, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
         """Return the recorded results of these calls, by id; None, and fail the Run, if one is missing."""
+        ...
 
     async def has_other_results(self, context: RunContext) -> bool:
         """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
+        ...
 
     def has_recorded_decision(self, context: RunContext, call: Call) -> bool:
         """Return True if the recording has a person's decision about a call that counts."""
+        ...
 
     def ends_with(self, context: RunContext, step: int) -> bool:
         """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
+        ...
 
     def take_recorded(self, context: RunContext) -> bool:
         """Record the texts that people posted before the next generation; return False without any."""
+        ...
 
 
 PLAYBACK: Part[Playback] = Part("playback of recordings")

@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from perstack.core.runs.decide import DelegateResult
     from perstack.core.runs.facts import Delegation
     from perstack.core.runs.state import Run
-    from perstack.engine.context.connections import Dispatching
+    from perstack.engine.context.host_context import HostContext
     from perstack.engine.log.run_session import Emitter, RunSession
     from perstack.engine.runs.job_context import Allowance, JobContext
-    from perstack.ports.storage import Storage
-    from perstack.system.clock import Clock
 
 
 class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):
@@ -26,9 +24,11 @@ class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):
     @property
     def has_open(self) -> bool:
         """True if some are still active on other workers."""
+        ...
 
     def results(self) -> AsyncGenerator[tuple[Delegation, DelegateResult]]:
         """Yield each delegate's outcome as it arrives. Stop early when this process is leaving."""
+        ...
 
 
 class RemoteDelegation(Protocol):
@@ -38,20 +38,20 @@ class RemoteDelegation(Protocol):
         self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
     ) -> RemoteDelegates | None:
         """Return the delegates of `parent` for other workers; None if they must be driven here."""
+        ...
 
     async def stop_remote(
         self,
-        storage: Storage,
+        host: HostContext,
         loaded: Job,
         runs: dict[str, Run],
         emit: Emitter,
-        clock: Clock,
-        dispatching: Dispatching,
         *,
         below: str | None = None,
         only: str | None = None,
     ) -> None:
         """Stop the remote Runs of a leased Job and update their states in `runs`. Raises StorageError."""
+        ...
 
 
 REMOTE: Part[RemoteDelegation] = Part("delegates on other workers")
