@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from perstack.config.lock import lock_path
@@ -58,12 +59,20 @@ def protection_of(
     """
     projects = tuple(projects)
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
-    return Protection(
-        tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_directories(os.environ, env)))),
-        tuple(dict.fromkeys(secret)),
-        tuple(dict.fromkeys(definitions)),
-        tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
+    return _shared(
+        Protection(
+            tuple(dict.fromkeys((workspace / STATE_FOLDER, *state, *user_directories(os.environ, env)))),
+            tuple(dict.fromkeys(secret)),
+            tuple(dict.fromkeys(definitions)),
+            tuple(dict.fromkeys(_programs(projects, workspace, commands, rules))),
+        )
     )
+
+
+@lru_cache(maxsize=64)
+def _shared(protection: Protection) -> Protection:
+    """Return an equal value of an earlier call: a thousand Jobs that wait keep the paths once."""
+    return protection
 
 
 def _definitions(project: Project) -> Iterator[str | Path]:
