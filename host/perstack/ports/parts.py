@@ -1,8 +1,8 @@
 """Parts of a host: what one package offers to another that must not import it.
 
 A package that needs a service of a feature declares a `Part`, a typed key, with the protocol of the service. The Host
-has one table of what it offers, `perstack/parts.py`, and makes each service when it is asked for. So the kernel names no feature,
-and a Job pays for none that it does not use.
+has one table of what it offers, `perstack/parts.py`, and makes each service when it is asked for. So the kernel names
+no feature, and a Job pays for none that it does not use.
 """
 
 from __future__ import annotations
