@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -22,10 +23,13 @@ RELEASER = expert("releaser", description="Releases", permissions=Permissions(as
 
 
 async def _to_the_panel(screen: Screen) -> None:
-    """Move the focus to the panel, which does not take it right after typing."""
-    if "Tab, then" in screen.text():
-        await screen.press("tab")
-        await screen.sees_no("Tab, then")
+    """Move the focus to the panel, which does not take it right after typing.
+
+    A question that becomes the Job's is shown in a new panel: the key is pressed again for that one.
+    """
+    async with asyncio.timeout(20):
+        while "Tab, then" in screen.text():
+            await screen.press("tab")
 
 
 async def _says(screen: Screen, key: str) -> None:
