@@ -1,8 +1,8 @@
 """Several checkouts in turns: processor time of commands, of a `perstack run` over HTTP, and of one further step.
 
-    python bench/versions.py --rounds 20 /work/old /work/new
-    python bench/versions.py --rounds 20 --only commands /work/old /work/new
-    make bench ARGS="--before /work/old"
+    python bench/versions.py --rounds 20 ../before ../now
+    python bench/versions.py --rounds 20 --only commands ../before ../now
+    make bench ARGS="--before ../before"
 
 Measured are `run --help`, `jobs` without a Job, a Run to its first event, a Run with one step, and its further steps,
 each as the processor time of a process; then what 1,000 waiting Jobs on SQLite take at once. Each checkout needs an

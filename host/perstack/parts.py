@@ -46,9 +46,9 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
 
 
 def _parts_for_skills(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
-    from perstack.tasks.memory import TASKS
+    from perstack.tasks.memory import TASK_MEMORY
 
-    return (TASKS.offer(tasks),)
+    return (TASK_MEMORY.offer(tasks),)
 
 
 def _playback() -> Playback:

@@ -124,7 +124,7 @@ class Tokens:
     """Token storage in memory (`mcp.client.auth.TokenStorage`)."""
 
     def __init__(self, client: OAuthClientInformationFull | None = None) -> None:
-        """Begin without tokens; `client` is the one that is known before a registration."""
+        """Begin without tokens. `client`: the registered client, or None before a registration."""
         self._client = client
         self.current: OAuthToken | None = None
         self.expires_at: float | None = None  # seconds since 1970; None without an expiry

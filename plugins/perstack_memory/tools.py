@@ -11,7 +11,7 @@ from perstack.core.base.decisions import Free, decisions_in, needs_person
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.errors import SkillError
-from perstack.tasks.memory import TASKS, TaskMemory
+from perstack.tasks.memory import TASK_MEMORY, TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand
 from perstack.toolkit import ToolContext, Toolkit
@@ -81,9 +81,9 @@ def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
 
 
 def _memory(context: ToolContext) -> TaskMemory:
-    if not context.parts.has(TASKS):
+    if not context.parts.has(TASK_MEMORY):
         raise SkillError("there is no execution memory here")
-    return context.parts.get(TASKS)
+    return context.parts.get(TASK_MEMORY)
 
 
 kit = kit_of(OPERATIONS)

@@ -102,7 +102,7 @@ class SkillContext:
     programs: Path | None = None
     """Folder in which the skill's programs are recorded while they run: `records` of `system.processes.launch`. None
     if no other process would resume the Job."""
-    parts: Parts = NO_PARTS  # services of the host, such as the tasks of agents (`perstack.tasks.memory.TASKS`)
+    parts: Parts = NO_PARTS  # services of the host, such as the tasks of agents (`perstack.tasks.memory.TASK_MEMORY`)
     off_limits: tuple[Path, ...] = ()  # more paths that tools must not use, absolute: the location of the state
     protected: tuple[Path, ...] = ()
     """Absolute paths of files that the host itself reads. Tools must neither read nor write them, but may show their

@@ -22,7 +22,10 @@ DOOR = "recording"  # the door that is recorded for answers of a recording
 
 
 def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
-    """Return the Coordinator's Run, resumed with the recorded answer; None without one that counts, or a question."""
+    """Return the Coordinator's Run, resumed with the recorded answer.
+
+    Return None without a question or a recorded answer, and if the caller has not named the recording.
+    """
     if not context.overrides.names_recording:
         return None
     question = loaded.question

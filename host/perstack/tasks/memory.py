@@ -115,5 +115,5 @@ class TaskMemory(ABC):
     delete = _method(DeleteCommand)
 
 
-TASKS: Part[TaskMemory] = Part("execution memory")
+TASK_MEMORY: Part[TaskMemory] = Part("execution memory")
 """The tasks of a Host, for its skills."""

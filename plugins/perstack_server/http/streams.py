@@ -1,7 +1,7 @@
-"""Streams of MCP sessions that clients read on after a cut, by the SDK's `EventStore`.
+"""Streams of MCP sessions that clients resume after a cut, by the SDK's `EventStore`.
 
-The SDK stores what it sends to a client with a session, also while nobody reads, so a call goes on when its connection
-is cut. Two things are added here:
+The SDK stores each message to a client with a session, even if no connection is open, so a call continues when its
+connection is cut. Two things are added here:
 
 - The SDK has one store for all sessions and names a stream by the id of its request, which another session may use
   too. So `ResumableStreams` tells the store in a context variable whose request it is. The SDK's task that stores a

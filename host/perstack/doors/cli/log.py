@@ -69,7 +69,7 @@ _PAGE_SIZE = 100
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The options of `perstack log`, by the names of its parameters; those that select events are `event_filter`."""
+    """Options of `perstack log`, by the names of its parameters. `event_filter` has the options that select events."""
 
     event_filter: log_print.EventFilter
     job: str | None

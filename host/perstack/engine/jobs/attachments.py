@@ -26,7 +26,7 @@ Attachable: TypeAlias = "str | Path | bytes | Blob"
 
 
 async def read_supported(host: HostContext, expert_key: str, attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
-    """Read attachments. Raises UsageError for one that cannot be read, or that the Expert's model does not take."""
+    """Read attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
     attached = await asyncio.to_thread(_read_all, attachments)
     _check_supported(host, expert_key, attached)
     return attached

@@ -47,4 +47,4 @@ class Queueing(Protocol):
         ...
 
 
-QUEUEING: Part[Queueing] = Part("queue of Jobs")
+QUEUEING: Part[Queueing] = Part("queueing of Jobs")

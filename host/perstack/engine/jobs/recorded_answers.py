@@ -17,7 +17,7 @@ class RecordedAnswers(Protocol):
     """Functions that answer for a person whose answers were recorded."""
 
     def recorded_answer(self, context: HostContext, loaded: Job) -> ResumedRun | None:
-        """Return the Coordinator's Run, resumed with the recorded answer; None without one that counts."""
+        """Return the Coordinator's Run, resumed with the recorded answer; None without an answer."""
         ...
 
     def recorded_settlements(self, context: HostContext, loaded: Job) -> dict[str, Settlement]:

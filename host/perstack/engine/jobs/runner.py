@@ -338,7 +338,7 @@ class JobRunner:
 async def read_attachments(
     context: HostContext, expert_key: str, attachments: Sequence[Attachable]
 ) -> tuple[Attached, ...]:
-    """Read the attachments. Raises UsageError for one that the Expert's model does not take."""
+    """Read attachments, if there are any. Raises UsageError if the Expert's model does not take them."""
     if not attachments:
         return ()
     from perstack.engine.jobs.attachments import read_supported
