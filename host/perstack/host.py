@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, overload
 from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.config.trust import Agreement, environment_of
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.validation_errors import called_as, checked_call
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
@@ -39,6 +38,7 @@ from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
+from perstack.python_calls import called_as, checked_call
 from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
@@ -137,7 +137,7 @@ def _take_functions(project: Project) -> tuple[Project, Sequence[SkillFactory]]:
     """Return the project without functions of Python, and the plugins that provide these."""
     if not any(expert.tools for expert in project.experts.values()):
         return project, ()
-    from perstack.toolkit.python_functions import take_functions  # most Experts have tools of skills alone
+    from perstack.python_functions import take_functions  # most Experts have tools of skills alone
 
     return take_functions(project)
 

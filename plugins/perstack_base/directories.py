@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from perstack.core.base.file_names import Parts
 from perstack.core.base.records import JsonObject
+from perstack.core.files.file_names import Parts
 from perstack.errors import SkillError
 from perstack_base.files import identity, kind_of, printable, status_at
 from perstack_base.tools import boolean, text

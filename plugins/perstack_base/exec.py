@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from perstack.core.base.file_names import fold_case, protected_by_name
 from perstack.core.base.records import JsonObject
+from perstack.core.files.file_names import fold_case, protected_by_name
 from perstack.errors import SkillError
 from perstack.ports.environment import inherit_variables
 from perstack.ports.runtime import NOTHING_TO_SAY, Ending, Program

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from perstack.core.base.file_names import GIT_CONTENT, Parts
+from perstack.core.files.file_names import GIT_CONTENT, Parts
 
 MAX_SCANNED_NAMES = 20_000  # maximum number of names scanned to find another name of a file
 

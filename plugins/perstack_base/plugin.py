@@ -18,7 +18,7 @@ from perstack.ports.runtime import LocalRuntimeFactory, RuntimeFactory
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
 if TYPE_CHECKING:
-    from perstack.toolkit.python_file import AnyToolkit
+    from perstack_base.python_file import AnyToolkit
 
 PLUGIN_API = 1
 
@@ -63,7 +63,7 @@ class FileSkillFactory(SkillFactory):
 
     @override
     def check(self, definition: Skill) -> None:
-        from perstack.toolkit.python_file import check_source, read_source
+        from perstack_base.python_file import check_source, read_source
 
         path = _file_of(definition)
         check_source(path, read_source(path))
@@ -83,7 +83,7 @@ class FileSkillFactory(SkillFactory):
         return await kit.open(definition, context)
 
     def _kit(self, path: Path, name: str) -> AnyToolkit:
-        from perstack.toolkit.python_file import load_file, read_source
+        from perstack_base.python_file import load_file, read_source
 
         source = read_source(path)
         key = (path, sha256(source).hexdigest())

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Callable
 from typing import BinaryIO
 
-from perstack.core.base.file_names import is_git_head
 from perstack.core.base.records import JsonObject
+from perstack.core.files.file_names import is_git_head
 from perstack.core.messages.media import image_type, pdf_type
 from perstack.core.messages.messages import BlobPart, TextPart
 from perstack.dataclass import dataclass

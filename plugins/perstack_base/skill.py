@@ -14,9 +14,9 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from perstack.core.base.file_names import Parts
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.sandbox import is_below
+from perstack.core.files.file_names import Parts
 from perstack.errors import NotFound, SkillError
 from perstack.ports.skill import SkillContext, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.support.sandbox_paths import SandboxPath, places

@@ -24,7 +24,8 @@ from copy import copy
 from pathlib import Path
 from types import MappingProxyType
 
-from perstack.core.base.file_names import (
+from perstack.core.definitions.sandbox import is_below
+from perstack.core.files.file_names import (
     Parts,
     fold_case,
     is_git_content,
@@ -33,7 +34,6 @@ from perstack.core.base.file_names import (
     matches_pattern,
     protected_by_name,
 )
-from perstack.core.definitions.sandbox import is_below
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.system.git_targets import git_targets, repositories_around

@@ -11,8 +11,8 @@ import secrets
 import stat
 from contextlib import suppress
 
-from perstack.core.base.file_names import is_state_folder
 from perstack.core.base.records import JsonObject
+from perstack.core.files.file_names import is_state_folder
 from perstack.core.files.text_edit import replacement
 from perstack.errors import SkillError
 from perstack_base.directories import check_tree

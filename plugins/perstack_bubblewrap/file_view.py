@@ -18,8 +18,8 @@ from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 
-from perstack.core.base.file_names import is_definition, is_git_link, is_state_content, is_state_folder, is_variables
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.core.files.file_names import is_definition, is_git_link, is_state_content, is_state_folder, is_variables
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.runtime import Surroundings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import ip_address
 
-from perstack.core.base.public_addresses import is_public
+from perstack.core.definitions.public_addresses import is_public
 from perstack.dataclass import dataclass
 
 _WEB = frozenset({80, 443})  # ports of an entry that names none

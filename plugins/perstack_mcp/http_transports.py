@@ -22,7 +22,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_REQUEST
 
-from perstack.core.base.public_addresses import is_public
+from perstack.core.definitions.public_addresses import is_public
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack_mcp.http_bodies import SESSION_ID, read_refusal, refusal, repaired_answer, repaired_stream

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from perstack.core.base.secrets import masked_address
 from perstack.core.definitions.skills import McpSseSkill, OAuth
+from perstack.core.secrets.masking import masked_address
 from perstack.errors import SkillError
 from perstack.ports.skill import SkillContext
 from perstack.support.variables import check_known, fill

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from perstack.core.base.secrets import masked_error
+from perstack.core.secrets.masking import masked_error
 from perstack.dataclass import dataclass
 from perstack.errors import PerstackError, SkillError
 from perstack.next_steps import NextStep

@@ -21,9 +21,9 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
-from perstack.core.base.secrets import is_secret_name
 from perstack.core.definitions.secrets import secrets_of
 from perstack.core.definitions.skills import McpStdioSkill
+from perstack.core.secrets.names import is_secret_name
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError
 from perstack.ports.environment import inherit_variables

@@ -13,7 +13,7 @@ from stranger_state import as_stranger as as_stranger
 from stranger_state import nothing_is_named as nothing_is_named
 from terminal import Terminal, reply
 
-from perstack.core.base.file_names import checked_path
+from perstack.core.files.file_names import checked_path
 from perstack.errors import StorageError
 from perstack.ports.environment import STATE_KEY, Environment
 from perstack.ports.storage import LocalState, Storage

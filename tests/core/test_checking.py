@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from jsonschema.validators import validator_for
 from referencing import Registry
 
-from perstack.core.base.patterns import compile_pattern
 from perstack.core.schemas.json_schema import (
     FULL_STEPS,
     QUICK_STEPS,
@@ -27,6 +26,7 @@ from perstack.core.schemas.json_schema import (
     schema_problem,
     unchecked_parts,
 )
+from perstack.core.schemas.patterns import compile_pattern
 
 EVIL = "^(a+)+$"
 WORD = "a" * 40 + "!"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from request_form import digest_of
 from simulation import START, Simulation
 
+from perstack.audit.request_check import request_difference
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.records import canonical_fact
 from perstack.core.definitions.skills import ToolSpec
@@ -28,7 +29,7 @@ from perstack.core.messages.messages import (
 )
 from perstack.core.runs.events import FinishGeneration, FinishToolCall, StartGeneration, StoredEvent, parse_event
 from perstack.core.runs.evolve import evolve
-from perstack.core.runs.request_digest import kept_tools, request_difference, request_digest, tools_blob
+from perstack.core.runs.request_digest import kept_tools, request_digest, tools_blob
 from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, begin
 

@@ -15,8 +15,8 @@ from typing import Any, cast, get_args
 import pytest
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of, pause_reason_of
 from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.job_status import JobStatus, PauseReason, lifecycle_of, pause_reason_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.due import DUE, JobState, Owner, is_resumable, job_state

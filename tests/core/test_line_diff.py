@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.files.text_diff import Effort, Hunk, line_diff, lines_of, matches
+from perstack.core.files.line_diff import Effort, Hunk, line_diff, lines_of, matches
 
 MUCH = 1_000_000
 lines = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n", b"\n"]), max_size=25)

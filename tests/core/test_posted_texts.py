@@ -7,8 +7,7 @@ from simulation import START
 
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import blank
+from perstack.core.base.records import IllegalFact, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Usage
 from perstack.core.jobs.posted_texts import PostedText, posted_events

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import perstack
 from perstack.config.load import load_project
-from perstack.core.base.public_addresses import is_public
+from perstack.core.definitions.public_addresses import is_public
 from perstack.core.definitions.sandbox import wrong_place
 from perstack.errors import DefinitionError
 from perstack_bubblewrap.network import PlaceRefused, check_address

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.base.secrets import SecretMasker, known_secrets
+from perstack.core.secrets.masking import SecretMasker, known_secrets
 from perstack.errors import UsageError
 from perstack.recordings.model import (
     MAX_RECORDING_BYTES,

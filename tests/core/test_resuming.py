@@ -8,8 +8,8 @@ import pytest
 from simulation import Simulation
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import lifecycle_of
 from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.job_status import lifecycle_of
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import UnsettledCall, resumption

@@ -9,7 +9,8 @@ from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.base.lifecycle import IllegalFact, lifecycle_of
+from perstack.core.base.records import IllegalFact
+from perstack.core.definitions.job_status import lifecycle_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.due import NeedJob
 from perstack.core.jobs.summary import JobSummary

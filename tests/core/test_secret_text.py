@@ -11,10 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from secret_texts import SECRETS
 
-from perstack.core.base.secrets import (
+from perstack.core.secrets.masking import (
     SecretMasker,
     digest_of_secret,
-    is_secret_name,
     masked_address,
     masked_args,
     masked_error,
@@ -23,6 +22,7 @@ from perstack.core.base.secrets import (
     masked_words,
     secrets_in,
 )
+from perstack.core.secrets.names import is_secret_name
 
 LONG = "A1b2C3d4E5f6G7h8I9j0"
 
@@ -185,7 +185,7 @@ LOOK_ALIKES = [
     "ALTER TABLE x ADD CONSTRAINT pk_organization_members_2 PRIMARY KEY (id)",
     "sk_buff_head_initialization and sk-learn-tutorial-examples and npm_config_registry_example",
     "primary_key: id, foreign key: user_id, cache key: users, sort key = name",
-    "host/perstack/core/base/secrets.py:12:34: error: expected a token",
+    "host/perstack/core/secrets/masking.py:12:34: error: expected a token",
     "PASS tests/test_password.py::test_token  PASS: test_writer",
     "Cookie: chocolate chip",
     "PWD=/home/ada/work OLDPWD=/home/ada",

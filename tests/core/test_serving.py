@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.base.lifecycle import JobStatus, lifecycle_of
+from perstack.core.definitions.job_status import JobStatus, lifecycle_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import ResumeRun, StopRunByInterrupt
 from perstack.core.runs.state import RunStatus

@@ -15,7 +15,7 @@ from pages import ROOT
 import perstack.iterations.evolve as series_evolve
 import perstack.tasks.evolve as task_evolve
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import IllegalFact
 from perstack.core.definitions.experts import Iterate
 from perstack.errors import Conflict, NotAllowed, UsageError
 from perstack.iterations.evolve import begin_series, evolve_series

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from simulation import SCRIPTS, Simulation
 
-from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import IllegalFact
 from perstack.core.runs.events import FinishToolCall, StartRun, StoredEvent
 from perstack.core.runs.events.base import LaterEvent, RunTransition
 from perstack.core.runs.evolve import evolve

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import JobStatus, PauseReason, lifecycle_of
+from perstack.core.definitions.job_status import JobStatus, PauseReason, lifecycle_of
 from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Closed

@@ -23,7 +23,7 @@ import perstack.iterations.state as series_state
 import perstack.iterations.state as series_transitions
 import perstack.tasks.state as task_transitions
 from perstack.core.base.ids import event_id_of, run_id_of
-from perstack.core.base.lifecycle import JobStatus, Transition, lifecycle_of, pause_reason_of
+from perstack.core.definitions.job_status import JobStatus, lifecycle_of, pause_reason_of
 from perstack.core.jobs.due import DUE, JobState, Owner, Todo
 from perstack.core.runs.commands import Command
 from perstack.core.runs.events import StartRun, StoredEvent
@@ -31,6 +31,7 @@ from perstack.core.runs.facts import Settlement
 from perstack.core.runs.state import ACTIVE, Phase, RunStatus
 from perstack.doors.cli.driving import EXIT_STATUS
 from perstack.doors.cli.main import EXIT_CODES
+from perstack.feature_logs.transitions import Transition
 from perstack.ports import hooks, storage
 from perstack.tasks.state import TaskStatus
 

@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.expert_changes import ExpertChange
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSet, Widening
 from perstack.core.definitions.project import SnapshotPolicy
@@ -44,7 +45,6 @@ from perstack.core.runs.facts import (
     DelegateReport,
     Delegation,
     ErrorInfo,
-    ExpertChange,
     Question,
     RunEvent,
     Settlement,

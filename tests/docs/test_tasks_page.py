@@ -11,7 +11,7 @@ from typing import get_args
 from pages import commands, fenced, first_cells, page, rows, run_line, section
 
 from perstack.config.load import load_project
-from perstack.core.base.lifecycle import PauseReason
+from perstack.core.definitions.job_status import PauseReason
 from perstack.doors.shared.next_steps import BASE
 from perstack.memory import ExecutionMemory
 from perstack.tasks.arguments import MAX_STATE_BYTES

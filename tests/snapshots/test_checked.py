@@ -5,9 +5,9 @@ from __future__ import annotations
 from hosts import Bench, Seen, expert, recording, wait_for
 
 from perstack.core.base.ids import By
-from perstack.core.files.trees import File, Subfolder, digest_of, folder_blob, folder_of
 from perstack.host import Host
 from perstack.snapshots.stored_trees import SnapshotBlob, Trees, blobs_of_trees
+from perstack.snapshots.trees import File, Subfolder, digest_of, folder_blob, folder_of
 from perstack.testing.scripted import text, tool, turn
 
 SECRET = "xyzzy-plugh-fee-fie-foe-foo"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.base.file_names import is_name, is_never_recorded, parse_spelling, spell
-from perstack.core.files.tree_diff import Pair, compare, counts_of
-from perstack.core.files.trees import (
+from perstack.core.files.file_names import is_name, is_never_recorded, parse_spelling, spell
+from perstack.snapshots.tree_diff import Pair, compare, counts_of
+from perstack.snapshots.trees import (
     Entry,
     File,
     Link,

@@ -20,11 +20,11 @@ import pytest
 from hosts import Bench, expert, open_storage, wait_for
 
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
 from perstack.ports.storage import Storage
 from perstack.snapshots.ignore_rules import rules_at
 from perstack.snapshots.snapshots import WorkspaceSnapshots
 from perstack.snapshots.stored_trees import Trees
+from perstack.snapshots.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
 from perstack.snapshots.workspace_walk import SnapshotUnavailable
 
 MAX_BYTES = 5_000

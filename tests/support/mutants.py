@@ -55,7 +55,7 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "a skill is lent only by an Expert with the same restrictions",
-        "perstack.core.runs.expert_changes",
+        "perstack.core.definitions.expert_changes",
         "if owner.key == expert.key or _restrictions(owner) == _restrictions(expert)",
         "if True",
         "tests/doors/cli/test_changing_tools.py -k same_restrictions",

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from perstack.core.base.lifecycle import PauseReason
+from perstack.core.definitions.job_status import PauseReason
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.memory import ExecutionMemory
 from perstack.tasks.events import TaskConfig

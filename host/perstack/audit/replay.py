@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from perstack.audit.request_check import RequestCheck
 from perstack.audit.verification import Checked, Finding, Report, Unchecked
 from perstack.audit.verify import KeptToolsCheck
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, open_line, opener_of, read_remains
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.evolve import difference, evolve
-from perstack.core.runs.request_digest import RequestCheck
 from perstack.core.runs.state import Run
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLogFormat

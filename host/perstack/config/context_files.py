@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.base.file_names import fold_case, protected_by_name
 from perstack.core.definitions.agent_skills import (
     SKILL_FILE,
     NotASkill,
@@ -21,6 +20,7 @@ from perstack.core.definitions.agent_skills import (
 )
 from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, SkippedFile, assemble_agents_md
 from perstack.core.definitions.sandbox import is_below
+from perstack.core.files.file_names import fold_case, protected_by_name
 from perstack.dataclass import dataclass
 from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, open_for_reading, read_below
 from perstack.system.project_states import is_state_of_project

@@ -217,7 +217,7 @@ def _endpoint_complaint(endpoint: str, *, local: bool) -> str | None:
 
 
 def _is_private(host: str) -> bool:
-    from perstack.core.base.public_addresses import is_public
+    from perstack.core.definitions.public_addresses import is_public
 
     if host == "localhost" or host.endswith(".localhost"):
         return True

@@ -12,8 +12,8 @@ from perstack.config.settings import NO_OVERRIDES, chain_of, resolve_provider, r
 from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
 from perstack.config.trust import Agreement
-from perstack.core.base.secrets import masked_words
 from perstack.core.base.text import nearest
+from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.models import NAMED, Models, split_name
@@ -35,7 +35,7 @@ from perstack.core.definitions.skills import (
     is_picked,
 )
 from perstack.core.definitions.trust_items import items_of_provider, items_of_skill
-from perstack.core.runs.expert_changes import CREATE_EXPERT
+from perstack.core.secrets.masking import masked_words
 from perstack.diagnostics.rule_checks import warn_of_rules
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
 from perstack.engine.plugins.registry import Plugins

@@ -15,10 +15,10 @@ from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from perstack.core.base.secrets import masked_words
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import RECORDED
+from perstack.core.secrets.masking import masked_words
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended

@@ -6,6 +6,7 @@ from perstack.config.context_files import SkillFolder
 from perstack.config.settings import chain_of, masks_secrets, resolve_settings, wants_agents_md
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.expert_changes import changing_tools_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
 from perstack.core.definitions.skills import ToolSpec, with_tools
@@ -13,7 +14,6 @@ from perstack.core.messages.messages import ExpertMessage
 from perstack.core.messages.tool_search import tokens_of
 from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
-from perstack.core.runs.expert_changes import changing_tools_of
 from perstack.core.runs.state import result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext

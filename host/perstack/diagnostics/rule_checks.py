@@ -12,11 +12,11 @@ from dataclasses import field
 from perstack.config.check import suggestion
 from perstack.config.load import DefinitionFile
 from perstack.config.source import Reporter
-from perstack.core.base.patterns import Glob
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, key_and_version
 from perstack.core.definitions.permissions import Decision, PermissionRule, Permissions, read_rule
 from perstack.core.definitions.skills import PathUse, ToolSpec, legal_tool_name, path_uses
+from perstack.core.files.globs import Glob
 from perstack.core.permissions.calls import is_exempt
 from perstack.core.permissions.command_patterns import has_options, read_command
 from perstack.dataclass import dataclass

@@ -22,12 +22,12 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from perstack.config.load import DefinitionFile, load_project, load_usable
 from perstack.config.source import describe_problems
 from perstack.config.trust import Agreement
-from perstack.core.base.file_names import STATE_FOLDER, is_variables
 from perstack.core.base.text import count
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.trust_items import TrustItem, digests_of, inert_project, items_to_trust
+from perstack.core.files.file_names import STATE_FOLDER, is_variables
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass

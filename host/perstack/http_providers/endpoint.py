@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from perstack.core.base.records import Fact, JsonObject
-from perstack.core.base.secrets import masked_words, secrets_in
 from perstack.core.base.text import nearest
+from perstack.core.secrets.masking import masked_words, secrets_in
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, MissingCredential, Problem, UsageError
 

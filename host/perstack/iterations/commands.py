@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import JsonValue
 from pydantic_core import from_json
 
-from perstack.core.base.secrets import has_masked, masked_args, masked_command, masked_line
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
+from perstack.core.secrets.masking import has_masked, masked_args, masked_command, masked_line
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.plugins.programs import run_program
 from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox

@@ -7,12 +7,13 @@ from typing import TypedDict, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.lifecycle import IllegalFact, JobStatus, PauseReason, check_follows
-from perstack.core.base.records import Fact, falsy, fields_of
+from perstack.core.base.records import Fact, IllegalFact, falsy, fields_of
 from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, sum_charges
 from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.job_status import JobStatus, PauseReason
 from perstack.core.definitions.recorded_definition import SeriesDefinition
 from perstack.errors import UsageError
+from perstack.feature_logs.transitions import check_follows
 from perstack.iterations.state import (
     TRANSITIONS,
     Case,

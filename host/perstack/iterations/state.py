@@ -9,14 +9,15 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from perstack.core.base.lifecycle import JobStatus, PauseReason, Transition, transition
 from perstack.core.base.records import EventParser, Fact, falsy, first_problem
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Usage
 from perstack.core.definitions.experts import Iterate
+from perstack.core.definitions.job_status import JobStatus, PauseReason
 from perstack.core.definitions.recorded_definition import SeriesDefinition
 from perstack.core.definitions.settings import Budget
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
+from perstack.feature_logs.transitions import Transition, transition
 
 # Measurements: the JSON object with numbers that an evaluator answers. Numbers may also be at its top:
 #     {"metrics": {"score": 0.8}, "analysis": "…", "cases": [{"name": "adds", "passed": true}]}

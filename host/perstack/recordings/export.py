@@ -10,13 +10,13 @@ from contextlib import suppress
 from pydantic import JsonValue
 
 from perstack.core.base.records import Fact, JsonObject, read_json
-from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.messages.messages import BlobPart
 from perstack.core.runs.events import StartGeneration, StoredEvent
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
+from perstack.core.secrets.masking import SecretMasker, known_secrets
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.run_log import is_checkpoint, load_job

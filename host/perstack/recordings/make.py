@@ -10,10 +10,9 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
-from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
-from perstack.core.base.secrets import SecretMasker
 from perstack.core.base.usage import NO_USAGE
+from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
 from perstack.core.messages import messages
@@ -21,6 +20,7 @@ from perstack.core.runs import events
 from perstack.core.runs.compaction import summary_in
 from perstack.core.runs.events import RedactEvent, StoredEvent
 from perstack.core.runs.start import StartRun
+from perstack.core.secrets.masking import SecretMasker
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.recordings.model import (

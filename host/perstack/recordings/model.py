@@ -30,9 +30,9 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject, falsy, first_problem, read_json
 from perstack.core.base.usage import NO_USAGE, Usage
+from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.permissions import Approval
 from perstack.core.definitions.skills import Effect, ToolKind
 from perstack.core.jobs.summary import RunPlace

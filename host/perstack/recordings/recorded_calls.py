@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.expert_changes import changing_specs
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.permissions import PROVIDER, STANDING_DECISIONS, StandingApproval
@@ -46,7 +47,6 @@ from perstack.core.runs.events import (
     StoredEvent,
     parse_event,
 )
-from perstack.core.runs.expert_changes import changing_specs
 from perstack.core.runs.recall import recall_spec
 from perstack.core.runs.state import Run, latest_reply
 from perstack.engine.log.event_log import readable, run_ids

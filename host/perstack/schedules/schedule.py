@@ -7,11 +7,12 @@ from typing import Annotated, Literal, TypedDict, assert_never
 from pydantic import Field, TypeAdapter
 
 from perstack.core.base.ids import check_job_id
-from perstack.core.base.lifecycle import IllegalFact, JobStatus, Transition, check_follows, transition
-from perstack.core.base.records import EventParser, Fact, falsy
+from perstack.core.base.records import EventParser, Fact, IllegalFact, falsy
+from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.project import MAX_SCHEDULE_NAME_CHARS, wrong_schedule_name
 from perstack.core.jobs.due import SCHEDULE_LABEL
 from perstack.errors import UsageError
+from perstack.feature_logs.transitions import Transition, check_follows, transition
 
 # Events of a schedule's log. An occurrence is identified by its time `at`, the minute that the cron line names.
 

@@ -11,8 +11,9 @@ by the next process that opens the workspace. Every step can be repeated after a
 
 Files may change at any moment and tree data may be forged. So all paths are opened relative to an open folder without
 following links, sizes and depths are bounded, and blobs are checked against their digests. The format of trees is in
-`core.files`: a change there affects the walk, `stored_trees` and `rewind_steps`.
+`trees`: a change there affects the walk, `stored_trees` and `rewind_steps`.
 
 The kernel knows two protocols: `engine.log.snapshot_recorder` (`job_snapshots`), and the lease of a workspace that is
-not being rewound (`job_files.workspace_lease`). `ignore_rules` is pure.
+not being rewound (`job_files.workspace_lease`). `trees`, `tree_diff` and
+`ignore_rules` are pure.
 """

@@ -8,15 +8,15 @@ from itertools import pairwise
 
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import number_of_run
-from perstack.core.files.text_diff import EFFORT_STEPS, Effort, FileDiff, compared_bytes, file_diff
-from perstack.core.files.tree_diff import Change
-from perstack.core.files.trees import Entry, File
+from perstack.core.files.line_diff import Effort
 from perstack.core.runs.events import CallDelegate, FinishRewind, RecordSnapshot, StartRewind, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_log import RunLog, event_of
 from perstack.errors import NotFound, StorageError
 from perstack.ports.storage import RunRef
 from perstack.snapshots.stored_trees import Trees
+from perstack.snapshots.tree_diff import EFFORT_STEPS, Change, FileDiff, compared_bytes, file_diff
+from perstack.snapshots.trees import Entry, File
 
 # Changes of files between two trees of a Job, with lines where they can be compared.
 
@@ -110,7 +110,7 @@ def deltas_of(shots: Sequence[SnapshotPoint]) -> list[SnapshotDelta]:
 
 async def changes_in(trees: Trees, deltas: Iterable[SnapshotDelta]) -> tuple[Change, ...]:
     """Return the combined changes of several deltas. Raises NotFound and StorageError."""
-    from perstack.core.files.text_diff import combine_changes
+    from perstack.snapshots.tree_diff import combine_changes
 
     changes = [await trees.changes(delta.before, delta.shot.tree) for delta in deltas]
     return combine_changes(changes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from perstack.core.base.patterns import Pattern, compiled_bytes
+from perstack.core.schemas.patterns import Pattern, compiled_bytes
 from perstack.dataclass import dataclass
 
 MAX_RULES_BYTES = 256 << 10  # maximum bytes read of one file of rules

@@ -24,9 +24,8 @@ from perstack.support.storage import every_id
 from perstack.system.user import notice, this_user
 
 if TYPE_CHECKING:  # driving a Job needs none of these
-    from perstack.core.files.text_diff import FileDiff
-    from perstack.core.files.tree_diff import Change, RewindScope
     from perstack.snapshots.rewind import Rewind, Rewinder
+    from perstack.snapshots.tree_diff import Change, FileDiff, RewindScope
 
 _PAGE = 1000
 
@@ -136,9 +135,9 @@ class JobFiles:
         A file that merely differs does not show a wrong workspace: the Jobs of a worker share one. Raises NotFound and
         StorageError.
         """
-        from perstack.core.files.trees import File, Link
         from perstack.snapshots.changes import snapshots_of
         from perstack.snapshots.stored_trees import Trees
+        from perstack.snapshots.trees import File, Link
 
         shots = snapshots_of(job_id, await self._reader.logs(job_id))
         if not shots:
@@ -304,7 +303,7 @@ def _no_snapshot(owner_id: str) -> UsageError:
 
 
 def _scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
-    from perstack.core.files.tree_diff import RewindScope  # what driving a Job does not need
+    from perstack.snapshots.tree_diff import RewindScope  # what driving a Job does not need
 
     return RewindScope(tuple(only), keep_added)
 

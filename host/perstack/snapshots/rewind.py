@@ -8,11 +8,8 @@ from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.base.file_names import parse_spelling, spell
 from perstack.core.base.ids import By
-from perstack.core.files.text_diff import FileDiff
-from perstack.core.files.tree_diff import Change, KeptReason, RewindPlan, RewindScope, rewind_plan
-from perstack.core.files.trees import File, Link, Subfolder, TreeFolder
+from perstack.core.files.file_names import parse_spelling, spell
 from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
@@ -29,6 +26,8 @@ from perstack.snapshots.rewind_journal import JournalFile, Rewound, Step
 from perstack.snapshots.rewind_lock import journal_path, lock_path, rewound_in
 from perstack.snapshots.rewind_steps import RewindSteps, StagedRewind, mode_of
 from perstack.snapshots.stored_trees import Trees
+from perstack.snapshots.tree_diff import Change, FileDiff, KeptReason, RewindPlan, RewindScope, rewind_plan
+from perstack.snapshots.trees import File, Link, Subfolder, TreeFolder
 from perstack.system.clock import Clock
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_process

@@ -14,8 +14,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base.file_names import StagingName, StoredPath
 from perstack.core.base.records import Fact, falsy
+from perstack.core.files.file_names import StagingName, StoredPath
 from perstack.errors import StorageError
 from perstack.system.files import (
     FILE_MODE,

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import assert_never
 
-from perstack.core.base.file_names import STAGING_PREFIX, parse_spelling, spell
-from perstack.core.files.tree_diff import Change, KeptEntry, KeptReason, RewindPlan
-from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
+from perstack.core.files.file_names import STAGING_PREFIX, parse_spelling, spell
 from perstack.errors import Conflict, StorageError
 from perstack.snapshots.rewind_journal import (
     Journal,
@@ -27,6 +25,8 @@ from perstack.snapshots.rewind_journal import (
     status_at,
     write_file,
 )
+from perstack.snapshots.tree_diff import Change, KeptEntry, KeptReason, RewindPlan
+from perstack.snapshots.trees import Entry, File, Link, SkippedEntry, Subfolder, digest_of
 from perstack.system.files import REAL_FOLDER, sync
 
 _NOT_A_FOLDER_ERRORS = (errno.ENOTDIR, errno.ELOOP)

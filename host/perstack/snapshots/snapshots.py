@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.files.text_diff import changed_lines
-from perstack.core.files.tree_diff import Change, counts_of
-from perstack.core.files.trees import Entry, File, SkippedEntry
 from perstack.core.runs.events import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
 from perstack.errors import PerstackError
 from perstack.ports.storage import Storage
 from perstack.snapshots.stored_trees import Trees
+from perstack.snapshots.tree_diff import Change, changed_lines, counts_of
+from perstack.snapshots.trees import Entry, File, SkippedEntry
 from perstack.snapshots.workspace_walk import Batch, SnapshotUnavailable, Walker, WorkspaceTree
 from perstack.system.concurrency import shield_until_done
 

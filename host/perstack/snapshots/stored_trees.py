@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 
-from perstack.core.base.file_names import MAX_FOLDER_DEPTH, MAX_PATH_BYTES, spell
-from perstack.core.files.tree_diff import Change, Pair, compare
-from perstack.core.files.trees import (
-    MAX_ENTRIES,
-    Entry,
-    File,
-    NotATree,
-    Subfolder,
-    TreeFolder,
-    digest_of,
-    read_folder,
-)
+from perstack.core.files.file_names import MAX_FOLDER_DEPTH, MAX_PATH_BYTES, spell
 from perstack.core.runs.events import StoredEvent
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, StorageError, UsageError
 from perstack.ports.storage import Storage
+from perstack.snapshots.tree_diff import Change, Pair, compare
+from perstack.snapshots.trees import MAX_ENTRIES, Entry, File, NotATree, Subfolder, TreeFolder, digest_of, read_folder
 
 _EMPTY_FOLDER = TreeFolder()
 

@@ -1,16 +1,15 @@
-"""Snapshots of folders: a tree has one blob for each folder, named by the sha256 of its bytes.
+"""Trees, the stored form of a folder: a tree has one blob for each folder, named by the sha256 of its bytes.
 
 An unchanged folder keeps its digest, so it is stored once. The blob is compact JSON in UTF-8:
 
     {"tree":1,"entries":[["a folder","folder",DIGEST],["big.iso","leftOut","tooLarge"],["link","link","../x"],
                          ["run.sh","program",BYTES,DIGEST],["x.py","file",BYTES,DIGEST]]}
 
-Entries are sorted by the bytes of their names; names and link targets are spelled as in `core.base.file_names`. A
+Entries are sorted by the bytes of their names; names and link targets are spelled as in `core.files.file_names`. A
 folder has exactly one encoding, so that equal folders have equal digests, and `read_folder` rejects any other.
 
-The rest of this package works on trees and never reads files itself: ignore_rules.py decides what a snapshot leaves
-out, tree_diff.py compares two trees and plans a rewind, text_diff.py compares the lines of two files. Changing the
-encoding changes every digest, so it needs a new `_VERSION`.
+This module, ignore_rules.py, which decides what a snapshot leaves out, and tree_diff.py, which compares two trees and
+plans a rewind, never read files themselves. Changing the encoding changes every digest, so it needs a new `_VERSION`.
 """
 
 from __future__ import annotations
@@ -19,22 +18,19 @@ import json
 from collections.abc import Iterable
 from hashlib import sha256
 from itertools import pairwise
-from typing import Literal, assert_never, get_args
+from typing import assert_never, get_args
 
 from pydantic import JsonValue
 
-from perstack.core.base.file_names import MAX_PATH_BYTES, is_name, is_never_recorded, parse_spelling, spell
+from perstack.core.base.ids import is_digest
 from perstack.core.base.records import read_json
+from perstack.core.files.file_names import MAX_PATH_BYTES, is_name, is_never_recorded, parse_spelling, spell
+from perstack.core.runs.events.files import SkipReason
 from perstack.dataclass import dataclass
-
-Reason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
-"""Reason why an entry is not recorded: it is larger than the limit, nested too deep, cannot be read (no permission or a
-failing medium), kept changing while it was read, or is neither file, link nor folder."""
 
 MAX_ENTRIES = 1_000_000  # maximum entries of a tree; further ones are neither read nor recorded
 MAX_FOLDER_BYTES = 256 << 20  # maximum bytes of one folder's blob
 _VERSION = 1
-_HEX = frozenset("0123456789abcdef")
 _MAX_FILE_SIZE = 1 << 63
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -75,7 +71,7 @@ class SkippedEntry:
     """Entry that exists but is not recorded. Ignored and private ones have no entry at all."""
 
     name: bytes
-    reason: Reason
+    reason: SkipReason
 
 
 Entry = File | Link | Subfolder | SkippedEntry
@@ -146,17 +142,12 @@ def _entry(row: JsonValue) -> Entry:
         case [str(name), "folder", str(digest)] if is_digest(digest):
             return Subfolder(_name(name), digest)
         case [str(name), "leftOut", str(reason)]:
-            known_reason = next((item for item in get_args(Reason) if item == reason), None)
+            known_reason = next((item for item in get_args(SkipReason) if item == reason), None)
             if known_reason is not None:
                 return SkippedEntry(_name(name), known_reason)
         case _:
             pass
     raise NotATree("has an entry that is none of this version")
-
-
-def is_digest(text: str) -> bool:
-    """Return whether a text has the form of a sha256 in hex."""
-    return len(text) == 64 and _HEX.issuperset(text)
 
 
 def _is_size(size: int) -> bool:

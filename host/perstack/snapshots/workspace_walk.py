@@ -13,7 +13,8 @@ import time
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from perstack.core.base.file_names import (
+from perstack.core.definitions.project import SnapshotPolicy
+from perstack.core.files.file_names import (
     MAX_FOLDER_DEPTH,
     MAX_PATH_BYTES,
     STATE_FOLDER,
@@ -24,23 +25,22 @@ from perstack.core.base.file_names import (
     is_state_folder,
     spell,
 )
-from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.files.trees import (
+from perstack.core.runs.events import MAX_LISTED_FILES, NotRecorded
+from perstack.core.runs.events.files import SkipReason
+from perstack.dataclass import dataclass
+from perstack.errors import StorageError
+from perstack.snapshots.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
+from perstack.snapshots.trees import (
     MAX_ENTRIES,
     Entry,
     File,
     Link,
-    Reason,
     SkippedEntry,
     Subfolder,
     digest_of,
     folder_blob,
     folder_of,
 )
-from perstack.core.runs.events import MAX_LISTED_FILES, NotRecorded
-from perstack.dataclass import dataclass
-from perstack.errors import StorageError
-from perstack.snapshots.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
 from perstack.system.clock import SYSTEM
 from perstack.system.files import REAL_FOLDER
 from perstack.system.project_states import has_definition
@@ -73,7 +73,7 @@ class Content:
 class UnreadFile:
     """The reason why a file was not read; None if it is gone, or no longer a regular file."""
 
-    reason: Reason | None
+    reason: SkipReason | None
     stamp: Stamp | None = None
     size: int | None = None
 
@@ -377,7 +377,7 @@ class _WalkState:
             os.close(inner)
         return _same_if_equal(previous, _KnownEntry(Subfolder(name, current.digest), None, inner=current))
 
-    def _name(self, path: bytes, reason: Reason, size: int | None) -> None:
+    def _name(self, path: bytes, reason: SkipReason, size: int | None) -> None:
         self.left_out_count += 1
         if len(self.left_out) < MAX_LISTED_FILES:
             self.left_out.append(NotRecorded(path=spell(path), reason=reason, size=size))
@@ -458,7 +458,7 @@ def _unchanged_entries(
     return unchanged, names_to_examine
 
 
-def _skipped_entry(name: bytes, reason: Reason, stamp: Stamp | None = None, size: int | None = None) -> _KnownEntry:
+def _skipped_entry(name: bytes, reason: SkipReason, stamp: Stamp | None = None, size: int | None = None) -> _KnownEntry:
     return _KnownEntry(SkippedEntry(name, reason), stamp, size)
 
 

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perstack.core.base.file_names import fold_case, protected_by_name
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.core.files.file_names import fold_case, protected_by_name
 from perstack.dataclass import dataclass
 from perstack.errors import SkillError, UsageError
 from perstack.ports.runtime import Surroundings

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from perstack.core.base.records import JsonObject, texts_in, with_texts
-from perstack.core.base.secrets import has_masked
+from perstack.core.secrets.masking import has_masked
 from perstack.errors import SkillError, UsageError
 
 _VARIABLE = r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)\}"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from perstack.core.base.file_names import is_state_folder
+from perstack.core.files.file_names import is_state_folder
 from perstack.system.files import read_regular
 
 DEFINITION = "perstack.toml"

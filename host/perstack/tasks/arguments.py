@@ -8,10 +8,10 @@ from typing import Annotated, Literal, cast, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
-from perstack.core.base.secrets import is_secret_in
 from perstack.core.base.text import MAX_TIME_MS, nearest
+from perstack.core.definitions.job_status import PauseReason
+from perstack.core.secrets.masking import is_secret_in
 from perstack.errors import UsageError
 from perstack.tasks.events import TaskConfig, WaitingFor
 

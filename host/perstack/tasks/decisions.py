@@ -12,8 +12,8 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from perstack.core.base.decisions import NeededDecision
-from perstack.core.base.lifecycle import PauseReason
+from perstack.core.definitions.job_status import PauseReason
+from perstack.core.permissions.person_decisions import NeededDecision
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide
 from perstack.tasks import events as task_events

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import EventParser, Fact, JsonObject, falsy
 from perstack.core.base.text import argv_of
+from perstack.core.definitions.job_status import PauseReason
 
 OnFailure = Literal["pause", "fail", "retry"]
 

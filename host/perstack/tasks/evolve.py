@@ -8,8 +8,9 @@ from typing import TypedDict, assert_never
 from pydantic import JsonValue
 
 from perstack.core.base.ids import By, event_id_of
-from perstack.core.base.lifecycle import IllegalFact, PauseReason, check_follows
-from perstack.core.base.records import JsonObject
+from perstack.core.base.records import IllegalFact, JsonObject
+from perstack.core.definitions.job_status import PauseReason
+from perstack.feature_logs.transitions import check_follows
 from perstack.tasks import events as task_events
 from perstack.tasks.state import CANCELLED, TRANSITIONS, Dependency, TaskCheckpoint, TaskState, TaskStatus, place_of
 

@@ -26,10 +26,10 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from perstack.core.base.ids import By
-from perstack.core.base.validation_errors import checked
 from perstack.engine.log.audit_trail import NO_AUDIT, AuditTrail
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.storage import Storage
+from perstack.python_calls import checked
 from perstack.support.storage import newest_first
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_user
@@ -98,7 +98,7 @@ class StoredTasks(TaskMemory):
 
     async def resolve_id(self, typed: str) -> str:
         """Return the task id for a whole id, a unique prefix, or `@last`. Raises UsageError that lists what matches."""
-        from perstack.engine.log.id_resolution import position_from_last, resolve_id, too_few
+        from perstack.engine.jobs.id_resolution import position_from_last, resolve_id, too_few
 
         position = position_from_last(typed)
         if position is None:

@@ -11,8 +11,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 from pydantic import TypeAdapter
 
 from perstack.core.base.records import snake_cased
-from perstack.core.base.validation_errors import read_call
 from perstack.ports.parts import Part
+from perstack.python_calls import read_call
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.operations import (
     AnswerCommand,

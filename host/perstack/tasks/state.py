@@ -8,10 +8,11 @@ from typing import Literal, get_args
 from pydantic import Field, JsonValue
 
 from perstack.core.base.ids import By, check_job_id
-from perstack.core.base.lifecycle import PauseReason, Transition, transition
 from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.definitions.job_status import PauseReason
 from perstack.core.jobs.answers import ANYTHING, APPROVAL, AcceptedAnswers
 from perstack.errors import NotAllowed, UsageError
+from perstack.feature_logs.transitions import Transition, transition
 from perstack.next_steps import Resume
 from perstack.tasks.events import OnFailure, TaskConfig, WaitingFor
 

@@ -7,8 +7,8 @@ from typing import TypedDict
 
 from pydantic import Field
 
-from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import Fact, falsy, fields_of
+from perstack.core.definitions.job_status import PauseReason
 from perstack.errors import NotAllowed
 from perstack.tasks.evolve import NOT_WAITING, TaskChanges
 from perstack.tasks.state import Dependency, TaskState, TaskStatus, due_at

@@ -10,11 +10,9 @@ Without `description` the function's docstring is used; its section `Args:` (Goo
 The kit is a plugin: name it in the entry point group `perstack`, or give it to `Host(plugins=[kit])`. A project has its
 own functions without a kit, in a `file` of perstack.toml or in `Expert(…, tools=[roll])`.
 
-toolkit.py           the collection of functions, the plugin that it is, and its session in a Job
-functions.py         one function as a tool: docstring, schema, arguments, settings, options
-context.py           the context that a function receives, and the values that it may return
-python_file.py       a file of functions: its check without executing it, and its import
-python_functions.py  functions that a program gives to an Expert
+toolkit.py    the collection of functions, the plugin that it is, and its session in a Job
+functions.py  one function as a tool: docstring, schema, arguments, settings, options
+context.py    the context that a function receives, and the values that it may return
 """
 
 from perstack.core.definitions.skills import Subject

@@ -9,7 +9,6 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from perstack.core.base.secrets import masked_error
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.models import full_name
@@ -27,6 +26,7 @@ from perstack.core.runs.events import (
     StartRun,
     SwitchModel,
 )
+from perstack.core.secrets.masking import masked_error
 from perstack.dataclass import dataclass
 from perstack.iterations.state import SeriesState
 from perstack.ports.dispatcher import Claim, Order

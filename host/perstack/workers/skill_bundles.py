@@ -15,11 +15,11 @@ from tempfile import mkdtemp
 from pydantic import Field, field_validator
 
 from perstack.config.context_files import SkillFolder, read_skill
-from perstack.core.base.file_names import is_path
 from perstack.core.base.records import Fact, falsy
 from perstack.core.definitions.agent_skills import NotASkill, SkillFile, is_part_of_skill
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import is_below
+from perstack.core.files.file_names import is_path
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage

@@ -13,12 +13,12 @@ from typing import TypeAlias
 import mcp_types as types
 from typing_extensions import override
 
-from perstack.core.base.decisions import Decisions, digest_of, needs_person
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact
 from perstack.core.base.text import approvable_text, count, duration
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.permissions.person_decisions import Decisions, digest_of, needs_person
 from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
 from perstack.core.runs.questions import OpenQuestion

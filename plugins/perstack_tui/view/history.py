@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from perstack.core.base.text import count, one_line
-from perstack.core.files.text_diff import FileDiff
 from perstack.core.jobs.summary import JobSummary, PlacedRun
 from perstack.core.runs.log_rows import EventContext, run_label
 from perstack.doors.shared import file_changes, log_view
 from perstack.doors.shared.job_status import run_status_of, status_of
 from perstack.doors.shared.text import break_anywhere, cells, local_time, minute, pad, shorten
 from perstack.snapshots.rewind import Rewind
+from perstack.snapshots.tree_diff import FileDiff
 from perstack_tui.view.styled_text import TAB, Line, Span, Style, wrap
 
 # Changes of files as lines: the files, then every line that differs.

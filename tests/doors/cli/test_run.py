@@ -196,7 +196,7 @@ UNUSED = {
         "perstack.config.context_files",
     ),
     "perstack.engine.plugins.secret_masking",
-    *("perstack.core.files.text_diff", "perstack.snapshots.rewind"),
+    *("perstack.core.files.line_diff", "perstack.snapshots.tree_diff", "perstack.snapshots.rewind"),
     *(
         "httpx",
         "httpx2",

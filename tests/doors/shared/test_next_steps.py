@@ -76,7 +76,7 @@ WRITTEN_FOR_PEOPLE = {
     "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
 """Modules with such a text, and that text: the first line of a file, which says who wrote it."""
-TABLES = ("core/permissions/programs.py", "core/base/secrets.py", "core/definitions/options.py")
+TABLES = ("core/permissions/programs.py", "core/secrets/recognition.py", "core/definitions/options.py")
 """Modules that name the options of other programs, or declare options of the command line with their help."""
 
 

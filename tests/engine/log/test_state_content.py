@@ -7,10 +7,10 @@ from pathlib import Path
 from hosts import Bench, expert, wait_for
 
 from perstack.audit.redact import redact_event
-from perstack.core.base.file_names import STATE_CONTENT
 from perstack.core.base.ids import By
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.project import Schedule, Workspace
+from perstack.core.files.file_names import STATE_CONTENT
 from perstack.testing.scripted import text, tool, turn
 
 MINUTE_MS = 60_000

@@ -12,8 +12,7 @@ from long_runs import SmallModel, is_summary
 from sampling_skill import SAMPLING, TURNS, Summing
 
 from perstack.core.base.chain import Head
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import blank
+from perstack.core.base.records import IllegalFact, blank
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.messages.adaptations import (
     MAX_RUNGS,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perstack.config.source import matches
-from perstack.core.base.file_names import matches_pattern
+from perstack.core.files.file_names import matches_pattern
 
 SECRET = "the canary sings"
 

@@ -17,7 +17,7 @@ from hosts import wait_for
 from mcp.shared.exceptions import MCPError
 from mcp_bed import Bed, words
 
-from perstack.core.base.public_addresses import is_public
+from perstack.core.definitions.public_addresses import is_public
 from perstack.core.definitions.skills import McpSseSkill
 from perstack.core.runs.facts import Answer, Question
 from perstack.errors import SkillError

@@ -12,7 +12,7 @@ from pages import ROOT
 from pydantic import Field
 from starlette.applications import Starlette
 
-from perstack.core.base.decisions import FREE, FreeArgument
+from perstack.core.permissions.person_decisions import FREE, FreeArgument
 from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob

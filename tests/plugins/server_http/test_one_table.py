@@ -18,8 +18,8 @@ from pages import ROOT
 from pydantic import Field
 from starlette.applications import Starlette
 
-from perstack.core.base.decisions import FREE
 from perstack.core.definitions.skills import PluginSkill
+from perstack.core.permissions.person_decisions import FREE
 from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
 from perstack.doors.shared.next_steps import BASE
 from perstack.errors import NotFound

@@ -167,7 +167,7 @@ def encode_digest(digest: bytes) -> str:
     return b2a_base64(digest, newline=False).translate(_TO_BASE64URL)[:43].decode()
 
 
-# To be described.
+# Summaries with the head of their log.
 
 
 def with_head(summary: bytes, head: Head) -> bytes:

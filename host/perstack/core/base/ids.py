@@ -152,3 +152,11 @@ def cleaned(text: str) -> str:
     """Return the text as one short line without characters that affect how a terminal or page shows the rest."""
     visible = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text[: 10 * _MAX_NAME_CHARS])
     return " ".join(visible.split())[:_MAX_NAME_CHARS]
+
+
+_HEX = frozenset("0123456789abcdef")
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text has the form of a sha256 in hex."""
+    return len(text) == 64 and _HEX.issuperset(text)

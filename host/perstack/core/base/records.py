@@ -145,6 +145,10 @@ class Fact(_Record):
         return encoded(self)[1]
 
 
+class IllegalFact(ValueError):
+    """An event that cannot follow in the current state: this host never writes it there."""
+
+
 F = TypeVar("F", bound=Fact)
 _Value = TypeVar("_Value")
 

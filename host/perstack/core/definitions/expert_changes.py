@@ -16,13 +16,17 @@ A model names what is added and never describes it, so that nothing acts which t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Annotated, assert_never
 
-from perstack.core.base.records import JsonObject
+from pydantic import Field
+
+from perstack.core.base.records import EMPTIED, Fact, JsonObject, Written, falsy
+from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import wrong_delegation
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import (
+    AnySkill,
     ChangingTool,
     InteractiveSkill,
     PluginSkill,
@@ -35,11 +39,33 @@ from perstack.core.definitions.skills import (
     picked_changes,
     with_tools,
 )
-from perstack.core.runs.facts import ExpertChange
 from perstack.errors import SkillError
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
+
+
+def _identity(expert: Expert) -> Expert:
+    """Return the Expert with only its identity and maximum steps: its settings may contain any text."""
+    return Expert(key=expert.key, version=expert.version, instruction=REDACTED, max_steps=expert.max_steps)
+
+
+ExpertOfRun = Annotated[Expert, Written(_identity)]
+
+
+def _identity_if_any(expert: Expert | None) -> Expert | None:
+    return None if expert is None else _identity(expert)
+
+
+class ExpertChange(Fact):
+    """A change that a Run has made to its own skills or delegates; it holds from the next generation on."""
+
+    tool: ChangingTool
+    name: str  # of the skill, or key of the delegate
+    skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added, without secrets
+    # delegate that the project does not declare, without secrets
+    expert: Annotated[Expert | None, Written(_identity_if_any)] = Field(default=None, exclude_if=falsy)
+
 
 CREATE_EXPERT = "createExpert"
 """A tool of the original's base skill that is not offered: a model would write the definition."""

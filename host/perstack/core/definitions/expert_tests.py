@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base.patterns import compile_pattern
 from perstack.core.base.records import Fact
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least
 from perstack.core.definitions.permissions import wrong_rule
+from perstack.core.schemas.patterns import compile_pattern
 
 ExpectedStatus = Literal["completed", "waiting", "step-limit", "budget", "failed"]
 """Possible final statuses of an uninterrupted Job, in the words of `perstack jobs --status`."""

@@ -1,11 +1,8 @@
-"""Statuses and lifecycles of Jobs, and the form of transition tables of state machines."""
+"""Statuses of Jobs, as stored and as people type them, and the lifecycle that all long work shares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Generic, Literal, TypeVar, assert_never
-
-from perstack.dataclass import dataclass
+from typing import Literal, assert_never
 
 JobStatus = Literal[
     "running",
@@ -29,9 +26,7 @@ TYPED_STATUS: dict[str, JobStatus] = {
     "queued": "queued",
 }
 
-
 Lifecycle = Literal["running", "paused", "completed", "failed"]
-
 
 PauseReason = Literal[
     "human_approval", "human_input", "external_dependency", "scheduled_wait", "rate_limit", "checkpoint"
@@ -66,34 +61,3 @@ def pause_reason_of(
     if status == "queued":
         return "scheduled_wait"
     return "checkpoint" if lifecycle_of(status) == "paused" else None
-
-
-# Transition tables of tasks, series and schedules. `core/runs/events/base.py` has another, with two dimensions.
-
-W = TypeVar("W", bound=str)
-
-
-class IllegalFact(ValueError):
-    """An event that cannot follow in the current state: this host never writes it there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition(Generic[W]):
-    """The states that one type of event may follow, and those it leads to."""
-
-    places: frozenset[W]
-    to: frozenset[W] = frozenset()  # empty if the state does not change
-
-
-def transition(*places: W, to: tuple[W, ...] = ()) -> Transition[W]:
-    """Return an entry of a table."""
-    return Transition(frozenset(places), frozenset(to))
-
-
-def check_follows(table: Mapping[str, Transition[W]], fact: str, subject: str, state: W) -> None:
-    """Raise IllegalFact if the event cannot follow while `what` is in this state."""
-    rule = table.get(fact)
-    if rule is None:
-        raise IllegalFact(f"a second {fact}")
-    if state not in rule.places:
-        raise IllegalFact(f"{fact} cannot follow where {subject} is {state}")

@@ -12,7 +12,6 @@ from pydantic import GetCoreSchemaHandler, JsonValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 from perstack.core.base.records import JsonObject
-from perstack.core.definitions.options import Option as Option
 from perstack.dataclass import dataclass
 
 KeyPath: TypeAlias = tuple[str | int, ...]  # names of tables and positions in arrays (from 0), from the top of the file

@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from perstack.core.base.patterns import Glob
 from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, canonical_json, falsy, fields_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.keys import Key, Rule
 from perstack.core.definitions.skills import PathUse
+from perstack.core.files.globs import Glob
 from perstack.dataclass import dataclass
 
 # Approval of one call: its digest, its scope, and what the model is shown.

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from perstack.core.base.lifecycle import TYPED_STATUS
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.text import wrong_span
 from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.definitions.keys import (
     NOT_EMPTY,
     AsIs,

@@ -69,7 +69,7 @@ def _wrong_address(host: str) -> str | None:
     """Check a host whose last part is a number, which every resolver takes for an IP address."""
     if not re.fullmatch(_NUMBER, host.rpartition(".")[2]):
         return None
-    from perstack.core.base.public_addresses import is_public
+    from perstack.core.definitions.public_addresses import is_public
 
     try:
         is_public_host = is_public(host)

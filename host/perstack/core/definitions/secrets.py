@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from perstack.core.base.records import texts_in, with_texts
-from perstack.core.base.secrets import (
+from perstack.core.definitions.experts import Expert, Iterate
+from perstack.core.definitions.settings import ProviderSetting
+from perstack.core.definitions.skills import AnySkill, McpSseSkill, McpStdioSkill, OAuth, PluginSkill
+from perstack.core.secrets.masking import (
     digest_of_secret,
     has_masked,
     masked_address,
@@ -17,9 +20,6 @@ from perstack.core.base.secrets import (
     shape,
     unmask,
 )
-from perstack.core.definitions.experts import Expert, Iterate
-from perstack.core.definitions.settings import ProviderSetting
-from perstack.core.definitions.skills import AnySkill, McpSseSkill, McpStdioSkill, OAuth, PluginSkill
 
 
 def without_secrets(expert: Expert) -> Expert:

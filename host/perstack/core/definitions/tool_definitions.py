@@ -73,7 +73,7 @@ def definition_diff(old: ToolSpec | None, new: ToolSpec | None) -> tuple[str, ..
 
 def text_diff(old: str, new: str) -> tuple[str, ...]:
     """Return the lines of two texts that differ, each after `- ` or `+ `."""
-    from perstack.core.files.text_diff import Effort, as_text, line_diff, lines_of  # few definitions change
+    from perstack.core.files.line_diff import Effort, as_text, line_diff, lines_of  # few definitions change
 
     before, after = (lines_of(text.encode(errors="replace")) for text in (old, new))
     hunks = line_diff(before, after, Effort(_DIFF_STEPS), context=0).hunks

@@ -6,18 +6,11 @@ longer diff, but a correct one.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import Match as Block
 from difflib import SequenceMatcher
-from itertools import accumulate, chain
-from typing import Literal, NamedTuple, assert_never
-
-from perstack.core.base.file_names import spell
-from perstack.core.base.records import JsonObject
-from perstack.core.files.tree_diff import Change, ChangeKind
-from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder
-from perstack.dataclass import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 CONTEXT = 3  # number of unchanged lines that a hunk shows around a change
 
@@ -167,153 +160,9 @@ def is_text(data: bytes) -> bool:
     return b"\0" not in data[:_BINARY_CHECK_BYTES]
 
 
-def changed_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
-    """Count lines that only the new and only the old text has, moved ones excluded; None if either is binary."""
-    if not is_text(old) or not is_text(new):
-        return None
-    before, after = Counter(old.splitlines()), Counter(new.splitlines())
-    return (after - before).total(), (before - after).total()
-
-
 # Diffs of files between two trees.
-
-Kind = Literal["file", "program", "link", "folder", "leftOut"]
-
-MAX_COMPARED_BYTES = 4 << 20  # maximum bytes of a file whose lines are compared
-EFFORT_STEPS = 8_000_000  # steps for comparing all files of one diff: some seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Entry of a path in one of two trees."""
-
-    kind: Kind
-    size: int = 0
-    target: str = ""  # target of a link, spelled as names are
-
-
-@dataclass(frozen=True, slots=True)
-class FileDiff:
-    """Path whose entries in two trees differ."""
-
-    path: str  # spelled as names in trees are: control characters are escaped
-    kind: ChangeKind
-    old: Side | None
-    new: Side | None
-    added: int | None = None
-    removed: int | None = None  # number of lines; None for a binary file, or one too large to compare
-    is_binary: bool = False
-    hunks: tuple[Hunk, ...] = ()
-    lacks_newline: tuple[bool, bool] = (False, False)  # True if the old and the new text end without a line break
-
-    @property
-    def is_file(self) -> bool:
-        """True if a file or a link is on either side."""
-        sides = (self.old, self.new)
-        return any(side is not None and side.kind in ("file", "program", "link") for side in sides)
-
-    def to_json(self) -> JsonObject:
-        r"""Return the value that `diff --json` shows; bytes that are no UTF-8 become `\xHH`."""
-        result: JsonObject = {"path": self.path, "kind": self.kind}
-        for name, side in (("old", self.old), ("new", self.new)):
-            if side is not None:
-                result[name] = {
-                    "kind": side.kind,
-                    "size": side.size,
-                    **({"target": side.target} if side.target else {}),
-                }
-        if self.is_binary:
-            result["binary"] = True
-        if self.added is not None and self.removed is not None:
-            result |= {"added": self.added, "removed": self.removed}
-        if self.hunks:
-            result["hunks"] = [
-                {"head": hunk.head, "lines": [sign + as_text(line) for sign, line in hunk.lines]} for hunk in self.hunks
-            ]
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class DiffStat:
-    """Totals of a diff."""
-
-    files: int
-    added: int
-    removed: int
-
-
-def compared_bytes(entry: Entry | None) -> int | None:
-    """Return the number of bytes to read for comparing an entry; None if it is not compared."""
-    match entry:
-        case File():
-            return entry.size if entry.size <= MAX_COMPARED_BYTES else None
-        case Link() | Subfolder() | None:
-            return 0
-        case SkippedEntry():
-            return None
-        case _:
-            assert_never(entry)
-
-
-def file_diff(change: Change, old: bytes | None, new: bytes | None, effort: Effort) -> FileDiff:
-    """Return the diff of a path. Contents are None for a missing or not compared file."""
-    path, old_side, new_side = spell(change.path), _side(change.old), _side(change.new)
-    compares = [side for side in (old_side, new_side) if side is not None and side.kind in ("file", "program")]
-    if not compares or change.kind == "mode":
-        return FileDiff(path, change.kind, old_side, new_side)
-    is_read = (old is not None or not isinstance(change.old, File)) and (
-        new is not None or not isinstance(change.new, File)
-    )
-    if not is_read:
-        return FileDiff(path, change.kind, old_side, new_side)
-    old_data, new_data = old or b"", new or b""
-    if not is_text(old_data) or not is_text(new_data):
-        return FileDiff(path, change.kind, old_side, new_side, is_binary=True)
-    diff = line_diff(lines_of(old_data), lines_of(new_data), effort)
-    lacks = (bool(old_data) and not old_data.endswith(b"\n"), bool(new_data) and not new_data.endswith(b"\n"))
-    return FileDiff(
-        path,
-        change.kind,
-        old_side,
-        new_side,
-        added=diff.added,
-        removed=diff.removed,
-        hunks=diff.hunks,
-        lacks_newline=lacks,
-    )
-
-
-def combine_changes(deltas: Iterable[Iterable[Change]]) -> tuple[Change, ...]:
-    """Combine successive comparisons: each path from its first state to its last, unless these are equal."""
-    combined: dict[bytes, Change] = {}
-    for change in chain.from_iterable(deltas):
-        first = combined.get(change.path)
-        combined[change.path] = change if first is None else Change(change.path, first.old, change.new)
-    return tuple(combined[path] for path in sorted(combined) if combined[path].old != combined[path].new)
-
-
-def stat_of(files: Iterable[FileDiff]) -> DiffStat:
-    """Return the totals of a diff; folders are not counted."""
-    counted = [file for file in files if file.is_file]
-    return DiffStat(len(counted), sum(file.added or 0 for file in counted), sum(file.removed or 0 for file in counted))
 
 
 def as_text(line: bytes) -> str:
     """Return a line of a file as text, without its line break."""
     return line.removesuffix(b"\n").decode("utf-8", "backslashreplace")
-
-
-def _side(entry: Entry | None) -> Side | None:
-    match entry:
-        case None:
-            return None
-        case File():
-            return Side("program" if entry.is_program else "file", entry.size)
-        case Link():
-            return Side("link", target=spell(entry.target))
-        case Subfolder():
-            return Side("folder")
-        case SkippedEntry():
-            return Side("leftOut")
-        case _:
-            assert_never(entry)

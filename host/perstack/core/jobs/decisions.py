@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from perstack.core.base.decisions import NeededDecision
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.answers import read_approval
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.permissions.person_decisions import NeededDecision
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass

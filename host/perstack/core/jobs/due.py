@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from perstack.core.base.lifecycle import JobStatus
+from perstack.core.definitions.job_status import JobStatus
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import ResumeReason
 from perstack.core.runs.state import ACTIVE, Run

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Literal, assert_never
 
-from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import is_blank, milliseconds
 from perstack.core.base.usage import Cost, ModelShare, Usage, cost_of
+from perstack.core.definitions.job_status import TYPED_STATUS, JobStatus
 from perstack.core.definitions.project import Retention
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.dataclass import dataclass

@@ -14,10 +14,10 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.ids import is_place, number_of_run, place_of
-from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
 from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
 from perstack.core.base.text import count, plain_text
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost, cost_of
+from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
 from perstack.core.definitions.models import full_name
 from perstack.core.definitions.settings import Budget
 from perstack.core.jobs.job import Job

@@ -10,7 +10,6 @@ from posixpath import join, normpath
 
 from pydantic import JsonValue
 
-from perstack.core.base.file_names import STATE_FOLDER, fold_case, protected_by_name
 from perstack.core.base.records import JsonObject, texts_in
 from perstack.core.definitions.skills import (
     BASE_SKILL,
@@ -22,6 +21,7 @@ from perstack.core.definitions.skills import (
     named_arguments,
     path_uses,
 )
+from perstack.core.files.file_names import STATE_FOLDER, fold_case, protected_by_name
 from perstack.dataclass import dataclass
 
 Resolve = Callable[[str, str], Sequence[str]]

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 from pydantic import JsonValue
 
-from perstack.core.base.patterns import Glob
 from perstack.core.definitions.permissions import PermissionRule
 from perstack.core.definitions.skills import PathUse
+from perstack.core.files.globs import Glob
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.command_patterns import WordPattern, matches_arguments, read_command
 from perstack.core.permissions.shell_syntax import ShellCommand

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from posixpath import join, normpath
 
-from perstack.core.base.patterns import Glob
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.permissions import PermissionRule, read_rule
+from perstack.core.files.globs import Glob
 from perstack.core.permissions.command_patterns import CommandPattern, OptionGroup, WordPattern, read_command
 from perstack.core.permissions.shell_syntax import ShellCommand
 

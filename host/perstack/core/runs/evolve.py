@@ -36,7 +36,7 @@ of the JSON when it has that value.
 from __future__ import annotations
 
 from perstack.core.base.chain import Head
-from perstack.core.base.lifecycle import IllegalFact
+from perstack.core.base.records import IllegalFact
 from perstack.core.runs.events import (
     AnswerQuestion,
     ChangeCall,

@@ -8,12 +8,10 @@ from typing import Annotated, ClassVar, Literal, Protocol, TypedDict
 from pydantic import Field, JsonValue, computed_field
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, falsy
-from perstack.core.base.text import REDACTED
-from perstack.core.definitions.experts import Expert
+from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, falsy
+from perstack.core.definitions.expert_changes import ExpertOfRun
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.definitions.skills import AnySkill, ChangingTool
 from perstack.core.messages.messages import ResultContent
 from perstack.core.runs.log_rows import EventContext, LogRow
 
@@ -124,28 +122,6 @@ class DelegateReport(Fact):
     effects: int = Field(default=0, exclude_if=falsy)  # calls that had an effect, of its delegates too
     without_effect: bool = Field(default=False, exclude_if=falsy)  # though its Expert declares an effect
     text: Text  # text that the caller's model sees after the result
-
-
-def _identity(expert: Expert) -> Expert:
-    """Return the Expert with only its identity and maximum steps: its settings may contain any text."""
-    return Expert(key=expert.key, version=expert.version, instruction=REDACTED, max_steps=expert.max_steps)
-
-
-ExpertOfRun = Annotated[Expert, Written(_identity)]
-
-
-def _identity_if_any(expert: Expert | None) -> Expert | None:
-    return None if expert is None else _identity(expert)
-
-
-class ExpertChange(Fact):
-    """A change that a Run has made to its own skills or delegates; it holds from the next generation on."""
-
-    tool: ChangingTool
-    name: str  # of the skill, or key of the delegate
-    skill: Annotated[AnySkill | None, EMPTIED] = Field(default=None, exclude_if=falsy)  # added, without secrets
-    # delegate that the project does not declare, without secrets
-    expert: Annotated[Expert | None, Written(_identity_if_any)] = Field(default=None, exclude_if=falsy)
 
 
 class Definition(Fact):

@@ -11,13 +11,14 @@ from typing_extensions import override
 
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy
 from perstack.core.definitions.exec_grant import ExecGrant
+from perstack.core.definitions.expert_changes import ExpertOfRun
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.permissions import RuleSets
 from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Limits, ReasoningBudget
 from perstack.core.messages.messages import BlobPart, ResultContent
-from perstack.core.runs.facts import ContinuedFrom, DelegatedBy, ExpertOfRun, RunEvent
+from perstack.core.runs.facts import ContinuedFrom, DelegatedBy, RunEvent
 from perstack.core.runs.log_rows import EventContext, LogRow
 
 FORMAT = 1  # version of the event shapes; `upgrade` converts older ones

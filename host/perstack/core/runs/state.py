@@ -24,6 +24,7 @@ from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_SPENDING, Exceeded, Spending
 from perstack.core.definitions.exec_grant import is_exec, names_exec, rules_without_grant
+from perstack.core.definitions.expert_changes import ExpertChange, with_changes
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.models import full_name, parts_of
@@ -44,8 +45,7 @@ from perstack.core.messages.messages import (
 )
 from perstack.core.messages.standing import Saying, with_place
 from perstack.core.runs.commands import Call
-from perstack.core.runs.expert_changes import with_changes
-from perstack.core.runs.facts import Closed, ErrorInfo, ExpertChange, Queued, Todo, remaining_todos
+from perstack.core.runs.facts import Closed, ErrorInfo, Queued, Todo, remaining_todos
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass, replace

@@ -19,8 +19,8 @@ from urllib.parse import unquote
 
 from pydantic import JsonValue
 
-from perstack.core.base.patterns import compile_pattern
 from perstack.core.base.records import JsonObject, layers
+from perstack.core.schemas.patterns import compile_pattern
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -142,8 +142,8 @@ class _TypedProject:
             await storage.close()
 
     async def _names_in(self, storage: Storage, kind: Kind, typed: str) -> Sequence[str]:
+        from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
         from perstack.engine.jobs.reader import JobReader
-        from perstack.engine.log.id_resolution import nth_latest_job, resolve_id
 
         typed_job = next(
             (value for name in _JOBS_ON_THE_LINE if isinstance(value := self._params.get(name), str)), None
@@ -176,7 +176,7 @@ _JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")  # parameters tha
 
 
 async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
-    from perstack.engine.log.id_resolution import nth_latest_job
+    from perstack.engine.jobs.id_resolution import nth_latest_job
     from perstack.engine.log.storage import space_of
 
     if typed.startswith("@"):

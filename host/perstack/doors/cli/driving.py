@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from perstack.core.base.lifecycle import JobStatus
+from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT

@@ -12,7 +12,6 @@ import click
 
 from perstack.core.base.ids import is_place, number_of_run, place_of
 from perstack.core.base.text import one_line
-from perstack.core.files.text_diff import FileDiff
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import confirm, has_screen, print_err, print_out, table, write_bytes, write_json
 from perstack.doors.shared import file_changes
@@ -23,6 +22,7 @@ from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind
+from perstack.snapshots.tree_diff import FileDiff
 from perstack.system.user import this_user
 
 _T = TypeVar("_T")

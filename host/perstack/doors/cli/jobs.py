@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import click
 
-from perstack.core.base.lifecycle import TYPED_STATUS
 from perstack.core.base.text import count
 from perstack.core.base.usage import cost
+from perstack.core.definitions.job_status import TYPED_STATUS
 from perstack.core.jobs.queries import GroupBy, GroupCost, JobChoice, not_retained, parse_labels, removable, spent_by
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option

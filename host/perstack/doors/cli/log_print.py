@@ -11,9 +11,9 @@ from pydantic_core import from_json
 
 from perstack.config.check import suggestion
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, duration
+from perstack.core.definitions.job_status import JobStatus
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallDelegate, StoredEvent
 from perstack.core.runs.facts import WITHOUT_EFFECT

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, get_args
 import click
 from pydantic import JsonValue
 
-from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.text import line_of
+from perstack.core.definitions.job_status import PauseReason
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.param_types import SPAN

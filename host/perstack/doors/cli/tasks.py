@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import Fact
 from perstack.core.base.text import argv_of
+from perstack.core.definitions.job_status import PauseReason
 from perstack.dataclass import dataclass
 from perstack.doors.cli.param_types import ANSWER, ERROR, MOMENT, SPAN, STATE
 from perstack.doors.cli.scheduler import run_due

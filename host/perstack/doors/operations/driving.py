@@ -11,7 +11,6 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from typing_extensions import override
 
 from perstack.config.settings import resolve_settings
-from perstack.core.base.decisions import FREE, Decides, FreeArgument
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord, changed_answer, yes_or_no
@@ -29,6 +28,7 @@ from perstack.core.jobs.posted_texts import Delivery, check_posted
 from perstack.core.jobs.resuming import new_limits, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.messages.media import MAX_ATTACHMENTS
+from perstack.core.permissions.person_decisions import FREE, Decides, FreeArgument
 from perstack.core.runs.facts import Settlement
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.served_project import DriveJob

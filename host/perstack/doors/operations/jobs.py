@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 from typing_extensions import override
 
-from perstack.core.base.decisions import FREE, Decides, FreeArgument, NeededDecision
 from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.permissions.person_decisions import FREE, Decides, FreeArgument, NeededDecision
 from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words

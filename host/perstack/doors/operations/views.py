@@ -9,12 +9,10 @@ from typing import TypeVar
 from pydantic import Field
 
 from perstack.core.base.ids import event_id_of, place_of
-from perstack.core.base.lifecycle import JobStatus, Lifecycle, PauseReason
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
-from perstack.core.files.text_diff import FileDiff
-from perstack.core.files.tree_diff import ChangeKind, KeptReason
+from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason
 from perstack.core.jobs.answers import ANYTHING, accepted, accepted_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
@@ -28,6 +26,7 @@ from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
 from perstack.engine.jobs.inbox import InboxItem
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind
+from perstack.snapshots.tree_diff import ChangeKind, FileDiff, KeptReason
 
 _MAX_LISTED_FILES = 500  # maximum files listed in a result
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal, assert_never
 
-from perstack.core.base.file_names import parse_spelling
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, one_line, visible_text
-from perstack.core.files.text_diff import FileDiff, Hunk, Side, as_text, stat_of
-from perstack.core.files.tree_diff import KeptReason
+from perstack.core.files.file_names import parse_spelling
+from perstack.core.files.line_diff import Hunk, as_text
 from perstack.doors.shared.text import size
 from perstack.snapshots.rewind import Rewind
+from perstack.snapshots.tree_diff import FileDiff, KeptReason, Side, stat_of
 
 LineKind = Literal["file", "hunk", "+", "-", " "]  # file header, hunk header, added, removed, unchanged
 

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_line, approvable_text
-from perstack.core.files.text_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
+from perstack.core.files.line_diff import CONTEXT, Effort, Hunk, as_text, is_text, line_diff, lines_of
 from perstack.core.files.text_edit import Replacement, replacement
 from perstack.engine.permissions.changed_files import changed_path, is_edit, read_changed_file, reason_unread
 from perstack.errors import SkillError

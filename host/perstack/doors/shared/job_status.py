@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
 from perstack.core.base.text import count
 from perstack.core.base.usage import BudgetName, cost
+from perstack.core.definitions.job_status import TYPED_STATUS, JobStatus
 from perstack.core.jobs.summary import JobSummary
 from perstack.next_steps import Continue, GiveAnswer, NextStep, Option, Resume
 

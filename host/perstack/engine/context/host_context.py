@@ -18,13 +18,13 @@ from perstack.config.grants import ProjectGrants
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
 from perstack.config.trust import Agreement, folder_of
-from perstack.core.base.file_names import STATE_FOLDER
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.settings import Budget, Overrides, lower_budget
+from perstack.core.files.file_names import STATE_FOLDER
 from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching

@@ -1,7 +1,7 @@
 """Files of this machine that Experts and their programs must keep off, and how: the one answer of the host.
 
 File tools, the views of sandboxes, snapshots, attachments and rewinds follow a `Protection`. In addition, some names
-are protected wherever they are (`core.base.file_names`): files of variables, definitions, git's own, and the state of
+are protected wherever they are (`core.files.file_names`): files of variables, definitions, git's own, and the state of
 any project.
 
 | kind | file tools | programs in a sandbox |
@@ -21,9 +21,9 @@ from pathlib import Path
 
 from perstack.config.lock import lock_path
 from perstack.config.named_files import Words, modules_at, programs_at, words_of, words_of_command
-from perstack.core.base.file_names import STATE_FOLDER
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
+from perstack.core.files.file_names import STATE_FOLDER
 from perstack.dataclass import dataclass
 from perstack.system.user import user_directories
 

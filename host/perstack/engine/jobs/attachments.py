@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from perstack.core.base.file_names import fold_case, is_variables, matches_pattern, protected_by_name
 from perstack.core.definitions.sandbox import is_below
+from perstack.core.files.file_names import fold_case, is_variables, matches_pattern, protected_by_name
 from perstack.core.messages.media import MAX_PDF_BYTES, Attached, check_together, read_attachment
 from perstack.core.messages.messages import ResultContent
 from perstack.engine.context.host_context import HostContext

@@ -29,8 +29,8 @@ from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
+from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
-from perstack.engine.log.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
 from perstack.engine.log.run_session import OnEvent, as_listener
 from perstack.engine.log.storage import heads_in_summary, read_summary

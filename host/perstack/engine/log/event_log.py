@@ -5,7 +5,7 @@ series or a schedule; the state is the fold of its events, and everything else i
 checkpoint files) is a cache that can be derived again.
 
 - `EventLog` reads, appends and checks. It decides nothing: a `LogFormat` says how events of one kind are parsed and
-  folded. `RunLogFormat` in run_log.py is for Runs, `IndexedLogFormat` in indexed_log.py for logs with an index entry.
+  folded. `RunLogFormat` in run_log.py is for Runs; a feature has its own.
 - An append names the end of the log that it continues. If another process was faster, it raises Conflict and nothing is
   written; so two writers never mix, even if one does not know that it lost its lease.
 - Every event is folded before it is written. An event that cannot follow is refused, because a written one would make

@@ -12,7 +12,6 @@ from typing import NamedTuple, Self, TypedDict, TypeVar, cast
 from perstack.core.base.chain import EMPTY_LOG, Head, SealedBatch, line_of, link
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.records import encoded
-from perstack.core.base.secrets import masked_words
 from perstack.core.definitions.settings import Limits
 from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
@@ -22,6 +21,7 @@ from perstack.core.runs.events import Event, ResumeRun, StartRun, StoredEvent
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.state import Run, begin
+from perstack.core.secrets.masking import masked_words
 from perstack.errors import StorageError, UsageError
 from perstack.ports.hooks import Listener
 from perstack.ports.storage import RunRef, Storage

@@ -14,12 +14,12 @@ from dataclasses import replace
 from threading import Lock
 
 from perstack.core.base.records import JsonObject, texts_in, with_texts
-from perstack.core.base.secrets import SecretMasker, known_secrets
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.skills import DecidedCall, Subject
 from perstack.core.messages.media import image_type, pdf_type
 from perstack.core.messages.messages import BlobPart, Message, ResultContent, TextPart, ToolCallPart
 from perstack.core.runs.facts import Question
+from perstack.core.secrets.masking import SecretMasker, known_secrets
 from perstack.errors import SkillError
 from perstack.ports.skill import BlobStore, Sample, Sampler, SampleRequest, ToolCall, ToolResult
 

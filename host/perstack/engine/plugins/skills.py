@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from perstack.config.lock import Lock, shared_definition
 from perstack.config.trust import Agreement
+from perstack.core.definitions.expert_changes import ExpertChange
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
@@ -37,7 +38,7 @@ from perstack.core.definitions.trust_items import items_of_skill
 from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
-from perstack.core.runs.facts import ExpertChange, Question
+from perstack.core.runs.facts import Question
 from perstack.core.runs.state import Run
 from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass

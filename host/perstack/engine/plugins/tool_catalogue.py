@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
+from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import DelegateInfo
 from perstack.core.definitions.project import Project
@@ -35,7 +36,6 @@ from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import History, ToolCallPart
 from perstack.core.messages.tool_search import DEFAULT_RESULTS, SEARCH_TOOL, RevealedTools, divide, result_text, search
 from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
-from perstack.core.runs.expert_changes import CREATE_EXPERT
 from perstack.core.runs.request_digest import KeptTools, kept_tools
 from perstack.core.schemas.json_schema import Checker
 from perstack.dataclass import dataclass

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perstack.config.trust import folder_contains, ownership_of
+from perstack.core.definitions import expert_changes
+from perstack.core.definitions.expert_changes import ExpertChange
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import skill_without_secrets, with_secrets, without_secrets
 from perstack.core.definitions.skills import with_tools
 from perstack.core.definitions.trust_items import digests_of, items_to_trust
 from perstack.core.messages.messages import TextPart
-from perstack.core.runs import expert_changes
-from perstack.core.runs.facts import ExpertChange
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 
-from perstack.core.base.lifecycle import TYPED_STATUS, JobStatus
-from perstack.core.base.patterns import compile_pattern
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
+from perstack.core.definitions.job_status import TYPED_STATUS, JobStatus
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import decide_call
+from perstack.core.schemas.patterns import compile_pattern
 from perstack.dataclass import dataclass
 
 _MAX_SHOWN_CALLS = 6

@@ -16,9 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from perstack.config.expert_tests import WrittenTest
-from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
+from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar, NamedTuple, cast, get_args
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import Fact, blank
+from perstack.core.base.records import Fact, IllegalFact, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
 from perstack.core.definitions.permissions import UNATTENDED

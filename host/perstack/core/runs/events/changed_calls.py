@@ -8,8 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import EMPTIED, TEXT, Arguments, Text, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalFact, Text, falsy
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import AskApproval, ChangedArguments, Command, DecideChange

@@ -6,8 +6,7 @@ from pydantic import AliasChoices, Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import Text, falsy
+from perstack.core.base.records import IllegalFact, Text, falsy
 from perstack.core.base.text import count
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.messages.messages import (

@@ -9,7 +9,6 @@ from typing_extensions import override
 from perstack.core.base.ids import By
 from perstack.core.base.records import EMPTIED, Fact, Text, falsy
 from perstack.core.base.text import count
-from perstack.core.files.trees import Reason
 from perstack.core.runs.commands import Command, Snapshot
 from perstack.core.runs.events.base import (
     ANY_PHASE,
@@ -27,6 +26,10 @@ from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
 from perstack.core.runs.state import Run, may_have_unrecorded
 from perstack.dataclass import replace
 
+SkipReason = Literal["tooLarge", "tooDeep", "unreadable", "changing", "special"]
+"""Reason why an entry is not recorded: it is larger than the limit, nested too deep, cannot be read (no permission or a
+failing medium), kept changing while it was read, or is neither file, link nor folder."""
+
 MAX_LISTED_FILES = 20
 
 
@@ -34,7 +37,7 @@ class NotRecorded(Fact):
     """An entry of the workspace that a snapshot leaves out."""
 
     path: str  # relative to the workspace, spelled as in trees
-    reason: Reason
+    reason: SkipReason
     size: int | None = None
 
 

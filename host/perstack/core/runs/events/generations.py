@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AliasChoices, Field
 from typing_extensions import override
 
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Text, falsy
+from perstack.core.base.records import EMPTIED, TEXT, IllegalFact, JsonObject, Text, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions

@@ -7,13 +7,12 @@ from typing import Annotated, ClassVar, Literal, TypedDict
 from pydantic import Field, field_validator
 from typing_extensions import override
 
-from perstack.core.base.ids import By, event_id_of
+from perstack.core.base.ids import By, event_id_of, is_digest
 from perstack.core.base.records import EMPTIED, JsonObject, Text, falsy, fields_of
 from perstack.core.base.text import count
 from perstack.core.base.usage import BudgetName, Exceeded, Usage
 from perstack.core.definitions.permissions import RuleSets, Widening, apply_widening_to_all
 from perstack.core.definitions.settings import Limits
-from perstack.core.files.trees import is_digest
 from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.core.runs.commands import Command, EndRun, JudgeResult
 from perstack.core.runs.events.base import (

@@ -8,8 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import EMPTIED, TEXT, Arguments, JsonObject, Text, Written, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalFact, JsonObject, Text, Written, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.exec_grant import subject_of

@@ -10,10 +10,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By, number_of_run
-from perstack.core.base.lifecycle import IllegalFact
-from perstack.core.base.records import TEXT, Written, falsy
+from perstack.core.base.records import TEXT, IllegalFact, Written, falsy
 from perstack.core.base.text import REDACTED, count, duration
 from perstack.core.base.usage import Charge, Usage
+from perstack.core.definitions.expert_changes import ExpertChange
 from perstack.core.definitions.skills import COUNTED_CALLS, DecidedCall
 from perstack.core.messages.messages import ResultContent, TextPart, ToolResultPart, text_of
 from perstack.core.runs.commands import (
@@ -52,7 +52,6 @@ from perstack.core.runs.facts import (
     DelegateHead,
     DelegateReport,
     Delegation,
-    ExpertChange,
     Todo,
     apply_todo,
     ids_of,

@@ -1,0 +1,33 @@
+"""Transition tables of tasks, series and schedules. `core/runs/events/base.py` has another, with two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from perstack.core.base.records import IllegalFact
+from perstack.dataclass import dataclass
+
+W = TypeVar("W", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Generic[W]):
+    """The states that one type of event may follow, and those it leads to."""
+
+    places: frozenset[W]
+    to: frozenset[W] = frozenset()  # empty if the state does not change
+
+
+def transition(*places: W, to: tuple[W, ...] = ()) -> Transition[W]:
+    """Return an entry of a table."""
+    return Transition(frozenset(places), frozenset(to))
+
+
+def check_follows(table: Mapping[str, Transition[W]], fact: str, subject: str, state: W) -> None:
+    """Raise IllegalFact if the event cannot follow while `subject` is in this state."""
+    rule = table.get(fact)
+    if rule is None:
+        raise IllegalFact(f"a second {fact}")
+    if state not in rule.places:
+        raise IllegalFact(f"{fact} cannot follow where {subject} is {state}")
