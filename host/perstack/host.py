@@ -28,10 +28,10 @@ from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
+from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import dispatching_of
 from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
-from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import UsageError

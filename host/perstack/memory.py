@@ -15,8 +15,8 @@ from perstack.config.load import load_usable
 from perstack.config.project import find_place
 from perstack.config.trust import environment_of
 from perstack.core.definitions.project import Project
+from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import state_environment
-from perstack.engine.log.audit_trail import NO_AUDIT
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, NotAllowed, NotFound
 from perstack.parts import describe_waiting_work

@@ -18,8 +18,8 @@ from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.terminal import print_err, print_out
+from perstack.doors.served_project import only_experts
 from perstack.doors.shared.stdio import ProtocolStdio
-from perstack.doors.shared.tool_names import only_experts
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
 from perstack_server.mcp.client_config import CLIENTS, command_of

@@ -12,7 +12,7 @@ from hosts import Bench, expert, sampled, until_it_crashes, wait_for
 
 from perstack.core.definitions.experts import Iterate
 from perstack.core.runs.events import Event
-from perstack.engine.log.audit_trail import NO_AUDIT
+from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.errors import UsageError
 from perstack.iterations.series_driver import SeriesLog
 from perstack.iterations.state import SeriesState, StartSeries, StoredSeriesEvent

@@ -35,9 +35,9 @@ from perstack.core.jobs.job import Job
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
-from perstack.engine.log.storage import StoredSummary, log_of, space_of
+from perstack.engine.log.storage import log_of, space_of
 from perstack.errors import NotFound, StorageError
-from perstack.feature_logs.indexed_log import IndexedLogFormat, M
+from perstack.feature_logs.indexed_log import IndexedLogFormat, M, StoredSummary
 from perstack.iterations.series_driver import SERIES
 from perstack.ports.storage import Storage
 from perstack.schedules.schedules import SCHEDULES

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
-from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, read_remains
+from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, head_in, read_remains, with_head
 from perstack.core.base.ids import OwnerKind
 from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
@@ -22,10 +25,86 @@ from perstack.engine.log.event_log import (
     StoredLine,
     UnknownEvent,
 )
-from perstack.engine.log.storage import StoredSummary, SummaryStore, log_of, space_of
+from perstack.engine.log.storage import log_of, space_of
 from perstack.errors import Damaged, NotFound, StorageError
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
+
+# Places of the summaries.
+
+
+@dataclass(frozen=True)
+class StoredSummary:
+    """Stored summary of one log."""
+
+    text: bytes | None  # the unparsed summary; None without one, or while it is being written
+    floor: int = 0  # minimum length of the log, known even without a summary
+
+    @cached_property
+    def head(self) -> Head | None:
+        """The end of the log that the summary was made of; None if it does not say."""
+        return None if self.text is None else head_in(self.text)
+
+
+class IndexEntries:
+    """Summaries in the storage's index, so that ten thousand logs are listed without opening one.
+
+    The entry is empty while its log is appended to: if the writer dies, a list reads the log.
+    """
+
+    name = "its entry"
+    shorter = "its log has {found} events, and its entry names {had}: put it back from a copy"
+    anew = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
+
+    def __init__(self, keys: frozenset[str]) -> None:
+        """Accept summaries that have all of these `keys`."""
+        self._keys = keys
+
+    def reads(self, summary: object) -> bool:
+        """Return whether the parsed JSON of an entry can be a summary."""
+        return type(summary) is dict and summary.keys() >= self._keys
+
+    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
+        seq, text = await space.entry(owner_id) or (1, b"")
+        if not text:
+            return StoredSummary(None, seq - 1)
+        with suppress(ValueError):
+            if self.reads(from_json(text)):
+                return StoredSummary(text, seq)
+        return StoredSummary(text)  # an invalid entry counts as lost
+
+    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
+        """Empty the entry before the log is appended to after `head`."""
+        expected = (log_of(owner_id), head) if head.seq else None
+        await space.put_entry(owner_id, head.seq + 1, b"", synced=True, expected=expected)
+
+    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
+        """Fill the entry with the summary of the log that ends at `head`."""
+        await space.put_entry(owner_id, head.seq, with_head(summary.to_json(), head), expected=(log_of(owner_id), head))
+
+
+class SummaryFiles:
+    """Summaries in job.json."""
+
+    name = "job.json"
+    shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
+    anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
+
+    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
+        return StoredSummary(await space.summary(owner_id))
+
+    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
+        """Do nothing: a log of this kind needs no preparation."""
+
+    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
+        """Store the summary of the log that ends at `head`."""
+        await space.put_summary(owner_id, with_head(summary.to_json(), head))
+
+
+SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind of logs
+
+
+# Logs with such a summary.
 
 M = TypeVar("M", bound=Fact)
 

@@ -16,16 +16,16 @@ from perstack.core.definitions.trust_items import items_of_iterate
 from perstack.core.jobs.due import is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
+from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent
-from perstack.engine.log.storage import SummaryFiles, log_of, read_summary
+from perstack.engine.log.storage import log_of, read_summary
 from perstack.engine.plugins.runtimes import CommandSandbox
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
-from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, SummaryFiles
 from perstack.iterations.commands import measure_by_command, measure_by_function, name_of
 from perstack.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
 from perstack.iterations.next_step import (

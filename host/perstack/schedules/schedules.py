@@ -16,13 +16,13 @@ from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
+from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.jobs import Jobs
-from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.storage import IndexEntries, StoredSummary, log_of
+from perstack.engine.log.storage import log_of
 from perstack.errors import Conflict, NotAllowed, NotFound, PerstackError, StorageError, UsageError
-from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, IndexEntries, StoredSummary
 from perstack.iterations.state import SeriesState
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage

@@ -14,7 +14,7 @@ from perstack.core.jobs.job import Job
 from perstack.core.runs.events import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.log.audit_trail import AuditTrail
+from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.log.run_log import load_job, run_logs
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.snapshot_recorder import SnapshotRecorder

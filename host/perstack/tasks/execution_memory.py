@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from perstack.core.base.ids import By
-from perstack.engine.log.audit_trail import NO_AUDIT, AuditTrail
+from perstack.engine.context.audit_trail import NO_AUDIT, AuditTrail
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.storage import Storage
 from perstack.python_calls import checked

@@ -10,11 +10,11 @@ from pydantic_core import from_json
 
 from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.base.ids import Owner
-from perstack.engine.log.audit_trail import NO_AUDIT, AuditTrail
+from perstack.engine.context.audit_trail import NO_AUDIT, AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
-from perstack.engine.log.storage import IndexEntries, log_of
+from perstack.engine.log.storage import log_of
 from perstack.errors import Conflict, Damaged, NotFound, StorageError, UsageError
-from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat
+from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, IndexEntries
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import shield_until_done

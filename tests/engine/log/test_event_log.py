@@ -6,7 +6,7 @@ import pytest
 from hosts import wait_for
 
 from perstack.core.base.chain import Head, open_line, seal
-from perstack.engine.log.audit_trail import NO_AUDIT
+from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.log.event_log import InvalidTransition
 from perstack.errors import Damaged, NotFound
 from perstack.memory import ExecutionMemory

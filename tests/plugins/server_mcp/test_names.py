@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from perstack.core.definitions.skills import LEGAL_TOOL_NAME
-from perstack.doors.shared.tool_names import tool_names
+from perstack.doors.served_project import tool_names
 from perstack_server.mcp.tools import JOB_TOOLS
 
 

@@ -27,9 +27,9 @@ from perstack.core.definitions.settings import Budget, Overrides, lower_budget
 from perstack.core.files.file_names import STATE_FOLDER
 from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
+from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import Protection, protection_of
-from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy

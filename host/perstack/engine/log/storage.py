@@ -1,4 +1,4 @@
-"""Helpers over storages: blobs of a Job, stored summaries, spaces of each kind, pending records, the storage's name."""
+"""Helpers over storages: blobs of a Job, job.json, spaces of each kind, pending records, the storage's name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
 
-from perstack.core.base.chain import Head, head_in, open_line, with_head
+from perstack.core.base.chain import Head, open_line
 from perstack.core.base.ids import OwnerKind, run_id_of
 from perstack.core.base.records import Fact
 from perstack.core.jobs.summary import JobSummary
@@ -57,77 +55,6 @@ M = TypeVar("M", bound=Fact)
 def log_of(owner_id: str) -> RunRef:
     """Return the only log of a task or a series."""
     return RunRef(owner_id, run_id_of(owner_id, 1))
-
-
-@dataclass(frozen=True)
-class StoredSummary:
-    """Stored summary of one log."""
-
-    text: bytes | None  # the unparsed summary; None without one, or while it is being written
-    floor: int = 0  # minimum length of the log, known even without a summary
-
-    @cached_property
-    def head(self) -> Head | None:
-        """The end of the log that the summary was made of; None if it does not say."""
-        return None if self.text is None else head_in(self.text)
-
-
-class IndexEntries:
-    """Summaries in the storage's index, so that ten thousand logs are listed without opening one.
-
-    The entry is empty while its log is appended to: if the writer dies, a list reads the log.
-    """
-
-    name = "its entry"
-    shorter = "its log has {found} events, and its entry names {had}: put it back from a copy"
-    anew = "its log was rewritten: its hash there is not the one in its entry; put it back from a copy"
-
-    def __init__(self, keys: frozenset[str]) -> None:
-        """Accept summaries that have all of these `keys`."""
-        self._keys = keys
-
-    def reads(self, summary: object) -> bool:
-        """Return whether the parsed JSON of an entry can be a summary."""
-        return type(summary) is dict and summary.keys() >= self._keys
-
-    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
-        seq, text = await space.entry(owner_id) or (1, b"")
-        if not text:
-            return StoredSummary(None, seq - 1)
-        with suppress(ValueError):
-            if self.reads(from_json(text)):
-                return StoredSummary(text, seq)
-        return StoredSummary(text)  # an invalid entry counts as lost
-
-    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
-        """Empty the entry before the log is appended to after `head`."""
-        expected = (log_of(owner_id), head) if head.seq else None
-        await space.put_entry(owner_id, head.seq + 1, b"", synced=True, expected=expected)
-
-    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
-        """Fill the entry with the summary of the log that ends at `head`."""
-        await space.put_entry(owner_id, head.seq, with_head(summary.to_json(), head), expected=(log_of(owner_id), head))
-
-
-class SummaryFiles:
-    """Summaries in job.json."""
-
-    name = "job.json"
-    shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
-    anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
-
-    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
-        return StoredSummary(await space.summary(owner_id))
-
-    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
-        """Do nothing: a log of this kind needs no preparation."""
-
-    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
-        """Store the summary of the log that ends at `head`."""
-        await space.put_summary(owner_id, with_head(summary.to_json(), head))
-
-
-SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind of logs
 
 
 async def read_summary(space: Storage, owner_id: str, model: type[M]) -> M | None:
