@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from hosts import Bench, expert, wait_for
 
-from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.errors import NotAllowed, UsageError
 from perstack.memory import ExecutionMemory
 from perstack.next_steps import ResumeWithoutDependencies, TryAgain
 from perstack.system.user import this_user
 from perstack.tasks.events import WaitingFor
 from perstack.tasks.operations import DecisionInput, PauseCommand
+from perstack.tasks.task_log import find_cycle, tasks_on_cycles
 from perstack.testing.scripted import ScriptedProvider, text
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
 from perstack.config.skills import check_skills, warn_of_secrets, with_named_tools
 from perstack.config.source import Reporter, TomlTable, TomlValue
-from perstack.core.base.graphs import cycles
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
 from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell, wrong_delegation
 from perstack.core.definitions.models import NAMED, Models, UnknownName, resolve_models
@@ -159,6 +159,21 @@ def warn_of_cycles(drafts: Mapping[str, Draft]) -> None:
         message = way if rest else "this Expert may delegate to itself without end"
         at = draft.delegates[rest[0] if rest else first]
         draft.report.warn(at, f"{message}: bound it with `maxSteps`, in an Expert on the way or at the top of the file")
+
+
+def cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Yield cycles without common nodes, at least one if there is any. Each begins with its first node of `edges`."""
+    remaining, order = dict(edges), {node: index for index, node in enumerate(edges)}
+    while True:
+        try:
+            TopologicalSorter(remaining).prepare()
+        except CycleError as error:
+            cycle: list[str] = error.args[1][:0:-1]  # reversed: it names a node after those that it leads to
+            first = cycle.index(min(cycle, key=order.__getitem__))
+            yield cycle[first:] + cycle[:first]
+            remaining = {node: targets for node, targets in remaining.items() if node not in cycle}
+        else:
+            return
 
 
 def resolve_evaluator(draft: Draft, drafts: Mapping[str, Draft]) -> None:

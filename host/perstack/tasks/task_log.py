@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from perstack.core.base.graphs import find_cycle, tasks_on_cycles
 from perstack.core.base.ids import Owner
 from perstack.engine.context.audit_trail import NO_AUDIT, AuditTrail
 from perstack.engine.log.event_log import Appended, Loaded
@@ -227,6 +227,43 @@ class BlockerSearch:
             return dependency
         cycle = find_cycle(task_id, (dependency.task_id,), self._dependencies)
         return dependency if cycle is None else dependency.model_copy(update={"circle": cycle})
+
+
+def tasks_on_cycles(dependencies: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """Return the tasks on cycles, which two tasks can close at one moment, and tasks that wait for these."""
+    sorter = TopologicalSorter(dependencies)
+    with suppress(CycleError):  # what it can order is then all that waits for no cycle
+        sorter.prepare()
+    ordered: set[str] = set()
+    while ready := sorter.get_ready():
+        ordered.update(ready)
+        sorter.done(*ready)
+    return frozenset(dependencies) - ordered
+
+
+def find_cycle(
+    task_id: str, depends_on: Sequence[str], dependencies: Mapping[str, Sequence[str]]
+) -> tuple[str, ...] | None:
+    """Return the cycle that a task would close by waiting for `depends_on`; None if there is none."""
+    came_from: dict[str, str] = {}
+    to_do = list(depends_on)
+    came_from.update(dict.fromkeys(depends_on, task_id))
+    while to_do:
+        current = to_do.pop()
+        if current == task_id:
+            return _way_back(task_id, came_from)
+        for dependency in dependencies.get(current, ()):
+            if dependency not in came_from:
+                came_from[dependency] = current
+                to_do.append(dependency)
+    return None
+
+
+def _way_back(task_id: str, came_from: Mapping[str, str]) -> tuple[str, ...]:
+    path = [task_id]
+    while (previous := came_from[path[-1]]) != task_id:
+        path.append(previous)
+    return (task_id, *reversed(path))
 
 
 async def check_dependencies(log: TaskLog, task_id: str, task_ids: Sequence[str]) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import overload
 
 from pydantic import JsonValue
 
-from perstack.core.base.graphs import cycles
 from perstack.core.base.records import JsonObject, layers, read_json
 from perstack.core.schemas.json_schema import (
     FULL_STEPS,
@@ -96,15 +96,19 @@ def _unknown_reference(schema: JsonObject) -> str | None:
 
 def _has_endless_references(schema: JsonObject) -> bool:
     """Return whether checking one value, without descending into it, could reach that schema again."""
-    edges: dict[str, list[str]] = {}
+    graph = TopologicalSorter[int]()
     for subschema in objects(schema):
         reference = subschema.get("$ref")
         target = resolve_reference(reference, schema) if isinstance(reference, str) else None
         options = [subschema.get(keyword) for keyword in _IN_PLACE_KEYWORDS]
         lists = (option for option in options if isinstance(option, list))
         in_place = [*(target or ()), *options, *chain.from_iterable(lists)]
-        edges[str(id(subschema))] = [str(id(other)) for other in in_place if isinstance(other, dict)]
-    return next(iter(cycles(edges)), None) is not None
+        graph.add(id(subschema), *(id(other) for other in in_place if isinstance(other, dict)))
+    try:
+        graph.prepare()
+    except CycleError:
+        return True
+    return False
 
 
 def move_schema(schema: JsonObject, pointer: str) -> JsonObject | None:
