@@ -91,35 +91,6 @@ class DelegateInfo:
     description: str
 
 
-def render_instruction(
-    expert: Expert,
-    delegates: Sequence[DelegateInfo],
-    *,
-    time: str,
-    directory: str,
-    is_coordinator: bool,
-    schema: JsonObject | None = None,
-    agents_md: str = "",
-    masks_secrets: bool = False,
-) -> str:
-    """Return the instruction of one Run.
-
-    `time` is an ISO 8601 instant, `directory` the working directory as tools see it. `schema` is the JSON schema of the
-    result; `agents_md` is the text of the project's AGENTS.md files.
-    """
-    parts = instruction_parts(
-        expert,
-        delegates,
-        time=time,
-        directory=directory,
-        is_coordinator=is_coordinator,
-        schema=schema,
-        agents_md=agents_md,
-        masks_secrets=masks_secrets,
-    )
-    return SEPARATOR.join(parts.values())
-
-
 def instruction_parts(
     expert: Expert,
     delegates: Sequence[DelegateInfo],
@@ -131,7 +102,11 @@ def instruction_parts(
     agents_md: str = "",
     masks_secrets: bool = False,
 ) -> dict[str, str]:
-    """Return the non-empty parts of the instruction by display name; `SEPARATOR` joins them."""
+    """Return the non-empty parts of one Run's instruction by display name; `SEPARATOR` joins them.
+
+    `time` is an ISO 8601 instant, `directory` the working directory as tools see it. `schema` is the JSON schema of the
+    result; `agents_md` is the text of the project's AGENTS.md files.
+    """
     parts = {
         "loop": f"{_PREAMBLE}{SEPARATOR}Started at {time}. {_place(directory)}",
         "instruction": expert.instruction.strip(),

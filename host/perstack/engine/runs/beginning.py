@@ -19,7 +19,7 @@ from perstack.core.base.ids import run_id_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import ExecGrant
 from perstack.core.definitions.experts import Expert, with_skills_required
-from perstack.core.definitions.instruction import AgentsMdFile, render_instruction
+from perstack.core.definitions.instruction import SEPARATOR, AgentsMdFile, instruction_parts
 from perstack.core.definitions.permissions import Approval, RuleSet, begun_under, missing_from, not_in_force, read_rule
 from perstack.core.definitions.sandbox import SandboxPolicy, narrow_policy
 from perstack.core.definitions.secrets import without_secrets
@@ -254,7 +254,7 @@ def _read_instruction(
 ) -> _Instruction:
     includes_agents_md = wants_agents_md(job.host.project, expert, is_coordinator=is_coordinator)
     agents_md, files = job.knowledge.agents_md() if includes_agents_md else ("", ())
-    instruction = render_instruction(
+    parts = instruction_parts(
         expert,
         delegate_infos(delegate_tools(expert, job.host.project.experts)),
         time=iso(job.host.clock.now()),
@@ -264,6 +264,7 @@ def _read_instruction(
         agents_md=agents_md,
         masks_secrets=masks_secrets,
     )
+    instruction = SEPARATOR.join(parts.values())
     return _Instruction(instruction=instruction, agents_md=files, mask_secrets=masks_secrets)
 
 
