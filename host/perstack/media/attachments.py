@@ -3,33 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
-from urllib.parse import unquote, urlsplit
 
-from perstack.core.base.file_names import fold_case, is_variables, matches_pattern, protected_by_name
-from perstack.core.definitions.sandbox import is_below
-from perstack.core.messages.media import MAX_PDF_BYTES, Attached, check_together, read_attachment
-from perstack.core.messages.messages import ResultContent
+from perstack.core.messages.media import image_type, pdf_type
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
+from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.storage import JobBlobs
+from perstack.engine.runs.inputs import Attachable, StoreAttachments
 from perstack.errors import UsageError
 from perstack.ports.storage import Storage
-from perstack.system.files import read_below, read_regular
-from perstack.system.project_states import is_state_of_project
+from perstack.system.files import read_regular
 from perstack.toolkit.context import Blob
 
-Attachable: TypeAlias = "str | Path | bytes | Blob"
-"""A file that the caller may read, by its path, or bytes. The name and type of a Blob are not trusted."""
+MAX_ATTACHMENTS = 20
+_MEBIBYTE = 1 << 20
+MAX_PDF_BYTES = 30 * _MEBIBYTE  # maximum bytes of a PDF, which is the highest limit of all types
+_MAX_IMAGE_BYTES = 15 * _MEBIBYTE
+_MAX_TEXT_BYTES = 256 << 10
+_MAX_TOTAL_BYTES = 60 * _MEBIBYTE
+_MAX_NAME_CHARS = 255
+_KINDS = "a PNG, JPEG, GIF or WebP image, a PDF, or text in UTF-8"
 
 
-async def read_supported(host: HostContext, expert_key: str, attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An attachment, and the part of the query that it becomes."""
+
+    part: ResultContent
+    name: str
+    data: bytes
+
+    @property
+    def media_type(self) -> str | None:
+        """The media type; None for a text."""
+        return self.part.mime_type if isinstance(self.part, BlobPart) else None
+
+
+def read_attachment(name: str, data: bytes) -> Attached:
+    """Return an attachment; its bytes tell its type. Raises UsageError for an unsupported type, or one too large."""
+    name = "".join(char if char.isprintable() else "\ufffd" for char in name)[:_MAX_NAME_CHARS] or "attachment"
+    image = image_type(data)
+    kind = image or pdf_type(data)
+    if kind is not None:
+        _check_size(name, data, _MAX_IMAGE_BYTES if image else MAX_PDF_BYTES)
+        part = BlobPart(sha256=sha256(data).hexdigest(), mime_type=kind, size=len(data), name=name)
+        return Attached(part, name, data)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise UsageError(f"{name} cannot be attached: it is not {_KINDS}")
+    _check_size(name, data, _MAX_TEXT_BYTES)
+    return Attached(TextPart(text=f"\n\nAttached file {name}:\n{text}"), name, data)
+
+
+def check_together(attachments: Sequence[Attached]) -> None:
+    """Raise UsageError if the attachments are too many, or too large in total."""
+    if len(attachments) > MAX_ATTACHMENTS:
+        raise UsageError(f"{len(attachments)} files are attached: attach at most {MAX_ATTACHMENTS}")
+    size = sum(len(attachment.data) for attachment in attachments)
+    if size > _MAX_TOTAL_BYTES:
+        raise UsageError(f"what is attached has {size:,} bytes together: attach at most {_MAX_TOTAL_BYTES:,}")
+
+
+def _check_size(name: str, data: bytes, max_bytes: int) -> None:
+    if len(data) > max_bytes:
+        raise UsageError(f"{name} cannot be attached: it has {len(data):,} bytes, more than {max_bytes:,}")
+
+
+async def read_supported(host: HostContext, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
     """Read attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
     attached = await asyncio.to_thread(_read_all, attachments)
     _check_supported(host, expert_key, attached)
-    return attached
+    return partial(_store, attached)
 
 
 def _check_supported(host: HostContext, expert_key: str, attachments: Sequence[Attached]) -> None:
@@ -46,18 +97,12 @@ def _check_supported(host: HostContext, expert_key: str, attachments: Sequence[A
             )
 
 
-async def store_attached(storage: Storage, job_id: str, attachments: Sequence[Attached]) -> tuple[ResultContent, ...]:
-    """Store the bytes, before any event names them, and return the parts of the query."""
+async def _store(attachments: Sequence[Attached], storage: Storage, job_id: str) -> tuple[ResultContent, ...]:
     blobs = JobBlobs(storage, job_id)
     for attachment in attachments:
         if attachment.media_type is not None:
             await blobs.put(attachment.data)
     return tuple(attachment.part for attachment in attachments)
-
-
-async def read_workspace_file(host: HostContext, location: str) -> Blob:
-    """Read a file of the workspace, by path or `file:` address."""
-    return await asyncio.to_thread(_in_workspace, host, location)
 
 
 def _read_all(attachments: Sequence[Attachable]) -> tuple[Attached, ...]:
@@ -85,66 +130,6 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"{path} cannot be attached: {_reason(error)}") from None
     except ValueError:
         raise UsageError(f"{str(path)!r} cannot be attached: no file has such a name") from None
-
-
-def _in_workspace(host: HostContext, location: str) -> Blob:
-    real, parts = _located(host, _path_of(location))
-    if parts is None:
-        raise UsageError(f"{location} cannot be attached: it is outside the workspace")
-    if _is_off_limits(host, real, parts):
-        raise UsageError(f"{location} cannot be attached: it is off limits to tools")
-    try:
-        top = Path(os.path.realpath(host.workspace))
-        return Blob(read_below(top, "/".join(parts), MAX_PDF_BYTES), name=real.name)
-    except OSError as error:
-        raise UsageError(f"{location} cannot be attached: {_reason(error)}") from None
-
-
-def is_hidden(host: HostContext, path: str) -> bool:
-    """Return whether a path names a file of the workspace that is off limits to tools."""
-    real, parts = _located(host, path)
-    return parts is not None and _is_off_limits(host, real, parts)
-
-
-def _located(host: HostContext, path: str) -> tuple[Path, tuple[str, ...] | None]:
-    """Return the file that a path leads to, and its parts below the workspace; None for a file outside of it."""
-    top = Path(os.path.realpath(host.workspace))
-    real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
-    return real, real.relative_to(top).parts if real.is_relative_to(top) else None
-
-
-def _path_of(location: str) -> str:
-    address = urlsplit(location) if location.startswith("file:") else None
-    if address is None:
-        if "://" in location:
-            raise UsageError(f"{location} cannot be attached: name a file in the workspace")
-        return location
-    if address.netloc not in ("", "localhost"):
-        raise UsageError(f"{location} cannot be attached: it is a file of another machine")
-    return unquote(address.path)
-
-
-def _is_off_limits(host: HostContext, real: Path, parts: tuple[str, ...]) -> bool:
-    protection = host.protection
-    if protected_by_name(fold_case(parts)) is not None or any(map(is_variables, parts)):
-        return True
-    protected_paths = [os.path.realpath(path) for path in (*protection.hidden, *protection.definitions)]
-    top = os.path.realpath(host.workspace)
-    if is_below(str(real), [path for path in protected_paths if not is_below(top, (path,))]):
-        return True
-    if is_state_of_project(str(real)):
-        return True
-    if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in host.project.includes):
-        return True
-    hidden_paths = (*protected_paths, *(os.path.join(host.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
-    return any(_is_same(real, path) for path in hidden_paths)
-
-
-def _is_same(real: Path, path: str) -> bool:
-    try:
-        return real.samefile(path)
-    except OSError:
-        return False
 
 
 def _reason(error: OSError) -> str:

@@ -1,40 +1,18 @@
-"""Images and documents: their types and sizes, the tokens that they cost at most, and the attachments of a query.
+"""Headers of images and documents: their types, sizes and defects, and the tokens that they cost at most.
 
-The bytes tell the type, never a declaration: a provider refuses a request with a wrong one. Its price of an image
-depends on the pixels, the price of a document on pages and texts, which only a reader of the format knows. Nothing here
-decodes an image: headers are enough to judge it, and decoding is what hostile files attack.
+An endpoint's price of an image depends on the pixels, the price of a document on pages and texts, which only a reader
+of the format knows. Nothing here decodes an image: headers are enough to judge it, and decoding is what hostile files
+attack.
 """
 
 import re
-from collections.abc import Sequence
-from hashlib import sha256
 from math import ceil
 from typing import Literal
 
+from perstack.core.messages.media import PDF, image_type, medium_noun, pdf_type
 from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.dataclass import dataclass
-from perstack.errors import UsageError
 
-
-def image_type(head: bytes) -> str | None:
-    """Return the media type of an image that a model can see; None for anything else."""
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if head.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if head.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return "image/webp"
-    return None
-
-
-def pdf_type(head: bytes) -> str | None:
-    """Return the media type of a PDF. Readers accept a header that other bytes precede, so search for it."""
-    return "application/pdf" if b"%PDF-" in head[:1024] else None
-
-
-PDF = "application/pdf"
 SVG = "image/svg+xml"
 
 _HEADS = (
@@ -173,7 +151,6 @@ def _has_end_of_png(data: bytes) -> bool:
     return False
 
 
-# compiled where a PDF is examined, since every start imports this module
 _ENCRYPTED = rb"/Encrypt\s*(\d+\s+\d+\s+R|<<)"
 _PAGE = rb"/Type\s*/Page(?![A-Za-z])"
 _LINEARIZED = rb"/Linearized\b[^>]{0,200}/N\s+(\d{1,6})\b"  # a PDF for the web tells its pages at its start
@@ -324,12 +301,6 @@ def left_out(part: BlobPart, reason: str) -> str:
     return f"[{medium_noun(part.mime_type, part.name)} left out: {reason}]"
 
 
-def medium_noun(kind: str, name: str | None) -> str:
-    """Return `image` or `document`, with the medium's name."""
-    noun = "document" if kind == PDF else "image"
-    return f"{noun} {name}" if name else noun
-
-
 def _why_unreadable(data: bytes) -> str:
     if not data:
         return "it is empty"
@@ -344,62 +315,3 @@ def _why_unreadable(data: bytes) -> str:
 
 def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} characters more)"
-
-
-# Attachments of a query: images and documents as they are, and texts with their names.
-
-MAX_ATTACHMENTS = 20
-_MEBIBYTE = 1 << 20
-MAX_PDF_BYTES = 30 * _MEBIBYTE  # maximum bytes of a PDF, which is the highest limit of all types
-_MAX_IMAGE_BYTES = 15 * _MEBIBYTE
-_MAX_TEXT_BYTES = 256 << 10
-_MAX_TOTAL_BYTES = 60 * _MEBIBYTE
-_MAX_NAME_CHARS = 255
-_KINDS = "a PNG, JPEG, GIF or WebP image, a PDF, or text in UTF-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """An attachment, and the part of the query that it becomes."""
-
-    part: ResultContent
-    name: str
-    data: bytes
-
-    @property
-    def media_type(self) -> str | None:
-        """The media type; None for a text."""
-        return self.part.mime_type if isinstance(self.part, BlobPart) else None
-
-
-def read_attachment(name: str, data: bytes) -> Attached:
-    """Return an attachment; its bytes tell its type. Raises UsageError for an unsupported type, or one too large."""
-    name = "".join(char if char.isprintable() else "\ufffd" for char in name)[:_MAX_NAME_CHARS] or "attachment"
-    image = image_type(data)
-    kind = image or pdf_type(data)
-    if kind is not None:
-        _check_size(name, data, _MAX_IMAGE_BYTES if image else MAX_PDF_BYTES)
-        part = BlobPart(sha256=sha256(data).hexdigest(), mime_type=kind, size=len(data), name=name)
-        return Attached(part, name, data)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise UsageError(f"{name} cannot be attached: it is not {_KINDS}")
-    _check_size(name, data, _MAX_TEXT_BYTES)
-    return Attached(TextPart(text=f"\n\nAttached file {name}:\n{text}"), name, data)
-
-
-def check_together(attachments: Sequence[Attached]) -> None:
-    """Raise UsageError if the attachments are too many, or too large in total."""
-    if len(attachments) > MAX_ATTACHMENTS:
-        raise UsageError(f"{len(attachments)} files are attached: attach at most {MAX_ATTACHMENTS}")
-    size = sum(len(attachment.data) for attachment in attachments)
-    if size > _MAX_TOTAL_BYTES:
-        raise UsageError(f"what is attached has {size:,} bytes together: attach at most {_MAX_TOTAL_BYTES:,}")
-
-
-def _check_size(name: str, data: bytes, max_bytes: int) -> None:
-    if len(data) > max_bytes:
-        raise UsageError(f"{name} cannot be attached: it has {len(data):,} bytes, more than {max_bytes:,}")
