@@ -134,7 +134,7 @@ PARTS = {
         "job",
     }.union(
         ("visibility", "list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
-        ("tree", "unsettled", "needing_attention", "watch"),
+        ("tree", "unsettled", "rows", "watch"),
     ),
     PostedTexts: {"tell", "drop", "standing_texts"},
     JobFiles: {"check_present", "diff", "is_recorded", "plan_rewind", "rewind", "settle_rewind"}.union(
