@@ -163,15 +163,18 @@ KERNEL = ("core", "engine", "config", "ports", "system", "support", "toolkit")
 LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
 """What one reads to change the loop."""
 FEATURES = (
-    "feature_logs",
-    "state_guard",
-    "recordings",
-    "snapshots",
-    "tasks",
-    "iterations",
-    "workers",
-    "schedules",
-    "audit",
+    *(
+        "feature_logs",
+        "state_guard",
+        "media",
+        "oversight",
+        "posted_texts",
+        "streams",
+        "recordings",
+        "snapshots",
+        "tasks",
+    ),
+    *("iterations", "workers", "schedules", "audit"),
 )
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")
 

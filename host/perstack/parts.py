@@ -15,13 +15,14 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
-    from perstack.engine.context.host_context import ContextSource
+    from perstack.engine.context.host_context import ContextSource, HostContext
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
     from perstack.ports.storage import Storage
@@ -40,6 +41,9 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
+            ATTACHMENTS.offer(_attachments),
+            MEDIA.offer(_media),
+            TEXT_INBOX.offer(_text_inbox),
         ),
         lambda: _parts_for_skills(tasks),
     )
@@ -97,6 +101,24 @@ def _remote_delegation() -> RemoteDelegation:
     from perstack.workers import remote_delegates
 
     return remote_delegates
+
+
+def _attachments() -> Callable[[HostContext, str, Sequence[Attachable]], Awaitable[StoreAttachments]]:
+    from perstack.media.attachments import read_supported
+
+    return read_supported
+
+
+def _media() -> Media:
+    from perstack.media import fitting
+
+    return fitting
+
+
+def _text_inbox() -> Callable[[Storage], TextInbox]:
+    from perstack.posted_texts.mailboxes import Mailboxes
+
+    return Mailboxes
 
 
 async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:

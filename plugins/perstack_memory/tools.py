@@ -9,8 +9,8 @@ from typing import Any
 
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import Effect, Subject
-from perstack.core.permissions.person_decisions import Free, decisions_in, needs_person
 from perstack.errors import SkillError
+from perstack.oversight.decisions import Free, decisions_in, needs_person
 from perstack.tasks.memory import TASK_MEMORY, TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand

@@ -10,7 +10,7 @@ chain covers. `storage_admin` copies, checks and measures storages. `rule_testin
 
 Everything that could not be checked is listed in a report with the reason, so that `ok` is never mistaken for
 complete. A new check adds its count to `verification.Checked`, and a kind to `UncheckedKind` for when it is impossible.
-Owners of logs call the kernel's `engine.log.audit_trail`; this package knows them all, and none knows it.
+Owners of logs call the kernel's `engine.context.audit_trail`; this package knows them all, and none knows it.
 
 `cache_comparison`, `contradictions`, `receipt_statements`, `redaction` and `verification` are pure.
 """

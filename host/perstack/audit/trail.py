@@ -12,7 +12,7 @@ Rules that all methods keep:
 - `expect` creates an empty outbox entry before something can stop. If the process is killed before there is a record, a
   later process makes one from the logs.
 - A removal is recorded before it is made: otherwise a crash in between would look like tampering.
-- The heads of the logs of a project without `[audit]` go nowhere: its Host has `engine.log.audit_trail.NO_AUDIT`.
+- The heads of the logs of a project without `[audit]` go nowhere: its Host has `engine.context.audit_trail.NO_AUDIT`.
 
 A new kind of owner has to be added to `OwnerKind` and to the table `OWNER_KINDS` in `log.storage`.
 """

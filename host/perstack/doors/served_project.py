@@ -18,11 +18,11 @@ from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
 from perstack.engine.log.run_session import EventListener, OnEvent
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
+from perstack.oversight.inbox import InboxItem
 
 # The offered Experts, as perstack.toml defines them now.
 

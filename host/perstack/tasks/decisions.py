@@ -1,4 +1,4 @@
-"""Decisions of a call by a model or a program about a task: pure functions for the marks of `core.base.decisions`.
+"""Decisions of a call by a model or a program about a task: pure functions for the marks of `oversight.decisions`.
 
 The process that works on a task keeps its state and its checkpoints, gives it up or completes it: that decides nothing
 for a person. Answers, the end of a wait that is not over, retries beyond the limit, and removals do.
@@ -13,9 +13,9 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from perstack.core.definitions.job_status import PauseReason
-from perstack.core.permissions.person_decisions import NeededDecision
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide
+from perstack.oversight.decisions import NeededDecision
 from perstack.tasks import events as task_events
 from perstack.tasks.state import TaskState, allowed, due_at, in_words
 

@@ -23,9 +23,9 @@ from perstack.core.base.ids import By
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.job_status import PauseReason
 from perstack.core.jobs.answers import read_answer
-from perstack.core.permissions.person_decisions import FREE, Decides
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotAllowed, UsageError
+from perstack.oversight.decisions import FREE, Decides
 from perstack.tasks import events as task_events
 from perstack.tasks.arguments import (
     Config,

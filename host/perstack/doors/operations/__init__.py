@@ -7,7 +7,7 @@ rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The
 field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
 
 A caller is a model or a program. `perform` is the only way to an operation: it has a person decide first what the marks
-of the row and of its arguments say is a person's decision (`core.base.decisions`), or refuses the call.
+of the row and of its arguments say is a person's decision (`oversight.decisions`), or refuses the call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from typing_extensions import override
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.validation_errors import in_words
-from perstack.core.permissions.person_decisions import (
+from perstack.dataclass import dataclass
+from perstack.doors.served_project import DriveJob, ServedProject
+from perstack.doors.shared.next_steps import BASE
+from perstack.errors import Conflict, NotFound, UsageError
+from perstack.oversight.decisions import (
     Decisions,
     Free,
     Mark,
@@ -34,10 +38,6 @@ from perstack.core.permissions.person_decisions import (
     mark_in,
     needs_person,
 )
-from perstack.dataclass import dataclass
-from perstack.doors.served_project import DriveJob, ServedProject
-from perstack.doors.shared.next_steps import BASE
-from perstack.errors import Conflict, NotFound, UsageError
 from perstack.tasks import operation_table
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.memory import TaskMemory

@@ -1,8 +1,8 @@
 """Open the skills of a Run, and carry out its own changes to its skills and delegates.
 
-`core.runs.expert_changes` has the rules. A call that adds a skill connects to it first, so that a server which does not
-start is an error result and changes nothing. The result has the change, and `RunLoop` opens the skills of the changed
-Expert before the next step: skills that stay are kept as they are, removed ones are closed.
+`core.definitions.expert_changes` has the rules. A call that adds a skill connects to it first, so that a server which
+does not start is an error result and changes nothing. The result has the change, and `RunLoop` opens the skills of the
+changed Expert before the next step: skills that stay are kept as they are, removed ones are closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decisions of a call over MCP or HTTP about a Job: pure functions for the marks of `core.base.decisions`."""
+"""Decisions of a call over MCP or HTTP about a Job: pure functions for the marks of `oversight.decisions`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.answers import read_approval
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import UnsettledCall
-from perstack.core.permissions.person_decisions import NeededDecision
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide, NextStep
+from perstack.oversight.decisions import NeededDecision
 
 
 @dataclass(frozen=True, slots=True)
