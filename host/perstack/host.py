@@ -38,7 +38,7 @@ from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
-from perstack.python_calls import called_as, checked_call
+from perstack.python_api.calls import called_as, checked_call
 from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
@@ -138,7 +138,7 @@ def _take_functions(project: Project) -> tuple[Project, Sequence[SkillFactory]]:
     """Return the project without functions of Python, and the plugins that provide these."""
     if not any(expert.tools for expert in project.experts.values()):
         return project, ()
-    from perstack.python_functions import take_functions  # most Experts have tools of skills alone
+    from perstack.python_api.functions import take_functions  # most Experts have tools of skills alone
 
     return take_functions(project)
 

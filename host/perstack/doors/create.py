@@ -111,7 +111,7 @@ async def validate_definition(
         report((), f"{problem}: write [experts.NAME] and its `instruction`")
     await _ask_plugins(definition, env, plugins)
     if any(draft.tests is not None for draft in definition.drafts.values()):
-        from perstack.config.expert_tests import read_tests  # imported late: few definitions have tests
+        from perstack.testing.experts.written_tests import read_tests  # imported late: few definitions have tests
 
         read_tests(definition)
     try:

@@ -14,7 +14,6 @@ from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.core.secrets.masking import has_masked, masked_args, masked_command, masked_line
 from perstack.engine.context.host_context import HostContext
-from perstack.engine.plugins.programs import run_program
 from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
 from perstack.iterations.evaluator_process import request
@@ -27,6 +26,7 @@ from perstack.system.module_path import module_path
 from perstack.system.processes import python_argv
 from perstack.tasks.arguments import MAX_STATE_BYTES
 from perstack.tasks.due import PollResult
+from perstack.user_commands import run_program
 
 
 def name_of(evaluator: Evaluator) -> str:

@@ -1,4 +1,7 @@
-"""Check the arguments of calls from Python, and say what is wrong with them."""
+"""Check the arguments of calls from Python.
+
+Annotations are read as texts, so that the classes which they name are not imported for the check.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from perstack.core.base.ids import By
 from perstack.engine.context.audit_trail import NO_AUDIT, AuditTrail
 from perstack.errors import Conflict, NotAllowed, NotFound, UsageError
 from perstack.ports.storage import Storage
-from perstack.python_calls import checked
+from perstack.python_api.calls import checked
 from perstack.support.storage import newest_first
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.user import this_user

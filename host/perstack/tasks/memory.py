@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from perstack.core.base.records import snake_cased
 from perstack.ports.parts import Part
-from perstack.python_calls import read_call
+from perstack.python_api.calls import read_call
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.operations import (
     AnswerCommand,

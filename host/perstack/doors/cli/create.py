@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from perstack.config.expert_tests import read_tests
 from perstack.config.load import load_project, load_usable, open_definition
 from perstack.config.project import ProjectPlace, model_lines
 from perstack.config.source import NotRead, read_bounded
@@ -44,6 +43,7 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.next_steps import Resume
+from perstack.testing.experts.written_tests import read_tests
 
 _RESUME = "perstack create --resume"
 

@@ -163,7 +163,7 @@ def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedT
 
 
 def _offer(test: _PlayedTest, *, adds_test: bool) -> None:
-    from perstack.config.expert_tests import add_test, test_lines
+    from perstack.testing.experts.written_tests import add_test, test_lines
 
     where = os.path.relpath(test.definition)
     if test.exists:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from perstack.config.expert_tests import WrittenTest, read_tests
 from perstack.config.load import load_usable, open_definition
 from perstack.config.project import find_place
 from perstack.config.trust import environment_of
@@ -42,6 +41,7 @@ from perstack.testing.experts.run_tests import (
     without_effects,
     without_key,
 )
+from perstack.testing.experts.written_tests import WrittenTest, read_tests
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 
 

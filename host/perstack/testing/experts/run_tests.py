@@ -15,7 +15,6 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.config.expert_tests import WrittenTest
 from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
 from perstack.core.definitions.job_status import JobStatus
@@ -32,6 +31,7 @@ from perstack.system.files import read_regular
 from perstack.system.plugin_modules import EXTRA_MODULES
 from perstack.system.user import this_user
 from perstack.testing.experts.results import JobFacts, UnreadableFile, interval, judge
+from perstack.testing.experts.written_tests import WrittenTest
 from perstack.testing.recorded import read_recording, recorded
 from perstack.testing.scripted import Script, ScriptedProvider, ScriptLike, load_script
 
