@@ -163,18 +163,8 @@ KERNEL = ("core", "engine", "config", "ports", "system", "support", "toolkit")
 LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
 """What one reads to change the loop."""
 FEATURES = (
-    *(
-        "feature_logs",
-        "state_guard",
-        "media",
-        "oversight",
-        "posted_texts",
-        "streams",
-        "recordings",
-        "snapshots",
-        "tasks",
-    ),
-    *("iterations", "workers", "schedules", "audit"),
+    *("python_api", "user_commands", "feature_logs", "state_guard", "media", "oversight", "posted_texts", "streams"),
+    *("recordings", "snapshots", "tasks", "iterations", "workers", "schedules", "audit"),
 )
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")
 
@@ -184,7 +174,8 @@ def room_figures(parsed: list[Source], graph: dict[str, set[str]]) -> dict[str, 
     host = ROOT / "host" / "perstack"
 
     def within(*folders: str) -> list[Source]:
-        return [source for source in parsed if any(source.path.is_relative_to(host / folder) for folder in folders)]
+        paths = [host / folder for folder in folders]
+        return [source for source in parsed if any(source.path.with_suffix("").is_relative_to(path) for path in paths)]
 
     reached, open_modules = set[str](), ["perstack.engine.runs.loop"]
     while open_modules:
