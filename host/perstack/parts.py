@@ -15,15 +15,20 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.skills import CONTEXT_TOOLS
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
+    from perstack.core.runs.commands import Compact, Shrink
+    from perstack.core.runs.state import Run
     from perstack.engine.context.host_context import ContextSource
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
+    from perstack.engine.plugins.tool_catalogue import OfferedTool
+    from perstack.engine.runs.job_context import RunContext
     from perstack.ports.storage import Storage
     from perstack.tasks.memory import TaskMemory
 
@@ -40,15 +45,17 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
+            CONTEXT_TOOLS.offer(_context_tools),
         ),
-        lambda: _parts_for_skills(tasks),
+        lambda: _parts_for_runs(tasks),
     )
 
 
-def _parts_for_skills(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+def _parts_for_runs(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+    from perstack.engine.runs.loop import MAKE_ROOM
     from perstack.tasks.memory import TASK_MEMORY
 
-    return (TASK_MEMORY.offer(tasks),)
+    return MAKE_ROOM.offer(_make_room), TASK_MEMORY.offer(tasks)
 
 
 def _playback() -> Playback:
@@ -97,6 +104,18 @@ def _remote_delegation() -> RemoteDelegation:
     from perstack.workers import remote_delegates
 
     return remote_delegates
+
+
+def _context_tools() -> Callable[[Run, Storage], tuple[OfferedTool, ...]]:
+    from perstack.compaction.context_tools import context_tools
+
+    return context_tools
+
+
+def _make_room() -> Callable[[RunContext, Shrink | Compact], Awaitable[None]]:
+    from perstack.compaction.make_room import make_room
+
+    return make_room
 
 
 async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:

@@ -132,7 +132,7 @@ PARTS = {
         "follow",
         "job",
     }.union(
-        ("visibility", "list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
+        ("list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
         ("tree", "unsettled", "needing_attention", "watch"),
     ),
     JobFiles: {"check_present", "diff", "is_recorded", "plan_rewind", "rewind", "settle_rewind"}.union(

@@ -142,7 +142,7 @@ MUTANTS = (
         "perstack.config.settings",
         "fields_of(keys, ContextPolicy, ",
         "fields_of(keys, ContextPolicy, keep_recent=0.3, ",
-        "tests/engine/runs/test_compaction.py -k keep_recent",
+        "tests/compaction/test_compaction.py -k keep_recent",
     ),
     Mutant(
         "an approval is of the call that was asked about",
@@ -289,7 +289,7 @@ MUTANTS = (
         "perstack.core.runs.context",
         "kept = {queries[0], queries[-1]} if queries else set[int]()",
         "kept = set[int]()",
-        "tests/engine/runs/test_compaction.py -k first_query",
+        "tests/compaction/test_compaction.py -k first_query",
     ),
     Mutant(
         "rules that became stricter hold for calls that wait",

@@ -224,7 +224,7 @@ UNUSED = {
         "perstack.audit.receipt_statements",
     ),
     *(
-        "perstack.engine.runs.compaction",
+        "perstack.compaction.make_room",
         "perstack.schedules.scheduler",
         "perstack.tasks.execution_memory",
     ),

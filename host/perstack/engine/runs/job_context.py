@@ -265,5 +265,5 @@ class RunContext:
 
     async def refresh(self) -> Catalogue:
         """Return the tools that the next request offers."""
-        self.skills.fit_to(self.session.run, self.job.host.storage)
+        self.skills.fit_to(self.session.run, self.job.host.storage, self.job.host.parts)
         return await self.skills.refresh()
