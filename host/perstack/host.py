@@ -191,6 +191,7 @@ class Host:
         self._trail_arguments = storage, project, folder, public, clock, agreement
         audit = NO_AUDIT if project.audit is None else self._trail
         run_env = environment.without(audit.key_variable)
+        parts = parts_of_features(lambda: self.tasks)
         self._source = ContextSource(
             HostContext(
                 project=adopted,
@@ -199,12 +200,12 @@ class Host:
                 env=run_env,
                 storage=storage,
                 plugins=registry,
-                providers=ProviderPool(registry, run_env, agreement),
+                providers=ProviderPool(registry, run_env, agreement, parts),
                 audit=audit,
                 clock=clock,
                 dispatching=dispatching_of(registry, project, dispatcher, address, public, agreement),
                 agreement=agreement,
-                parts=parts_of_features(lambda: self.tasks),
+                parts=parts,
                 is_attended=is_attended or not_attended,
             )
         )

@@ -15,6 +15,7 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.providers import PACING, OnWait, Turns
 from perstack.engine.plugins.skills import CONTEXT_TOOLS
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
@@ -22,6 +23,7 @@ from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
+    from perstack.core.definitions.models import ProviderLimits
     from perstack.core.runs.commands import Compact, Shrink
     from perstack.core.runs.state import Run
     from perstack.engine.context.host_context import ContextSource
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from perstack.engine.jobs.runner import JobRunner
     from perstack.engine.plugins.tool_catalogue import OfferedTool
     from perstack.engine.runs.job_context import RunContext
+    from perstack.ports.provider import Provider
     from perstack.ports.storage import Storage
     from perstack.tasks.memory import TaskMemory
 
@@ -46,6 +49,7 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
             CONTEXT_TOOLS.offer(_context_tools),
+            PACING.offer(_pacing),
         ),
         lambda: _parts_for_runs(tasks),
     )
@@ -116,6 +120,12 @@ def _make_room() -> Callable[[RunContext, Shrink | Compact], Awaitable[None]]:
     from perstack.compaction.make_room import make_room
 
     return make_room
+
+
+def _pacing() -> Callable[[Provider, str, ProviderLimits | None, OnWait], Turns]:
+    from perstack.pacing.endpoint_queue import ticket_for
+
+    return ticket_for
 
 
 async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:

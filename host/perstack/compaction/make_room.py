@@ -165,10 +165,10 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
         step=stamp_for_next_step(session.run, session.stamp)["step_number"],
     )
     prices.prepare(summarizer.provider_name)
-    attempts = Attempts(session, summarizer.endpoint)
-    ladder = Ladder(session, attempts.provider, summarizer.name)
+    ladder = Ladder(session, summarizer.endpoint.provider, summarizer.name)
     attempt = 1
-    with attempts.ticket:
+    with summarizer.endpoint.turns() as turns:
+        attempts = Attempts(session, summarizer.endpoint.provider, turns)
         while True:
             if not await _begin(context, command, summarizer, request):
                 return None

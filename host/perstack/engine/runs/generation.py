@@ -48,7 +48,7 @@ from perstack.core.runs.decide import (
     switch_back_event,
     switch_event,
 )
-from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
+from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint, WaitReason
 from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo, EventStamp
@@ -67,9 +67,8 @@ from perstack.core.runs.retries_and_fallbacks import (
 )
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
-from perstack.engine.plugins.pacing import OnWait, Waiting, run_in_turn
 from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tools
-from perstack.engine.plugins.providers import OpenProvider, Prices
+from perstack.engine.plugins.providers import OnWait, OpenProvider, Prices, Turns
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
 from perstack.engine.runs.job_context import JobContext, RunContext
@@ -85,7 +84,7 @@ from perstack.system.user import notice
 class Attempts:
     """The tries of one generation with one model. Time in the endpoint's queue does not count against the limit."""
 
-    def __init__(self, session: RunSession, endpoint: OpenProvider, on_wait: OnWait = lambda waiting: None) -> None:
+    def __init__(self, session: RunSession, provider: Provider, turns: Turns) -> None:
         """Start the clock. Each fallback model gets an equal share of the time that is left."""
         now = time.monotonic()
         if session.first_try is None:
@@ -99,8 +98,8 @@ class Attempts:
         self.try_began = now  # start of the latest try, by `time.monotonic`
         self._began = now
         self._session = session
-        self.provider = endpoint.provider
-        self.ticket = endpoint.place(on_wait)  # for the endpoint's queue, which the caller enters
+        self.provider = provider
+        self._turns = turns
 
     @property
     def spent(self) -> float:
@@ -118,7 +117,7 @@ class Attempts:
                 self._session.first_try += self.try_began - asked_at
             return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
 
-        generation = await run_in_turn(self.ticket, tokens, work)
+        generation = await self._turns.take(tokens, work)
         is_whole = generation.usage.input_tokens and generation.usage.output_tokens
         if is_whole or not self.provider.may_omit_usage:
             return generation
@@ -300,8 +299,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     )
     show = _show_deltas(session, command.step, job.emit)
     job.prices.prepare(run.provider)
-    attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
-    with attempts.ticket:
+    with endpoint.turns(_show_wait(session, command.step, job.emit)) as turns:
+        attempts = Attempts(session, endpoint.provider, turns)
         is_reserved = context.budget is not None
         reply = await _reply(
             session, request, show, attempts, job.prices, begin, is_reserved=is_reserved, tools_bytes=len(tools.blob)
@@ -594,15 +593,15 @@ def _display_stamp(session: RunSession, step: int, name: int | str) -> EventStam
 
 
 def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
-    def show(waiting: Waiting) -> None:
+    def show(reason: WaitReason, ahead: int, seconds: float | None) -> None:
         session.show_written()
         emit.display(
             WaitForEndpoint(
                 **_display_stamp(session, step, "wait"),
                 provider=session.run.provider,
-                reason=waiting.reason,
-                ahead=waiting.ahead,
-                delay_ms=None if waiting.seconds is None else round(waiting.seconds * 1000),
+                reason=reason,
+                ahead=ahead,
+                delay_ms=None if seconds is None else round(seconds * 1000),
             )
         )
 
