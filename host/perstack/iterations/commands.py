@@ -14,10 +14,10 @@ from perstack.core.base.secrets import has_masked, masked_args, masked_command, 
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.engine.context.host_context import HostContext
-from perstack.engine.plugins.programs import run_program
 from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
 from perstack.iterations.evaluator_process import request
+from perstack.iterations.programs import run_program
 from perstack.iterations.state import Measurement, measurement_in, measurement_of
 from perstack.ports.environment import inherit_variables
 from perstack.ports.evaluator import Artifact
