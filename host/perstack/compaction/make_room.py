@@ -25,7 +25,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.providers import OpenProvider
-from perstack.engine.runs.generation import (
+from perstack.engine.runs.attempts import (
     Attempts,
     Ladder,
     adapt_as_before,

@@ -74,8 +74,9 @@ from perstack.engine.log.mailboxes import Mailboxes, take_posted
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
+from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.delegates import Delegates
-from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
+from perstack.engine.runs.generation import generate
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
 from perstack.engine.runs.playback import differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills

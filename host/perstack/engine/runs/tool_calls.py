@@ -31,7 +31,7 @@ from perstack.engine.runs.approvals import (
     sandboxed_session,
     show_progress,
 )
-from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
+from perstack.engine.runs.attempts import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.job_context import RunContext
 from perstack.engine.runs.media import substitutes_for, with_readable_media
 from perstack.engine.runs.playback import playback_of
