@@ -240,7 +240,7 @@ MUTANTS = (
         "perstack.core.runs.pending",
         "    if limit is not None:\n",
         "    if False:\n",
-        "tests/engine/runs/test_loop.py tests/engine/runs/test_shared_limits.py tests/core/test_decide.py",
+        "tests/engine/runs/test_loop.py tests/pacing/test_shared_limits.py tests/core/test_decide.py",
     ),
     Mutant(
         "an unfinished todo keeps a Run from completing",
