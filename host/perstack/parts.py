@@ -17,6 +17,7 @@ from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.providers import PACING, OnWait, Turns
 from perstack.engine.plugins.skills import CONTEXT_TOOLS
+from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from perstack.core.definitions.models import ProviderLimits
     from perstack.core.runs.commands import Compact, Shrink
     from perstack.core.runs.state import Run
-    from perstack.engine.context.host_context import ContextSource
+    from perstack.engine.context.host_context import ContextSource, HostContext
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
     from perstack.engine.plugins.tool_catalogue import OfferedTool
@@ -50,6 +51,9 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             REMOTE.offer(_remote_delegation),
             CONTEXT_TOOLS.offer(_context_tools),
             PACING.offer(_pacing),
+            ATTACHMENTS.offer(_attachments),
+            MEDIA.offer(_media),
+            TEXT_INBOX.offer(_text_inbox),
         ),
         lambda: _parts_for_runs(tasks),
     )
@@ -126,6 +130,24 @@ def _pacing() -> Callable[[Provider, str, ProviderLimits | None, OnWait], Turns]
     from perstack.pacing.endpoint_queue import ticket_for
 
     return ticket_for
+
+
+def _attachments() -> Callable[[HostContext, str, Sequence[Attachable]], Awaitable[StoreAttachments]]:
+    from perstack.media.attachments import read_supported
+
+    return read_supported
+
+
+def _media() -> Media:
+    from perstack.media import fitting
+
+    return fitting
+
+
+def _text_inbox() -> Callable[[Storage], TextInbox]:
+    from perstack.posted_texts.mailboxes import Mailboxes
+
+    return Mailboxes
 
 
 async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:

@@ -33,7 +33,6 @@ from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
-from perstack.core.jobs.cloud_events import read_cloud_event
 from perstack.core.permissions.calls import policy_call
 from perstack.core.permissions.decisions import decide_call
 from perstack.doors.cli.param_types import (
@@ -48,6 +47,7 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, PerstackError
 from perstack.memory import ExecutionMemory
+from perstack.oversight.cloud_events import read_cloud_event
 from perstack.ports.storage import RunRef
 from perstack.recordings.export import job_document
 from perstack.tasks.operation_table import OPERATIONS
