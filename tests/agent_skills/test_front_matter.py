@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 
-from perstack.core.definitions.agent_skills import (
+from perstack.agent_skills.front_matter import (
     NotASkill,
     NotPlain,
     SkillFile,

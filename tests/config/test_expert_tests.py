@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.expert_tests import NoTests, WrittenTest, read_tests, select_tests
-from perstack.config.load import DefinitionFile, load_project
-from perstack.core.definitions.expert_tests import Expected
+from perstack.config.load import DefinitionFile
+from perstack.definition_files import load_project
 from perstack.errors import UsageError
+from perstack.expert_tests.models import Expected
+from perstack.expert_tests.written_tests import NoTests, WrittenTest, read_tests, select_tests
 
 Write = Callable[..., Path]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.load import load_project
 from perstack.config.project import find_config
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, McpStdioSkill, PluginSkill
+from perstack.definition_files import load_project
 from perstack.errors import DefinitionError
 
 EVERYTHING = """

@@ -14,13 +14,14 @@ from tempfile import mkdtemp
 
 from pydantic import Field, field_validator
 
-from perstack.config.context_files import SkillFolder, read_skill
+from perstack.agent_skills.front_matter import NotASkill, SkillFile, is_part_of_skill
+from perstack.agent_skills.library import SkillLibrary
+from perstack.agent_skills.skill_folders import SkillFolder, read_skill
 from perstack.core.base.file_names import is_path
 from perstack.core.base.records import Fact, falsy
-from perstack.core.definitions.agent_skills import NotASkill, SkillFile, is_part_of_skill
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import is_below
-from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
+from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import shield_until_done

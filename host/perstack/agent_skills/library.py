@@ -13,24 +13,14 @@ from perstack.config.settings import wants_agents_md
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.skills import AgentSkill, agent_skills
-from perstack.dataclass import dataclass
+from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 from perstack.system.user import notice
 
 if TYPE_CHECKING:
-    from perstack.config.context_files import SkillFolder
-
-
-@dataclass(frozen=True, slots=True)
-class UnpackedSkill:
-    """An Agent Skill that was stored with a Job, unpacked on this machine."""
-
-    path: str  # the original path, by which Experts name the skill
-    folder: Path
-    in_workspace: bool  # True if it was below the workspace, which all programs may read
+    from perstack.agent_skills.skill_folders import SkillFolder
 
 
 class SkillLibrary:
@@ -65,7 +55,7 @@ class SkillLibrary:
     def agents_md(self) -> tuple[str, tuple[AgentsMdFile, ...]]:
         """Return what a model is shown of the AGENTS.md files, and the list of files. May read from disk."""
         if self._agents_md is None:
-            from perstack.config.context_files import read_agents_md
+            from perstack.agent_skills.agents_md import read_agents_md
 
             self._agents_md = read_agents_md(self.workspace)
         return self._agents_md
@@ -165,29 +155,9 @@ def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder |
     )
 
 
-def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
-    """Return a policy under which programs may also read the Expert's skills, so that scripts in them can run."""
-    if policy is None:
-        return None
-    visible = (*policy.writable, *policy.readable, workspace)
-    outside = tuple(skill.path for skill in agent_skills(expert.skills) if not is_below(skill.path, visible))
-    return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
-
-
-def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
-    """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
-    skills = tuple(laid_out)
-    if policy is None or not skills:
-        return policy
-    allowed, old_paths = (*policy.writable, *policy.readable), {skill.path for skill in skills}
-    local_folders = tuple(str(skill.folder) for skill in skills if skill.in_workspace or is_below(skill.path, allowed))
-    readable = (*(path for path in policy.readable if path not in old_paths), *local_folders)
-    return policy.model_copy(update={"readable": tuple(dict.fromkeys(readable))})
-
-
 def _read(skill: AgentSkill) -> SkillFolder | UsageError:
-    from perstack.config.context_files import read_skill, skill_file_of
-    from perstack.core.definitions.agent_skills import NotASkill
+    from perstack.agent_skills.front_matter import NotASkill
+    from perstack.agent_skills.skill_folders import read_skill, skill_file_of
 
     try:
         folder = read_skill(Path(skill.path))

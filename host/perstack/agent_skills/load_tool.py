@@ -8,14 +8,14 @@ from hashlib import sha256
 from os.path import normpath
 from typing import TYPE_CHECKING
 
+from perstack.agent_skills.library import SkillLibrary
 from perstack.core.definitions.skills import AgentSkill, ToolSpec
-from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.tool_catalogue import OfferedTool, builtin_tool
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from perstack.config.context_files import SkillFolder
+    from perstack.agent_skills.skill_folders import SkillFolder
 
 LOAD_TOOL = "loadSkill"
 SKILL_NAME = "agentSkills"  # the skill name of `loadSkill` in permission rules
@@ -56,8 +56,8 @@ def loading_tools(skills: Sequence[AgentSkill], knowledge: SkillLibrary) -> tupl
 
 
 def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -> str:
-    from perstack.config.context_files import decode_utf8, skill_file_of
-    from perstack.core.definitions.agent_skills import NotASkill, divided
+    from perstack.agent_skills.front_matter import NotASkill, divided
+    from perstack.agent_skills.skill_folders import decode_utf8, skill_file_of
 
     folder = knowledge.folder(skill)
     if folder is None:
@@ -76,7 +76,7 @@ def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -
 
 
 def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
-    from perstack.config.context_files import read_bytes
+    from perstack.agent_skills.skill_folders import read_bytes
 
     file = folder.file(path)
     if file is None:
@@ -99,7 +99,7 @@ def _heading(folder: SkillFolder, skill: AgentSkill) -> str:
 
 
 def _files(folder: SkillFolder) -> str:
-    from perstack.config.context_files import skill_file_of
+    from perstack.agent_skills.skill_folders import skill_file_of
 
     other_files = [file for file in folder.files if file.path != skill_file_of(folder)]
     if not other_files:

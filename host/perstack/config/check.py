@@ -315,7 +315,7 @@ def _is_misspelt(name: str, model: type[Fact]) -> bool:
 
 
 def _places() -> Mapping[type[Fact], str]:
-    from perstack.core.definitions.expert_tests import Expected, ExpertTest  # a plain Run needs this for nothing else
+    from perstack.expert_tests.models import Expected, ExpertTest  # a plain Run needs this for nothing else
 
     return {
         **_PLACE_BY_MODEL,

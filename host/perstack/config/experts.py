@@ -114,7 +114,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     expert = with_named_tools(expert)
     patterns: list[tuple[Path, str]] = []
     if expert.agent_skills or any(isinstance(skill, AgentSkill) for skill in expert.skills):
-        from perstack.config.skills import patterns_of, with_agent_skills  # few Experts have any
+        from perstack.agent_skills.declarations import patterns_of, with_agent_skills  # few Experts have any
 
         patterns = patterns_of(expert, report)
         expert = with_agent_skills(expert, at, report)

@@ -40,7 +40,7 @@ from perstack.system.files import NotRegular, open_for_reading, read_rest
 from perstack.system.module_path import module_path
 
 if TYPE_CHECKING:
-    from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
+    from perstack.expert_tests.models import ExpertTest  # what a run without tests does not need
 
 _MAX_FILE_BYTES = 16 << 20  # a larger file counts by its inode, size and times, which no program can set back
 _VARIABLE = r"\$\{([A-Za-z_]\w*)\}"  # compiled where a word has one, since every start imports this module

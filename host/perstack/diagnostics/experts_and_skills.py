@@ -176,8 +176,8 @@ class Skills:
         of the lock; without it they are refused. A skill that fails keeps its earlier entry. Raises NotAgreed,
         StorageError, and UsageError if the changes are not agreed to.
         """
+        from perstack.agent_skills.library import path_in_lock, read_to_lock
         from perstack.diagnostics.install import Installed, ask_skills
-        from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock
 
         setup = self._source.current
         setup.agreement.check_definition()

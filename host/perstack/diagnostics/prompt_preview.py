@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perstack.config.context_files import SkillFolder
+from perstack.agent_skills.skill_folders import SkillFolder
 from perstack.config.settings import chain_of, masks_secrets, resolve_settings, wants_agents_md
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
-from perstack.config.load import DefinitionFile, load_project, load_usable
+from perstack.config.load import DefinitionFile
 from perstack.config.source import describe_problems
 from perstack.config.trust import Agreement
 from perstack.core.base.file_names import STATE_FOLDER, is_variables
@@ -31,6 +31,7 @@ from perstack.core.definitions.trust_items import TrustItem, digests_of, inert_p
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
+from perstack.definition_files import load_project, load_usable
 from perstack.doors.shared.job_status import spending_line
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
@@ -111,7 +112,7 @@ async def validate_definition(
         report((), f"{problem}: write [experts.NAME] and its `instruction`")
     await _ask_plugins(definition, env, plugins)
     if any(draft.tests is not None for draft in definition.drafts.values()):
-        from perstack.config.expert_tests import read_tests  # imported late: few definitions have tests
+        from perstack.expert_tests.written_tests import read_tests  # imported late: few definitions have tests
 
         read_tests(definition)
     try:

@@ -7,6 +7,7 @@ from hashlib import sha256
 
 from pydantic import Field, ValidationError
 
+from perstack.agent_skills.bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
 from perstack.config.lock import NO_LOCK, Lock
 from perstack.core.base.records import falsy
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
@@ -21,7 +22,6 @@ from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
-from perstack.workers.skill_bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
 
 __all__ = ["QueuedDefinition", "check_bundle", "enqueue", "load_definition", "load_queued_context"]
 

@@ -13,9 +13,10 @@ from pages import ROOT
 from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 
-from perstack.config.load import DefinitionFile, load_project
+from perstack.config.load import DefinitionFile
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
+from perstack.definition_files import load_project
 from perstack.doors.create import COORDINATOR, TrialBudget, Trials, team, tools_for, validate_definition
 from perstack.ports.environment import Environment
 

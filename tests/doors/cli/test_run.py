@@ -192,8 +192,8 @@ UNUSED = {
     *(
         "yaml",
         "perstack.engine.jobs.attachments",
-        "perstack.engine.plugins.skill_loading",
-        "perstack.config.context_files",
+        "perstack.agent_skills.load_tool",
+        "perstack.agent_skills.skill_folders",
     ),
     "perstack.engine.plugins.secret_masking",
     *("perstack.core.files.text_diff", "perstack.snapshots.rewind"),

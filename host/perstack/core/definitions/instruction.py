@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from hashlib import sha256
 
 from pydantic import Field
 
@@ -15,15 +14,6 @@ from perstack.dataclass import dataclass
 # AGENTS.md: a project's instructions to agents, in the public format. The file nearest to the working directory takes
 # precedence.
 
-AGENTS_FILE = "AGENTS.md"
-
-MAX_AGENTS_MD_BYTES = 32 << 10  # of all AGENTS.md files together, about 8,000 tokens: they are sent with every request
-
-_HEAD = (
-    "What the project says to agents, in files called AGENTS.md. Where two of them differ, the later one counts, which"
-    " is nearer to the working directory; the query counts before all of them."
-)
-
 
 class AgentsMdFile(Fact):
     """AGENTS.md as recorded when a Run began."""
@@ -33,37 +23,6 @@ class AgentsMdFile(Fact):
     size: int
     shown: int | None = None  # bytes shown; None: all
     problem: str = Field(default="", exclude_if=falsy)  # reason why the model does not see it; empty if it does
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedFile:
-    """AGENTS.md that exists but was not read."""
-
-    path: str
-    problem: str
-
-
-def assemble_agents_md(files: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
-    """Return the model's text and the record of each file; the limit cuts the first ones, the last is nearest."""
-    remaining, parts, records = MAX_AGENTS_MD_BYTES, list[str](), list[AgentsMdFile]()
-    for file in reversed(files):
-        if isinstance(file, SkippedFile):
-            parts.append(f"{file.path} is not shown: it {file.problem}.")
-            records.append(AgentsMdFile(path=file.path, sha256="", size=0, problem=file.problem))
-            continue
-        path, data = file
-        content = data[:remaining]
-        remaining -= len(content)
-        is_cut = len(content) < len(data)
-        # drop a character that the limit cuts in two
-        text = content.decode(errors="ignore" if is_cut else "replace").strip()
-        cut_note = f"\n[Cut: {len(data) - len(content):,} of {len(data):,} bytes are left out.]" if is_cut else ""
-        if text or cut_note:
-            parts.append(f"From {path}:\n{text}{cut_note}")
-        digest = sha256(data).hexdigest()
-        records.append(AgentsMdFile(path=path, sha256=digest, size=len(data), shown=len(content) if is_cut else None))
-    text = "\n\n".join((_HEAD, *reversed(parts))) if parts else ""
-    return text, tuple(reversed(records))
 
 
 SEPARATOR = "\n\n"

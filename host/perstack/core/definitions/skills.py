@@ -7,8 +7,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from perstack.agent_skills.front_matter import wrong_skill_name
 from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, falsy, snake_cased
-from perstack.core.definitions.agent_skills import wrong_skill_name
 from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
 
 # Tools as the agent loop knows them, and decisions about calls.

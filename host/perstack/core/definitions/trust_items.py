@@ -40,7 +40,7 @@ from perstack.core.definitions.skills import AnySkill, McpStdioSkill, PluginSkil
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
+    from perstack.expert_tests.models import ExpertTest  # what a run without tests does not need
 
 _TableT = TypeVar("_TableT", bound=Fact)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import open_definition
 from perstack.config.project import SHIPPED_SCHEMA
 from perstack.config.settings import asking_experts
 from perstack.config.source import describe_problems, problems_to_json
@@ -21,6 +20,7 @@ from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import BASE_SKILL, ToolSpec, is_base_skill, with_base, with_tools
 from perstack.core.messages.tool_search import tokens_of
+from perstack.definition_files import open_definition
 from perstack.diagnostics.prompt_preview import OfferedTools
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json

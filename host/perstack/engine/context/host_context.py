@@ -14,6 +14,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.agent_skills.library import SkillLibrary
 from perstack.config.grants import ProjectGrants
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.settings import resolve_sandbox, resolve_settings
@@ -32,10 +33,17 @@ from perstack.engine.context.protection import Protection, protection_of
 from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
+from perstack.engine.plugins.runtimes import (
+    CommandSandbox,
+    Runtimes,
+    UnpackedSkill,
+    check_policies,
+    command_sandbox,
+    reachable,
+    relocate_policy,
+)
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts

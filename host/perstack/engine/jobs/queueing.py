@@ -9,6 +9,7 @@ from perstack.dataclass import dataclass
 from perstack.ports.parts import Part
 
 if TYPE_CHECKING:
+    from perstack.agent_skills.library import SkillLibrary
     from perstack.config.lock import Lock
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary
     from perstack.engine.context.host_context import HostContext
     from perstack.engine.log.run_session import RunSession
-    from perstack.engine.plugins.agent_skills import SkillLibrary
     from perstack.engine.runs.job_context import JobContext
 
 

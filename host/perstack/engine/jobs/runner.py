@@ -14,6 +14,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from perstack.agent_skills.library import SkillLibrary
 from perstack.config.lock import Lock
 from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.project import with_delegates
@@ -32,7 +33,6 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
 from perstack.ports.parts import Part

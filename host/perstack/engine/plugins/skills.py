@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
+from perstack.agent_skills.library import SkillLibrary
 from perstack.config.lock import Lock, shared_definition
 from perstack.config.trust import Agreement
 from perstack.core.definitions.experts import Expert
@@ -42,7 +43,6 @@ from perstack.core.runs.state import Run
 from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
-from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.agreed_tools import AgreedTools, JudgedToolset, out_of_date, own_tools
 from perstack.engine.plugins.builtin_tools import context_tools
 from perstack.engine.plugins.runtimes import Runtimes
@@ -275,7 +275,7 @@ class JobSkills:
         declared = agent_skills(expert.skills)
         if not declared:
             return ()
-        from perstack.engine.plugins.skill_loading import loading_tools
+        from perstack.agent_skills.load_tool import loading_tools
 
         return loading_tools(declared, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
 

@@ -33,8 +33,8 @@ from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Del
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.agent_skills import reachable
 from perstack.engine.plugins.providers import RunSettings
+from perstack.engine.plugins.runtimes import reachable
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
 from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.engine.runs.job_context import JobContext

@@ -169,7 +169,7 @@ _UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
 
 def _expert_of_file(host: HostContext, path: str, name: str) -> Expert:
     """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
-    from perstack.config.load import load_project
+    from perstack.definition_files import load_project
 
     if not path.endswith(".toml") or not folder_contains(host.workspace, path):
         raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")

@@ -1,0 +1,1 @@
+"""The part `agent_skills` of `perstack`."""

@@ -1,0 +1,1 @@
+"""The part `expert_tests` of `perstack`."""
