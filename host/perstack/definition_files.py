@@ -1,17 +1,50 @@
-"""Read definition files, with the keys of all features."""
+"""Read definition files, with the keys of all features.
+
+`perstack.config` reads a definition, and asks the parts in the table below for keys that belong to a feature. Each is
+imported when a file has such a key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
-from perstack.config.load import DefinitionFile, LoadedProject
+from perstack.config.check import SEPARATE_TABLES
+from perstack.config.experts import AGENT_SKILLS, Draft
+from perstack.config.load import SCHEDULES, DefinitionFile, LoadedProject
+from perstack.config.source import Reporter
+from perstack.core.base.records import Fact
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.project import Project
+from perstack.core.definitions.keys import KeyPath
+from perstack.core.definitions.project import Project, Schedule
 from perstack.core.definitions.skills import PluginSkill
 from perstack.dataclass import replace
 from perstack.errors import DefinitionError, NotAgreed, UsageError
+from perstack.ports.parts import Parts
+
+
+def _agent_skills() -> Callable[[Expert, KeyPath, Reporter], tuple[Expert, list[tuple[Path, str]]]]:
+    from perstack.agent_skills.declarations import with_agent_skills
+
+    return with_agent_skills
+
+
+def _schedules() -> Callable[[tuple[Schedule, ...], Mapping[str, Draft], Reporter], None]:
+    from perstack.schedules.calendar import check_schedules
+
+    return check_schedules
+
+
+def _separate_tables() -> Mapping[type[Fact], str]:
+    from perstack.expert_tests.models import PLACE_BY_MODEL
+
+    return PLACE_BY_MODEL
+
+
+_PARTS = Parts(
+    (AGENT_SKILLS.offer(_agent_skills), SCHEDULES.offer(_schedules), SEPARATE_TABLES.offer(_separate_tables))
+)
 
 
 def load_project(path: Path) -> LoadedProject:
@@ -30,12 +63,20 @@ def load_usable(path: Path) -> LoadedProject:
     return open_definition(path).to_project(strict=False)
 
 
+def read_definition(path: Path, text: str | None = None, *, may_leave_folder: bool = False) -> DefinitionFile:
+    """Read a definition file with its includes, or `text` in place of the file. All that is wrong is in `problems`.
+
+    Includes of another folder are problems too, unless it may be left.
+    """
+    return DefinitionFile(path, text, parts=_PARTS, may_leave_folder=may_leave_folder)
+
+
 def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile:
     """Read a definition file with its includes; includes of another folder only if the user has agreed to them.
 
     Without an agreement raises NotAgreed if the definition `must_be_whole`; otherwise each such include is a problem.
     """
-    definition = DefinitionFile(path)
+    definition = read_definition(path)
     if not definition.includes_outside:
         return definition
     from perstack.config.trust import Agreement  # few definitions leave their folder
@@ -47,7 +88,7 @@ def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile
         if must_be_whole:
             raise
         return definition
-    return DefinitionFile(path, may_leave_folder=True)
+    return read_definition(path, may_leave_folder=True)
 
 
 def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
@@ -65,7 +106,7 @@ def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
             raise UsageError(f"two Experts are named {expert.key!r}: rename one")
     project = Project(experts={key: _without_functions(expert) for key, expert in by_key.items()})
     try:
-        checked = DefinitionFile(folder / "perstack.toml", project.to_toml()).to_project(strict=True).project
+        checked = read_definition(folder / "perstack.toml", project.to_toml()).to_project(strict=True).project
     except DefinitionError as error:
         raise DefinitionError(
             tuple(replace(problem, file="experts", line=None) for problem in error.problems)

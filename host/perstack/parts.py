@@ -15,11 +15,13 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
+    from perstack.config.load import LoadedProject
     from perstack.core.base.ids import Owner
     from perstack.engine.context.host_context import ContextSource
     from perstack.engine.jobs.reader import JobReader
@@ -32,6 +34,7 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
     """Return the parts of a Host with these tasks."""
     return Parts(
         (
+            LIBRARY.offer(_skill_library),
             PLAYBACK.offer(_playback),
             RECORDED_ANSWERS.offer(_recorded_answers),
             SNAPSHOTS.offer(_snapshots),
@@ -46,9 +49,22 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
 
 
 def _parts_for_skills(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+    from perstack.engine.runs.run_skills import LOAD_PROJECT
     from perstack.tasks.memory import TASK_MEMORY
 
-    return (TASK_MEMORY.offer(tasks),)
+    return (TASK_MEMORY.offer(tasks), LOAD_PROJECT.offer(_load_project))
+
+
+def _load_project() -> Callable[[Path], LoadedProject]:
+    from perstack.definition_files import load_project
+
+    return load_project
+
+
+def _skill_library() -> OpenLibrary:
+    from perstack.agent_skills.library import SkillLibrary
+
+    return SkillLibrary
 
 
 def _playback() -> Playback:

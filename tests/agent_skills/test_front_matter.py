@@ -16,8 +16,8 @@ from perstack.agent_skills.front_matter import (
     legal_skill_name,
     read_head,
     read_table,
-    wrong_skill_name,
 )
+from perstack.core.definitions.skills import wrong_skill_name
 
 MINIMAL = """\
 ---

@@ -1,4 +1,7 @@
-"""AGENTS.md files of a project: find them, and make the text that a model is shown."""
+"""AGENTS.md, a project's instructions to agents in the public format: find the files, and make a model's text of them.
+
+They are read from the top of the repository down to the workspace; the file nearest to it takes precedence.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,9 @@ from perstack.system.files import FileTooLarge, NotRegular, read_below
 from perstack.system.project_states import is_state_of_project
 from perstack.system.user import user_directories
 
-# To be described.
-
 AGENTS_FILE = "AGENTS.md"
 
-
 MAX_AGENTS_MD_BYTES = 32 << 10  # of all AGENTS.md files together, about 8,000 tokens: they are sent with every request
-
 
 _HEAD = (
     "What the project says to agents, in files called AGENTS.md. Where two of them differ, the later one counts, which"
@@ -61,8 +60,6 @@ def assemble_agents_md(files: Sequence[tuple[str, bytes] | SkippedFile]) -> tupl
 
 
 _MAX_FILE_BYTES = 1 << 20  # maximum bytes of one AGENTS.md
-
-
 _MAX_FOLDERS = 64
 
 

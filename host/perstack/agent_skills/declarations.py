@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from glob import has_magic
 from os.path import normpath
 from pathlib import Path
 
-from perstack.agent_skills.front_matter import SKILL_FILE, legal_skill_name, wrong_skill_name
-from perstack.config.skills import _resolve_from
-from perstack.config.source import Reporter
+from perstack.agent_skills.front_matter import SKILL_FILE, legal_skill_name
+from perstack.config.skills import resolve_from
+from perstack.config.source import Reporter, TooMuch, matches
+from perstack.config.trust import folder_contains
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
-from perstack.core.definitions.skills import AgentSkill, AnySkill
+from perstack.core.definitions.skills import AgentSkill, AnySkill, wrong_skill_name
 
 
-def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
-    """Return the patterns, which may match more folders later, with the folder that they are relative to."""
-    from glob import has_magic
+def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> tuple[Expert, list[tuple[Path, str]]]:
+    """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match.
 
-    folder = report.source.path.parent
-    return [(folder, _expand_pattern(pattern)) for pattern in expert.agent_skills if has_magic(pattern)]
-
-
-def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
-    """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match."""
-    from glob import has_magic
-
+    With it come the patterns, which may match more folders later, each with the folder that it is relative to.
+    """
+    patterns = [(report.source.path.parent, _expand_pattern(item)) for item in expert.agent_skills if has_magic(item)]
     folder = report.source.path.parent.absolute()
     skills: dict[str, AnySkill] = {}
     for skill in expert.skills:
         if isinstance(skill, AgentSkill):
-            path = _resolve_from(folder, skill.path)
+            path = resolve_from(folder, skill.path)
             if skill.path and path.name != skill.name:
                 report.error(
                     (*at, "skills", skill.name, "path"),
@@ -44,7 +40,7 @@ def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
         key_path = (*at, "agentSkills", index)
         for path in _matching_folders(pattern, folder, key_path, report):
             _take(path, skills, key_path, report, is_found=has_magic(pattern))
-    return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()})
+    return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()}), patterns
 
 
 def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter, *, is_found: bool) -> None:
@@ -67,15 +63,9 @@ def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter
 
 def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:
     """Yield the folders that a pattern matches, if they have a SKILL.md; a plain name gives its folder in any case."""
-    from glob import has_magic
-
-    from perstack.config.source import TooMuch, matches
-
     if not has_magic(pattern):
-        yield _resolve_from(folder, pattern)
+        yield resolve_from(folder, pattern)
         return
-    from perstack.config.trust import folder_contains
-
     if not folder_contains(folder, _expand_pattern(pattern)):
         report.error(at, f"`{pattern}` is a pattern that leads out of {folder}: name each folder")
         return

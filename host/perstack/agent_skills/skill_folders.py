@@ -1,4 +1,4 @@
-"""Read AGENTS.md files and Agent Skills, through file handles, without links or hidden files, within size limits."""
+"""Read folders of Agent Skills, through file handles, without links or hidden files, within size limits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from perstack.agent_skills.front_matter import (
 )
 from perstack.dataclass import dataclass
 from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, open_for_reading, read_below
-
-# AGENTS.md files, from the top of the repository down to the workspace.
-
 
 MAX_FILES = 2_000
 MAX_TOTAL_BYTES = 64 << 20  # maximum bytes of all files of a skill together

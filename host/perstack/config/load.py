@@ -47,10 +47,11 @@ from perstack.config.source import (
 )
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
-from perstack.core.definitions.project import Project, Workspace
+from perstack.core.definitions.project import Project, Schedule, Workspace
 from perstack.core.definitions.skills import PluginSkill
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, Problem, UsageError
+from perstack.ports.parts import Part, Parts
 
 MAX_FILES = 1_000
 MAX_INCLUDE_DEPTH = 50
@@ -67,11 +68,19 @@ class LoadedProject:
     patterns: tuple[tuple[Path, str], ...] = ()
 
 
+SCHEDULES: Part[Callable[[tuple[Schedule, ...], Mapping[str, Draft], Reporter], None]] = Part("schedules")
+"""Reports schedules that never occur, or whose Expert does not exist."""
+
+
 class DefinitionFile:
     """Definition file with its includes, read as far as possible, and all their problems."""
 
-    def __init__(self, path: Path, text: str | None = None, *, may_leave_folder: bool = False) -> None:
-        """Read the file, or `text` in place of its content. Files of another folder are read if it may be left."""
+    def __init__(self, path: Path, text: str | None = None, *, parts: Parts, may_leave_folder: bool = False) -> None:
+        """Read the file, or `text` in place of its content; `parts` read keys of features.
+
+        Files of another folder are read if it may be left.
+        """
+        self._parts = parts
         self.path = path
         self._may_leave_folder = may_leave_folder
         self.includes_outside = False  # True if a pattern of `include` leads to files of another folder
@@ -94,9 +103,7 @@ class DefinitionFile:
             check_models(self.project.model, (), self.project.models, self.report)
             resolve_compaction(self.project, (), self.report, self.drafts)
             if self.project.schedules:
-                from perstack.schedules.calendar import check_schedules  # few definitions have any
-
-                check_schedules(self.project.schedules, self.drafts, self.report)
+                parts.get(SCHEDULES)(self.project.schedules, self.drafts, self.report)
         if self.project.max_steps == 0 and self.project.max_depth == 0:
             warn_of_cycles(self.drafts)
 
@@ -127,7 +134,7 @@ class DefinitionFile:
         if opened is None:
             return Project()
         source, raw = opened
-        report = Reporter(source, self.problems, self._search)
+        report = Reporter(source, self.problems, self._search, self._parts)
         if chain:
             raw = _without_settings(raw, chain[0], report)
         else:

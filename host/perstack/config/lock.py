@@ -117,7 +117,7 @@ class LockedFolder(Fact):
     """Folder of an Agent Skill."""
 
     path: str  # relative to the lock, with slashes
-    digest: str  # digest of its files, see `core.definitions.agent_skills`
+    digest: str  # digest of its files, with the paths
 
 
 class Lock(Fact):

@@ -30,7 +30,8 @@ from perstack.core.definitions.skills import (
 # Agent Skills: declared one by one, or by patterns of folders, relative to the file that declares them.
 
 
-def _resolve_from(folder: Path, name: str) -> Path:
+def resolve_from(folder: Path, name: str) -> Path:
+    """Return a path in a definition as seen from the folder of its file."""
     with suppress(RuntimeError):  # an unknown user: there will be no such folder
         return Path(normpath(folder / Path(name).expanduser()))
     return Path(normpath(folder / name))
@@ -92,7 +93,7 @@ def with_relative_files(expert: Expert, at: KeyPath, report: Reporter, folder: P
     skills: list[AnySkill] = []
     for skill in expert.skills:
         if isinstance(skill, PluginSkill) and skill.file:
-            path = _resolve_from(report.source.path.parent.absolute(), skill.file)
+            path = resolve_from(report.source.path.parent.absolute(), skill.file)
             if folder_contains(folder, str(path)):
                 skill = skill.model_copy(update={"file": Path(relpath(path, folder)).as_posix()})
             else:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from perstack.core.base.records import JsonObject, layers
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.errors import Problem
+from perstack.ports.parts import NO_PARTS, Parts
 from perstack.system.files import FileTooLarge, read_regular
 
 if TYPE_CHECKING:
@@ -88,9 +89,12 @@ class Source:
 class Reporter:
     """Collector of one file's problems, in a list that all files share."""
 
-    def __init__(self, source: Source, problems: list[Problem], search: SearchBudget | None = None) -> None:
-        """Append to `problems`. `search`: budget that the patterns of all files share."""
+    def __init__(
+        self, source: Source, problems: list[Problem], search: SearchBudget | None = None, parts: Parts = NO_PARTS
+    ) -> None:
+        """Append to `problems`. `search`: budget that the patterns of all files share; `parts`: readers of features."""
         self.source = source
+        self.parts = parts
         self.search = SearchBudget() if search is None else search
         self._problems = problems
 

@@ -31,7 +31,7 @@ from perstack.core.definitions.trust_items import TrustItem, digests_of, inert_p
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
-from perstack.definition_files import load_project, load_usable
+from perstack.definition_files import load_project, load_usable, read_definition
 from perstack.doors.shared.job_status import spending_line
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
@@ -359,7 +359,7 @@ def tools_for(
         path = folder / DEFINITION
         if not text and not path.is_file():
             raise SkillError(f"there is no {DEFINITION} yet: give its text")
-        definition = await asyncio.to_thread(DefinitionFile, path, text or None)
+        definition = await asyncio.to_thread(read_definition, path, text or None)
         project, problems = await validate_definition(definition, env, plugins)
         return "\n".join(
             _definition_lines(project, [line.replace(f"{folder}/", "") for line in describe_problems(problems)])

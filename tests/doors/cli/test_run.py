@@ -192,8 +192,8 @@ UNUSED = {
     *(
         "yaml",
         "perstack.engine.jobs.attachments",
-        "perstack.agent_skills.load_tool",
-        "perstack.agent_skills.skill_folders",
+        "perstack.agent_skills",
+        "perstack.agent_skills.library",
     ),
     "perstack.engine.plugins.secret_masking",
     *("perstack.core.files.text_diff", "perstack.snapshots.rewind"),

@@ -18,8 +18,6 @@ from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.support.sandbox_paths import check_places
 
-# To be described.
-
 
 @dataclass(frozen=True, slots=True)
 class UnpackedSkill:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
-from perstack.agent_skills.library import SkillLibrary
 from perstack.config.lock import Lock, shared_definition
 from perstack.config.trust import Agreement
 from perstack.core.definitions.experts import Expert
@@ -28,7 +27,6 @@ from perstack.core.definitions.skills import (
     PluginSkill,
     Skill,
     ToolSpec,
-    agent_skills,
     is_base_skill,
     misdeclared,
     with_base,
@@ -45,6 +43,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
 from perstack.engine.plugins.agreed_tools import AgreedTools, JudgedToolset, out_of_date, own_tools
 from perstack.engine.plugins.builtin_tools import context_tools
+from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
@@ -167,7 +166,7 @@ class JobSkills:
         *,
         runtimes: Runtimes,
         agreement: Agreement,
-        knowledge: SkillLibrary | None = None,
+        knowledge: Knowledge,
     ) -> None:
         self._runtimes = runtimes
         self._agreement = agreement
@@ -224,7 +223,7 @@ class JobSkills:
             {definition.name: openings[definition.name].work for definition in definitions if _is_required(definition)}
         )
         work = {name: opening.work for name, opening in openings.items()}
-        builtin_tools = (*self._loading(expert, project), *own_tools, *_played_search(played))
+        builtin_tools = (*self._knowledge.loading_tools(expert), *own_tools, *_played_search(played))
         notify = partial(self._notify, run_id)
         skills = RunSkills(
             expert, project, definitions, work, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
@@ -270,14 +269,6 @@ class JobSkills:
         opening.users.add(_WHOLE_JOB)
         opening.may_start.set()
         return await asyncio.shield(opening.session)
-
-    def _loading(self, expert: Expert, project: Project) -> tuple[OfferedTool, ...]:
-        declared = agent_skills(expert.skills)
-        if not declared:
-            return ()
-        from perstack.agent_skills.load_tool import loading_tools
-
-        return loading_tools(declared, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
 
     @property
     def has_waiting_call(self) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from perstack.agent_skills.library import SkillLibrary
 from perstack.config.lock import Lock, shared_definition
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.settings import Limits
@@ -24,6 +23,7 @@ from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
+from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.skills import JobSkills, RunSkills
 from perstack.engine.plugins.tool_catalogue import Catalogue
@@ -71,7 +71,7 @@ class JobContext:
         loaded: Job,
         emit: Emitter,
         lock: Lock,
-        knowledge: SkillLibrary,
+        knowledge: Knowledge,
         *,
         decisions: PersonDecisions,
         worker: WorkerRole = NO_WORKER,

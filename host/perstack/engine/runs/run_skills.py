@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perstack.config.trust import folder_contains, ownership_of
 from perstack.core.definitions.experts import Expert
@@ -30,7 +32,11 @@ from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.job_context import JobContext
 from perstack.engine.runs.playback import PLAYBACK
 from perstack.errors import PerstackError, SkillError
+from perstack.ports.parts import Part
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
+
+if TYPE_CHECKING:
+    from perstack.config.load import LoadedProject  # what only an added Expert of another file needs
 
 
 async def open_skills(job: JobContext, run: Run) -> RunSkills:
@@ -167,13 +173,15 @@ _UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
 """Keys at the top of a file that restrict its Experts, and are not taken over with one of them."""
 
 
+LOAD_PROJECT: Part[Callable[[Path], LoadedProject]] = Part("reading of definition files")
+"""Returns the project of a definition file. Raises DefinitionError and NotAgreed."""
+
+
 def _expert_of_file(host: HostContext, path: str, name: str) -> Expert:
     """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
-    from perstack.definition_files import load_project
-
     if not path.endswith(".toml") or not folder_contains(host.workspace, path):
         raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")
-    loaded = load_project(host.workspace / path).project
+    loaded = host.parts.get(LOAD_PROJECT)(host.workspace / path).project
     expert = loaded.experts.get(name)
     if expert is None:
         raise SkillError(f"{path} has no Expert {name!r}; it has: {', '.join(loaded.experts) or 'none'}")
