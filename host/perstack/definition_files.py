@@ -7,8 +7,9 @@ imported when a file has such a key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from perstack.config.check import SEPARATE_TABLES
 from perstack.config.experts import AGENT_SKILLS, Draft
@@ -18,10 +19,13 @@ from perstack.core.base.records import Fact
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.project import Project, Schedule
+from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import PluginSkill
-from perstack.dataclass import replace
-from perstack.errors import DefinitionError, NotAgreed, UsageError
+from perstack.errors import DefinitionError, NotAgreed, SkillError, UsageError
 from perstack.ports.parts import Parts
+
+if TYPE_CHECKING:
+    from perstack.engine.context.host_context import HostContext
 
 
 def _agent_skills() -> Callable[[Expert, KeyPath, Reporter], tuple[Expert, list[tuple[Path, str]]]]:
@@ -124,3 +128,38 @@ def _without_functions(expert: Expert) -> Expert:
 def _with_functions_of(given: Expert, checked: Expert) -> Expert:
     skills = (skill for skill in given.skills if isinstance(skill, PluginSkill) and skill.functions)
     return checked.model_copy(update={"skills": (*checked.skills, *skills), "tools": given.tools})
+
+
+# An Expert of another definition file, which a Run adds to its delegates.
+
+_UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
+"""Keys at the top of a file that restrict its Experts, and are not taken over with one of them."""
+
+
+def expert_of_file(host: HostContext, path: str, name: str) -> Expert:
+    """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
+    from perstack.config.trust import folder_contains, ownership_of
+    from perstack.core.definitions.trust_items import digests_of, items_to_trust
+
+    if not path.endswith(".toml") or not folder_contains(host.workspace, path):
+        raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")
+    loaded = load_project(host.workspace / path).project
+    expert = loaded.experts.get(name)
+    if expert is None:
+        raise SkillError(f"{path} has no Expert {name!r}; it has: {', '.join(loaded.experts) or 'none'}")
+    unkept = [key for key in _UNKEPT_KEYS if getattr(loaded, key)]
+    if unkept:
+        raise SkillError(f"{name} is not added: the top of {path} has {', '.join(unkept)}: write it for the Expert")
+    project = host.project
+    own = replace(host.agreement.own, contains=ownership_of(loaded).contains)
+    declared = digests_of(items_to_trust(host.declared or project, host.agreement.own))
+    missing = [item for item in items_to_trust(Project(experts={name: expert}), own) if item.digest not in declared]
+    if missing:
+        # without the values: file tools do not read this file, and it may have secrets written out
+        places = ", ".join(f"{item.place} ({', '.join(item.kinds)})" for item in missing)
+        raise SkillError(f"{name} is not added: {path} has what this project does not declare in these words: {places}")
+    if expert.provider is not None and expert.provider == project.provider:
+        expert = expert.model_copy(update={"provider": None})
+    if expert.provider != without_secrets(expert).provider:
+        raise SkillError(f"{name} is not added: its provider has settings, which only perstack.toml can have")
+    return expert

@@ -21,9 +21,9 @@ from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
-    from perstack.config.load import LoadedProject
     from perstack.core.base.ids import Owner
-    from perstack.engine.context.host_context import ContextSource
+    from perstack.core.definitions.experts import Expert
+    from perstack.engine.context.host_context import ContextSource, HostContext
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
     from perstack.ports.storage import Storage
@@ -49,16 +49,16 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
 
 
 def _parts_for_skills(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
-    from perstack.engine.runs.run_skills import LOAD_PROJECT
+    from perstack.engine.runs.run_skills import EXPERT_OF_FILE
     from perstack.tasks.memory import TASK_MEMORY
 
-    return (TASK_MEMORY.offer(tasks), LOAD_PROJECT.offer(_load_project))
+    return (TASK_MEMORY.offer(tasks), EXPERT_OF_FILE.offer(_expert_of_file))
 
 
-def _load_project() -> Callable[[Path], LoadedProject]:
-    from perstack.definition_files import load_project
+def _expert_of_file() -> Callable[[HostContext, str, str], Expert]:
+    from perstack.definition_files import expert_of_file
 
-    return load_project
+    return expert_of_file
 
 
 def _skill_library() -> OpenLibrary:
