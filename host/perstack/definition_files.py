@@ -11,17 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from perstack.config.check import SEPARATE_TABLES
+from perstack.config.check import SEPARATE_TABLES, read_table
 from perstack.config.experts import AGENT_SKILLS, Draft
 from perstack.config.load import SCHEDULES, DefinitionFile, LoadedProject
-from perstack.config.source import Reporter
+from perstack.config.source import NotRead, Reporter, Source, parse_toml
 from perstack.core.base.records import Fact
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
+from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, Schedule
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import PluginSkill
-from perstack.errors import DefinitionError, NotAgreed, SkillError, UsageError
+from perstack.errors import DefinitionError, NotAgreed, Problem, SkillError, UsageError
 from perstack.ports.parts import Parts
 
 if TYPE_CHECKING:
@@ -163,3 +164,26 @@ def expert_of_file(host: HostContext, path: str, name: str) -> Expert:
     if expert.provider != without_secrets(expert).provider:
         raise SkillError(f"{name} is not added: its provider has settings, which only perstack.toml can have")
     return expert
+
+
+# To be described.
+
+_MAX_PERMISSIONS_BYTES = 1 << 20
+
+
+def read_permissions(path: Path) -> Permissions:
+    """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
+    try:
+        source = Source.of(path, _MAX_PERMISSIONS_BYTES)
+        raw = parse_toml(source.text)
+    except NotRead as error:
+        raise UsageError(f"{path} {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    if list(raw) != ["permissions"]:
+        raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
+    problems: list[Problem] = []
+    permissions = read_table(Permissions, raw["permissions"], ("permissions",), Reporter(source, problems))
+    if problems or permissions is None:
+        raise DefinitionError(tuple(problems))
+    return permissions

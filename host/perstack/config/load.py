@@ -46,7 +46,6 @@ from perstack.config.source import (
     parse_toml,
 )
 from perstack.core.definitions.keys import KeyPath
-from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, Schedule, Workspace
 from perstack.core.definitions.skills import PluginSkill
 from perstack.dataclass import dataclass
@@ -331,23 +330,3 @@ def _resolve_file_address(value: object, resolve: Callable[[str], str]) -> objec
 
 
 # Files with one `[permissions]` table, which a person names to apply or to try its rules.
-
-_MAX_PERMISSIONS_BYTES = 1 << 20
-
-
-def read_permissions(path: Path) -> Permissions:
-    """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
-    try:
-        source = Source.of(path, _MAX_PERMISSIONS_BYTES)
-        raw = parse_toml(source.text)
-    except NotRead as error:
-        raise UsageError(f"{path} {error}") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if list(raw) != ["permissions"]:
-        raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
-    problems: list[Problem] = []
-    permissions = read_table(Permissions, raw["permissions"], ("permissions",), Reporter(source, problems))
-    if problems or permissions is None:
-        raise DefinitionError(tuple(problems))
-    return permissions

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, LockedFolder, lock_changes, lock_path, merge_locks, read_lock, write_lock
+from perstack.config.lock import Lock, LockedFolder, lock_path, read_lock
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
+from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lock
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError

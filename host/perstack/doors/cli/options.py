@@ -391,8 +391,8 @@ _LEADING_OPTIONS = (  # in the order of the help
 
 
 def _read_widening(file: str) -> Widening:
-    from perstack.config.load import read_permissions
     from perstack.core.definitions.permissions import Widening
+    from perstack.definition_files import read_permissions
 
     return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
 
