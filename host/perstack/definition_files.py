@@ -1,4 +1,4 @@
-"""Read definition files, with the keys of all features.
+"""Read definition files: whole ones with the keys of all features, files of permissions, Experts of another file.
 
 `perstack.config` reads a definition, and asks the parts in the table below for keys that belong to a feature. Each is
 imported when a file has such a key.
@@ -131,6 +131,29 @@ def _with_functions_of(given: Expert, checked: Expert) -> Expert:
     return checked.model_copy(update={"skills": (*checked.skills, *skills), "tools": given.tools})
 
 
+# Files with one `[permissions]` table, which a person names to apply or to try its rules.
+
+_MAX_PERMISSIONS_BYTES = 1 << 20
+
+
+def read_permissions(path: Path) -> Permissions:
+    """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
+    try:
+        source = Source.of(path, _MAX_PERMISSIONS_BYTES)
+        raw = parse_toml(source.text)
+    except NotRead as error:
+        raise UsageError(f"{path} {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    if list(raw) != ["permissions"]:
+        raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
+    problems: list[Problem] = []
+    permissions = read_table(Permissions, raw["permissions"], ("permissions",), Reporter(source, problems))
+    if problems or permissions is None:
+        raise DefinitionError(tuple(problems))
+    return permissions
+
+
 # An Expert of another definition file, which a Run adds to its delegates.
 
 _UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
@@ -164,26 +187,3 @@ def expert_of_file(host: HostContext, path: str, name: str) -> Expert:
     if expert.provider != without_secrets(expert).provider:
         raise SkillError(f"{name} is not added: its provider has settings, which only perstack.toml can have")
     return expert
-
-
-# To be described.
-
-_MAX_PERMISSIONS_BYTES = 1 << 20
-
-
-def read_permissions(path: Path) -> Permissions:
-    """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
-    try:
-        source = Source.of(path, _MAX_PERMISSIONS_BYTES)
-        raw = parse_toml(source.text)
-    except NotRead as error:
-        raise UsageError(f"{path} {error}") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if list(raw) != ["permissions"]:
-        raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
-    problems: list[Problem] = []
-    permissions = read_table(Permissions, raw["permissions"], ("permissions",), Reporter(source, problems))
-    if problems or permissions is None:
-        raise DefinitionError(tuple(problems))
-    return permissions

@@ -17,7 +17,7 @@ from perstack.core.base.records import Fact, JsonObject, falsy, fields_of, first
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import Effect, PluginSkill, Skill, Subject, ToolKind, ToolSpec, with_tools
-from perstack.core.definitions.tool_definitions import Definitions, definition_digest
+from perstack.core.definitions.tool_definitions import Definitions
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
@@ -168,15 +168,15 @@ def shared_definition(definition: Skill) -> Skill:
 def digest_of_skill(definition: Skill) -> str:
     """Return the digest of a skill's shared definition, without secrets."""
     masked = without_secrets(Expert(key="x", instruction="", skills=(shared_definition(definition),)))
-    return _digest(masked.skills[0].to_json())
+    return digest_of_json(masked.skills[0].to_json())
 
 
 def digest_of_schema(schema: JsonObject) -> str:
     """Return the digest of a JSON schema, independent of the order of keys."""
-    return _digest(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
+    return digest_of_json(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _digest(data: bytes) -> str:
+def digest_of_json(data: bytes) -> str:
     return f"sha256:{sha256(data).hexdigest()}"
 
 

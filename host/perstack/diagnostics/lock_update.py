@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from perstack.config.lock import Lock, LockedSkill, _digest, digest_of_skill
+from perstack.config.lock import Lock, LockedSkill, digest_of_json, digest_of_skill
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import AgentSkill, agent_skills, with_tools
@@ -23,7 +23,7 @@ def digest_of_expert(expert: Expert) -> str:
             skill.model_copy(update={"path": ""}) if isinstance(skill, AgentSkill) else skill for skill in masked.skills
         )
         masked = masked.model_copy(update={"skills": tuple(skills)})
-    return _digest(masked.to_json())
+    return digest_of_json(masked.to_json())
 
 
 def lock_changes(old: Lock, new: Lock) -> tuple[str, ...]:
