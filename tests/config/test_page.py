@@ -14,7 +14,6 @@ import pytest
 from pages import keep_part
 
 from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
-from perstack.config.source import describe_problems
 from perstack.core.definitions.experts import (
     Expert,
     FileSearchOptions,
@@ -39,6 +38,7 @@ from perstack.core.definitions.skills import (
     PluginSkill,
 )
 from perstack.definition_files import load_project
+from perstack.doors.shared.text import describe_problems
 from perstack.errors import DefinitionError
 from perstack.expert_tests.models import Expected, ExpertTest
 

@@ -17,7 +17,7 @@ from perstack.core.base.records import Fact, JsonObject, falsy, fields_of, first
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import Effect, PluginSkill, Skill, Subject, ToolKind, ToolSpec, with_tools
-from perstack.core.definitions.tool_definitions import Definitions
+from perstack.core.definitions.tool_definitions import Definitions, definition_digest
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset

@@ -20,7 +20,6 @@ from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
 from perstack.config.load import DefinitionFile
-from perstack.config.source import describe_problems
 from perstack.config.trust import Agreement
 from perstack.core.base.file_names import STATE_FOLDER, is_variables
 from perstack.core.base.text import count
@@ -33,6 +32,7 @@ from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_project, load_usable, read_definition
 from perstack.doors.shared.job_status import spending_line
+from perstack.doors.shared.text import describe_problems
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
 from perstack.host import Host

@@ -11,7 +11,6 @@ import click
 
 from perstack.config.project import SHIPPED_SCHEMA
 from perstack.config.settings import asking_experts
-from perstack.config.source import describe_problems, problems_to_json
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.exec_grant import ASKS_NOTE
@@ -27,6 +26,7 @@ from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes
 from perstack.doors.create import validate_definition
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.text import describe_problems
 from perstack.errors import Problem, SkillError
 from perstack.host import Host
 
@@ -261,3 +261,17 @@ def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], project: 
             for expert in experts
         ],
     }
+
+
+def problems_to_json(problems: Iterable[Problem]) -> list[JsonObject]:
+    """Return an object for each problem; `line` and `key` are null if unknown."""
+    return [
+        {
+            "severity": problem.severity,
+            "file": problem.file,
+            "line": problem.line,
+            "key": problem.key,
+            "message": problem.message,
+        }
+        for problem in problems
+    ]
