@@ -298,7 +298,7 @@ def _hint(name: str, model: type[Fact], parts: Parts, what_happens: str = "") ->
     )
     if hint:
         return f"{what_happens}{hint}"
-    separate = parts.get(SEPARATE_TABLES) if parts.has(SEPARATE_TABLES) else {}
+    separate: Mapping[type[Fact], str] = parts.get(SEPARATE_TABLES) if parts.has(SEPARATE_TABLES) else {}
     for other, place in {**_PLACE_BY_MODEL, **separate}.items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
             return f" here{what_happens}; `{name}` belongs {place}"
