@@ -163,8 +163,8 @@ KERNEL = ("core", "engine", "config", "ports", "system", "support", "toolkit")
 LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
 """What one reads to change the loop."""
 FEATURES = (
-    *("state_guard", "expert_tests", "agent_skills", "recordings", "snapshots", "tasks", "iterations", "workers"),
-    *("schedules", "audit"),
+    *("state_guard", "expert_tests", "agent_skills", "media", "oversight", "posted_texts", "streams", "recordings"),
+    *("snapshots", "tasks", "iterations", "workers", "schedules", "audit"),
 )
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")
 

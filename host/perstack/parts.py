@@ -16,6 +16,7 @@ from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnsw
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
+from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.ports.parts import Offer, Parts
@@ -43,6 +44,9 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
+            ATTACHMENTS.offer(_attachments),
+            MEDIA.offer(_media),
+            TEXT_INBOX.offer(_text_inbox),
         ),
         lambda: _parts_for_skills(tasks),
     )
@@ -113,6 +117,24 @@ def _remote_delegation() -> RemoteDelegation:
     from perstack.workers import remote_delegates
 
     return remote_delegates
+
+
+def _attachments() -> Callable[[HostContext, str, Sequence[Attachable]], Awaitable[StoreAttachments]]:
+    from perstack.media.attachments import read_supported
+
+    return read_supported
+
+
+def _media() -> Media:
+    from perstack.media import fitting
+
+    return fitting
+
+
+def _text_inbox() -> Callable[[Storage], TextInbox]:
+    from perstack.posted_texts.mailboxes import Mailboxes
+
+    return Mailboxes
 
 
 async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:

@@ -128,14 +128,14 @@ MUTANTS = (
         "perstack.core.runs.events.context",
         "    if event.posted in run.posted:\n",
         "    if False:\n",
-        "tests/core/test_posted_texts.py -k second_event",
+        "tests/posted_texts/test_taking.py -k second_event",
     ),
     Mutant(
         "the driver does not take a text again that a crash left in the mailbox",
-        "perstack.core.jobs.posted_texts",
+        "perstack.posted_texts.model",
         "if posted.id in taken or posted.id in withdrawn:",
         "if posted.id in withdrawn:",
-        "tests/core/test_posted_texts.py -k withdrawn",
+        "tests/posted_texts/test_taking.py -k withdrawn",
     ),
     Mutant(
         "the latest turns are kept as keepRecent says",
@@ -342,7 +342,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a document may come to is not guessed from its size",
-        "perstack.core.messages.media",
+        "perstack.media.formats",
         "    if size is None:\n        return None\n",
         "    if size is None:\n        return len(data)\n",
         "tests/engine/runs/test_budgets.py -k medium_of_few_bytes",

@@ -191,7 +191,7 @@ def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
 UNUSED = {
     *(
         "yaml",
-        "perstack.engine.jobs.attachments",
+        *("perstack.media", "perstack.oversight", "perstack.streams"),
         "perstack.agent_skills",
         "perstack.agent_skills.library",
     ),
@@ -230,7 +230,6 @@ UNUSED = {
     ),
     *(
         "perstack.audit.verify",
-        "perstack.engine.jobs.inbox",
         "perstack.iterations.iterations",
         "perstack.diagnostics.install",
     ),

@@ -429,7 +429,7 @@ def test_a_text_told_during_the_run_is_sent_word_for_word_after_a_compaction_unt
     (told,) = seen.of("tellRun")
     assert told.id not in [at for event in compactions(seen) for at in event.kept]
     assert all(query in texts_in(request) for request in provider.requests)
-    wait_for(host.jobs.texts.drop("job", told.id))
+    wait_for(host.texts.drop("job", told.id))
     asked = len(provider.requests)
     wait_for(host.answer("no", job_id="job", on_event=seen))
     after = [request for request in provider.requests[asked:] if not is_summary(request)]
@@ -448,7 +448,7 @@ def test_what_always_holds_is_in_the_instruction_and_is_sent_again_after_each_co
     assert all("This always holds:\n- never send mail\n" in request.instruction for request in requests)
     assert "never send mail" not in texts_in(requests[0])
     assert texts_in(requests[-1]).count("\n- never send mail\n- write\n  in English") == 1
-    first = wait_for(host.jobs.texts.standing_texts("job"))[0]
+    first = wait_for(host.texts.standing_texts("job"))[0]
     assert (first.text, first.is_of_definition, first.id) == ("never send mail", True, "")
     check_sound(host, "job")
 

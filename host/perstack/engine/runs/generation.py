@@ -72,8 +72,8 @@ from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tool
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
 from perstack.engine.runs.budget import UnknownPrice
+from perstack.engine.runs.inputs import MEDIA
 from perstack.engine.runs.job_context import JobContext, RunContext
-from perstack.engine.runs.media import fit_media
 from perstack.engine.runs.playback import playback_of
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
@@ -275,7 +275,8 @@ async def generate(context: RunContext, command: Generate) -> None:
         return await _begin(context, command, tools, offer())
 
     adapt_as_before(job, session, session.run.on, tools.specs, session.run.messages)
-    await fit_media(context)
+    if session.run.messages.blobs(len(session.run.messages)):
+        await job.host.parts.get(MEDIA).fit_request(session, endpoint.provider, job.blobs)
     if not await begin():
         return
     await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running

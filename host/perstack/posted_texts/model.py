@@ -1,7 +1,7 @@
 """Texts that people post to a Run of a Job: which are accepted, and the events by which a Run takes them.
 
-A text waits in a mailbox (engine/log/mailboxes.py) until the process that drives its Run takes it. Each has an id that
-its event repeats, so that a text which is still in the mailbox after a crash is not taken twice.
+A text waits in a mailbox (mailboxes.py) until the process that drives its Run takes it. Each has an id that its event
+repeats, so that a text which is still in the mailbox after a crash is not taken twice.
 """
 
 from collections.abc import Collection, Sequence

@@ -6,20 +6,13 @@ import secrets
 
 from perstack.core.base.ids import By, check_id, check_job_id
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.posted_texts import (
-    Delivery,
-    PostedText,
-    StandingText,
-    check_posted,
-    receiver,
-    standing_texts,
-)
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.reader import JobReader
-from perstack.engine.log.mailboxes import Mailboxes
 from perstack.errors import NotFound
 from perstack.next_steps import Inspect
+from perstack.posted_texts.mailboxes import Mailboxes
+from perstack.posted_texts.model import Delivery, PostedText, StandingText, check_posted, receiver, standing_texts
 from perstack.system.user import this_user
 
 
@@ -74,10 +67,6 @@ class PostedTexts:
         await self._mailboxes.post(run, posted)
         is_driven = await self._reader.storage.lease_info(run.start.job_id) is not None
         return Delivery(id=posted.id, run_id=run.id, status=run.status, is_driven=is_driven)
-
-    async def forget_job(self, job_id: str) -> None:
-        """Remove all texts for a deleted Job. Raises StorageError."""
-        await self._mailboxes.forget_job(job_id)
 
 
 def _receivers(job: Job) -> list[Run]:

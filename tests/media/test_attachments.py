@@ -15,9 +15,10 @@ from terminal import Terminal, reply
 
 from perstack.audit.redact import redact_event
 from perstack.core.base.ids import By
-from perstack.core.messages.media import read_attachment
 from perstack.core.messages.messages import BlobPart, TextPart
+from perstack.doors.shared.workspace_files import read_workspace_file
 from perstack.errors import UsageError
+from perstack.media.attachments import read_attachment
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import ScriptedProvider, text, tool
 from perstack.toolkit import Blob
@@ -225,8 +226,8 @@ def test_a_caller_of_less_trust_names_files_of_the_workspace_that_tools_may_read
     async def ask() -> None:
         async with Host.open(workspace=work, env={}) as host:
             for good in ("shot.png", "./shot.png", str(work / "shot.png"), f"file://{work}/shot.png"):
-                assert (await host.jobs.attachment(good)).data == PNG
+                assert (await read_workspace_file(host, good)).data == PNG
             with pytest.raises(UsageError, match="cannot be attached"):
-                await host.jobs.attachment(place)
+                await read_workspace_file(host, place)
 
     wait_for(ask())

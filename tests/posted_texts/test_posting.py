@@ -93,7 +93,7 @@ def test_texts_told_at_once_all_arrive_in_the_order_in_which_they_were_kept(benc
         async with asyncio.timeout(20):
             await slow.began.wait()
             await asyncio.gather(*(other.tell("job", f"wish {number}") for number, other in enumerate(others)))
-            kept = [text.text for text in await host.jobs.texts.standing_texts("job") if text.is_waiting]
+            kept = [text.text for text in await host.texts.standing_texts("job") if text.is_waiting]
             assert sorted(kept) == ["wish 0", "wish 1", "wish 2"]
             slow.may_end.set()
             await run
@@ -229,17 +229,17 @@ def test_a_removed_text_is_not_sent_again_and_one_that_waits_never_is(bench: Ben
     provider = ScriptedProvider([ASK, turn(tool("askUser", {"question": "Milk?"})), text("done")])
     host = bench.host(provider, expert("a", ask=True))
     waiting = wait_for(host.tell("job", "never mind"))
-    wait_for(host.jobs.texts.drop("job", waiting.id))
+    wait_for(host.texts.drop("job", waiting.id))
     wait_for(host.tell("job", WISH))
     wait_for(host.answer("yes", job_id="job"))
-    texts = wait_for(host.jobs.texts.standing_texts("job"))
+    texts = wait_for(host.texts.standing_texts("job"))
     assert [text.text for text in texts] == ["go", "yes", WISH]
-    wait_for(host.jobs.texts.drop("job", texts[-1].id, by=ANN))
-    assert [text.text for text in wait_for(host.jobs.texts.standing_texts("job"))] == ["go", "yes"]
+    wait_for(host.texts.drop("job", texts[-1].id, by=ANN))
+    assert [text.text for text in wait_for(host.texts.standing_texts("job"))] == ["go", "yes"]
     with pytest.raises(NotFound, match="no person has said job-1-99 to Job job"):
-        wait_for(host.jobs.texts.drop("job", "job-1-99"))
+        wait_for(host.texts.drop("job", "job-1-99"))
     wait_for(host.answer("no", job_id="job"))
-    assert [text.text for text in wait_for(host.jobs.texts.standing_texts("job"))] == ["go", "yes", "no"]
+    assert [text.text for text in wait_for(host.texts.standing_texts("job"))] == ["go", "yes", "no"]
     assert not any("never mind" in texts_in(request) for request in provider.requests)
     check_sound(host, "job")
 
@@ -293,7 +293,7 @@ def test_a_redaction_takes_a_text_from_the_messages_and_from_what_is_kept(bench:
     wait_for(host.answer("yes", job_id="job"))
     told = next(line.event for line in wait_for(host.jobs.events("job-1")) if line.event.type == "tellRun")
     wait_for(host.audit.redact(told.id, ("text",), reason="private"))
-    assert WISH not in str(wait_for(host.jobs.texts.standing_texts("job")))
+    assert WISH not in str(wait_for(host.texts.standing_texts("job")))
     wait_for(host.answer("no", job_id="job"))
     assert WISH not in texts_in(provider.requests[-1])
     assert wait_for(host.audit.verify("job")).findings == ()

@@ -14,9 +14,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from perstack.core.messages.media import image_type
-from perstack.core.messages.media_limits import SMALLER_SIDE_PIXELS
 from perstack.dataclass import dataclass
 from perstack.errors import PerstackError
+from perstack.media.limits import SMALLER_SIDE_PIXELS
 
 if TYPE_CHECKING:
     from PIL.Image import Image

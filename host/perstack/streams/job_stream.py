@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from perstack.core.base.ids import place_of
-from perstack.core.jobs.stream_events import Question, StreamEvent, StreamReader
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
@@ -26,6 +25,7 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.model_output import ResultReader, result_reader
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener
 from perstack.errors import UsageError
+from perstack.streams.events import Question, StreamEvent, StreamReader
 from perstack.system.concurrency import HeldExit, held_result, hold_exit, wait_despite_cancellation
 from perstack.system.user import notice
 

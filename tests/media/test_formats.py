@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import ENCRYPTED_PDF, PDF, animation, picture
 
-from perstack.core.messages.media import MediaFacts, declared_type, defect_of, facts_of, media_type, readable_medium
-from perstack.core.messages.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
+from perstack.core.messages.media import MediaLimits
 from perstack.core.messages.messages import BlobPart, TextPart
+from perstack.media.formats import MediaFacts, declared_type, defect_of, facts_of, media_type, readable_medium
+from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many
 
 _HEADS = (
     picture()[:40], picture("JPEG")[:200], picture("GIF"), picture("WEBP"), picture("BMP")[:60], picture("TIFF")[:60],

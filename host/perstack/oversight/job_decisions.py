@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from perstack.core.base.decisions import NeededDecision
 from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.answers import read_approval
 from perstack.core.jobs.job import Job
@@ -15,6 +14,7 @@ from perstack.core.runs.facts import Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide, NextStep
+from perstack.oversight.decisions import NeededDecision
 
 
 @dataclass(frozen=True, slots=True)

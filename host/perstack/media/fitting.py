@@ -10,28 +10,30 @@ stored as another blob, since another version of Pillow would make other bytes; 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import cast
 
-from perstack.core.messages.adaptations import Adaptation, Adaptations, media_adaptation, new_adaptations, of_messages
-from perstack.core.messages.media import PDF, SVG, MediaFacts, facts_of, left_out, media_type, readable_medium
-from perstack.core.messages.media_limits import MediaLimits, SentMedium, problem_of, too_large_together, too_many
+from perstack.core.messages.adaptations import Adaptation, Adaptations, media_adaptation, new_adaptations
+from perstack.core.messages.media import PDF, MediaLimits
 from perstack.core.messages.messages import BlobPart, History, Message, ResultContent, TextPart, blobs_of
 from perstack.core.runs.events import AdaptRequest
-from perstack.engine.runs.job_context import RunContext
+from perstack.dataclass import dataclass
+from perstack.engine.log.run_session import RunSession
+from perstack.engine.runs.inputs import MediaTokens
 from perstack.errors import NotFound
+from perstack.media.formats import SVG, MediaFacts, facts_of, left_out, media_type, most_tokens, readable_medium
+from perstack.media.limits import SentMedium, problem_of, too_large_together, too_many
+from perstack.media.smaller_images import UnreadableImage, smaller_image
 from perstack.ports.provider import BlobReader, Provider
 from perstack.ports.skill import BlobStore, ToolResult
-from perstack.support.images import UnreadableImage, smaller_image
 from perstack.system.user import notice
 
 # Results of tools.
 
 
-async def with_readable_media(result: ToolResult, read: BlobReader, tool_name: str) -> ToolResult:
+async def repair_result(result: ToolResult, read: BlobReader, tool_name: str) -> ToolResult:
     """Return a tool's result with the true types of its media, and a text for each image that nobody can read."""
-    if not any(isinstance(part, BlobPart) for part in result.contents):
-        return result
     contents = [await _readable(part, read) if isinstance(part, BlobPart) else part for part in result.contents]
     for change in _changes(result.contents, contents):
         notice(f"{tool_name}: {change}")
@@ -66,15 +68,30 @@ def _changes(before: Iterable[ResultContent], after: Iterable[ResultContent]) ->
 # Requests.
 
 
-async def fit_media(context: RunContext) -> None:
+@dataclass(slots=True)
+class _KnownMedia:
+    """Facts about the images and documents that one model was sent, so that no step examines them again."""
+
+    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
+    fitted: History = field(default_factory=History)  # the latest messages whose media fit
+
+    def are_fitted(self, messages: History) -> bool:
+        """Return True if `messages` have no media that `fitted` has not."""
+        count = messages.blobs(len(messages))
+        return not count or (messages.continues(self.fitted) and count == self.fitted.blobs(len(self.fitted)))
+
+
+def _known_media(session: RunSession) -> _KnownMedia:
+    return cast("_KnownMedia", session.memo.setdefault((_KnownMedia, session.run.on), _KnownMedia()))
+
+
+async def fit_request(session: RunSession, provider: Provider, blobs: BlobStore) -> None:
     """Record what is sent in place of the images and documents of the Run that its endpoint would refuse."""
-    session, run, known = context.session, context.session.run, context.media
-    if not run.messages.blobs(len(run.messages)):
-        return
-    limits = context.endpoint.provider.media_limits(run.model)
+    run, known = session.run, _known_media(session)
+    limits = provider.media_limits(run.model)
     if limits is None or (known.are_fitted(run.messages) and not _may_be_too_large(run.messages, limits)):
         return
-    adaptations = await substitutes_for(context, run.messages, run.adaptations)
+    adaptations = await substitutes(session, provider, blobs, run.messages)
     known.fitted = run.messages
     if adaptations:
         session.record(AdaptRequest(**session.stamp(), model=run.on, adaptations=adaptations))
@@ -85,12 +102,10 @@ def _may_be_too_large(messages: History, limits: MediaLimits) -> bool:
     return most is not None and messages.blobs(len(messages)) > 0 and messages.size(len(messages)) > most // 2
 
 
-async def substitutes_for(context: RunContext, messages: History, known: Adaptations = ()) -> Adaptations:
-    """Return the adaptations, beyond the known ones, that make the media of `messages` fit the Run's endpoint."""
-    if not messages.blobs(len(messages)):
-        return ()
-    provider, model = context.endpoint.provider, context.session.run.model
-    return await MediaFitting(provider, model, context.job.blobs, context.media.facts).adaptations(messages, known)
+async def substitutes(session: RunSession, provider: Provider, blobs: BlobStore, messages: History) -> Adaptations:
+    """Return the adaptations, beyond those of the Run, that make the media of `messages` fit its endpoint."""
+    facts = _known_media(session).facts
+    return await MediaFitting(provider, session.run.model, blobs, facts).adaptations(messages, session.run.adaptations)
 
 
 class MediaFitting:
@@ -109,7 +124,6 @@ class MediaFitting:
         limits = self._limits
         if limits is None:
             return ()
-        known = of_messages(known)
         media = await self._media(messages, known)
         usable = [medium for medium in media if medium.is_image or problem_of(medium.facts, limits, 0) is None]
         new: dict[str, Adaptation] = _texts(media, too_many(usable, limits))
@@ -126,14 +140,9 @@ class MediaFitting:
 
     async def _media(self, messages: Sequence[Message], known: Adaptations) -> list[SentMedium]:
         """Return the media as they would be sent, one for each use, in the order of the request."""
-        substitutes = {item.name: item for item in known if item.part == "media"}
         media: list[SentMedium] = []
-        for part in (part for message in messages for part in blobs_of(message)):
-            substitute = media_adaptation(part, substitutes)
-            used = part if substitute is None else substitute.blob
-            if used is None or not self._is_sent(used.mime_type):
-                continue
-            facts = await self._facts_of(used)
+        for part, used in _with_substitutes(messages, known):
+            facts = await self._facts_of(used) if self._is_sent(used.mime_type) else None
             if facts is not None:
                 media.append(SentMedium(part.sha256, used, facts))
         return media
@@ -207,3 +216,42 @@ def _texts(media: Iterable[SentMedium], reasons: Mapping[str, str]) -> dict[str,
 def _bytes_of_texts(messages: History) -> int:
     media = sum(part.size * 4 // 3 + 4 for message in messages for part in blobs_of(message))
     return messages.size(len(messages)) - media
+
+
+def _with_substitutes(messages: Iterable[Message], adaptations: Adaptations) -> Iterator[tuple[BlobPart, BlobPart]]:
+    """Yield each image and document, and what is sent of it; without those that a text replaces."""
+    by_name = {item.name: item for item in adaptations if item.part == "media"}
+    for part in (part for message in messages for part in blobs_of(message)):
+        substitute = media_adaptation(part, by_name)
+        used = part if substitute is None else substitute.blob
+        if used is not None:
+            yield part, used
+
+
+# Tokens.
+
+
+async def most_tokens_beyond_bytes(
+    messages: Iterable[Message], adaptations: Adaptations, read: BlobReader, known: MediaTokens
+) -> int | None:
+    """Return the most tokens of the media as they are sent, beyond one per byte; None without a bound."""
+    total = 0
+    for _, used in _with_substitutes(messages, adaptations):
+        if _is_read_as_text(used.mime_type):
+            continue
+        key = (used.sha256, used.mime_type)
+        if key not in known:
+            try:
+                data = await read(used.sha256)
+            except NotFound:  # a missing blob is not sent either
+                continue
+            known[key] = most_tokens(used.mime_type, data)
+        tokens = known[key]
+        if tokens is None:
+            return None
+        total += max(0, tokens - used.size * 4 // 3)
+    return total
+
+
+def _is_read_as_text(mime_type: str) -> bool:
+    return mime_type != PDF and not mime_type.startswith(("image/", "audio/", "video/"))

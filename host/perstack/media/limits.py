@@ -1,21 +1,20 @@
-"""Limits of an endpoint for images and documents, and which of a request's media do not fit them.
+"""Which images and documents of a request do not fit the limits of its endpoint, and why.
 
 A medium that an endpoint refuses is in every later request of the Run, which would fail with each. So what does not fit
 is changed before sending: an image is made smaller or written in another format, anything else becomes a line of text.
-The functions decide from headers (`MediaFacts`); perstack/engine/runs/media.py makes the substitutes and records
-them. Limits of one medium are hard. Limits of a whole request are met with room to spare: each substitute changes the
-bytes of earlier messages, which endpoints cache, so it must not happen at every step.
+The functions decide from headers (`MediaFacts`); fitting.py makes the substitutes and records them. Limits of one
+medium are hard. Limits of a whole request are met with room to spare: each substitute changes the bytes of earlier
+messages, which endpoints cache, so it must not happen at every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from perstack.core.messages.media import PDF, MediaFacts
+from perstack.core.messages.media import PDF, MediaLimits
 from perstack.core.messages.messages import BlobPart
 from perstack.dataclass import dataclass
-
-COMMON_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+from perstack.media.formats import MediaFacts
 
 # Pixels a side of an image that is made smaller. No model sees more in a larger one, and it stays within the limit that
 # vendors have for requests with many images, so that it is never made smaller twice.
@@ -23,30 +22,6 @@ SMALLER_SIDE_PIXELS = 2_000
 
 _ROOM = 0.75  # part of a whole request's limit that is used after media were left out
 _HEADROOM_BYTES = 1 << 20  # for instruction, tools and settings of a request
-
-
-@dataclass(frozen=True, slots=True)
-class MediaLimits:
-    """Limits of an endpoint for images and documents. None: unlimited, or unknown."""
-
-    image_types: frozenset[str] = COMMON_IMAGE_TYPES
-    takes_animations: bool = True
-    takes_encrypted_pdfs: bool = True
-    max_image_base64_bytes: int | None = None
-    max_side_pixels: int | None = None
-    many_images: int | None = None  # with more images in a request, `max_side_pixels_of_many` applies
-    max_side_pixels_of_many: int | None = None
-    max_pixels: int | None = None  # width times height
-    max_images: int | None = None  # in a request
-    max_pdf_bytes: int | None = None
-    max_pdf_pages: int | None = None  # in a request
-    max_pdfs: int | None = None  # in a request
-    max_request_bytes: int | None = None
-
-    def max_side(self, images: int) -> int | None:
-        """Return the maximum pixels a side in a request with so many images."""
-        is_many = self.many_images is not None and images > self.many_images
-        return self.max_side_pixels_of_many if is_many else self.max_side_pixels
 
 
 @dataclass(frozen=True, slots=True)

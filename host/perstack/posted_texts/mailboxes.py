@@ -1,6 +1,6 @@
 """Mailboxes: the texts that people posted to the Runs of a storage, and that no driver has taken yet.
 
-A text waits until the process that drives its Run takes it before a generation (`take_posted`), on whichever machine.
+A text waits until the process that drives its Run takes it before a generation (`take`), on whichever machine.
 It is removed once the event that has it is on disk; a crash in between leaves it, and its id in the Run's state says
 that it was taken.
 """
@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from perstack.core.base.ids import job_of_run
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.posted_texts import MAX_WAITING, PostedText, posted_events
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import MAILBOX_SPACES, PendingRecords
 from perstack.errors import Conflict, Damaged
 from perstack.ports.storage import Storage
+from perstack.posted_texts.model import MAX_WAITING, PostedText, posted_events
 
 
 class Mailboxes:
@@ -37,18 +37,20 @@ class Mailboxes:
         box, owner_id = self._box(run)
         return _parsed(owner_id, await box.records(owner_id))
 
-    async def to_take(self, run: Run) -> list[PostedText]:
-        """Return the texts that wait for a Run. Raises NotAgreed for texts of others, and StorageError."""
-        texts = await self.waiting(run)
-        if texts:
-            box, owner_id = self._box(run)
-            texts = _parsed(owner_id, await box.own_records(owner_id))
-        return texts
+    async def take(self, job: Job, session: RunSession) -> bool:
+        """Record the texts that wait for a Run, and return whether there were new ones.
 
-    async def remove(self, run: Run, count: int) -> None:
-        """Remove the texts of a Run, unless there are no longer `count`. Raises StorageError."""
-        box, owner_id = self._box(run)
-        await box.remove(owner_id, count)
+        Raises NotAgreed for texts of others, and StorageError.
+        """
+        box, owner_id = self._box(session.run)
+        if not await self.waiting(session.run):
+            return False
+        texts = _parsed(owner_id, await box.own_records(owner_id))
+        events = posted_events(session.run, texts, job.posted, session.stamp)
+        session.record_all(events)
+        await session.flush()
+        await box.remove(owner_id, len(texts))
+        return bool(events)
 
     async def copy_job(self, job_id: str, target: Mailboxes) -> None:
         """Add the texts that wait for a Job and its delegates to another storage, unless they wait there already."""
@@ -84,15 +86,3 @@ def _parsed(owner_id: str, records: list[bytes]) -> list[PostedText]:
                 readable=len(texts),
             ) from error
     return texts
-
-
-async def take_posted(mailboxes: Mailboxes, job: Job, session: RunSession) -> bool:
-    """Record the texts that wait for a Run, and return whether there were new ones. Raises StorageError."""
-    texts = await mailboxes.to_take(session.run)
-    if not texts:
-        return False
-    events = posted_events(session.run, texts, job.posted, session.stamp)
-    session.record_all(events)
-    await session.flush()
-    await mailboxes.remove(session.run, len(texts))
-    return bool(events)

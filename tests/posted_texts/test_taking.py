@@ -11,7 +11,6 @@ from perstack.core.base.lifecycle import IllegalFact
 from perstack.core.base.records import blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Usage
-from perstack.core.jobs.posted_texts import PostedText, posted_events
 from perstack.core.messages.messages import FinishReason, TextPart, text_of
 from perstack.core.messages.standing import STANDING_MARK, Saying, standing_text, without_text
 from perstack.core.runs.commands import Generate
@@ -29,6 +28,7 @@ from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.pending import pending, takes_posted
 from perstack.core.runs.state import Run, begin
+from perstack.posted_texts.model import PostedText, posted_events
 
 ANN = By(user="ann", door="cli")
 
