@@ -234,7 +234,7 @@ class Host:
         workspace for one that was given. Raises DefinitionError with every problem of the file, and UsageError without
         a file or its workspace.
         """
-        from perstack.config.load import load_usable
+        from perstack.definition_files import load_usable
 
         place = find_place(workspace, config)
         loaded = load_usable(place.require_path())
@@ -277,7 +277,7 @@ class Host:
         They are checked as a file is. Raises DefinitionError with every problem, and UsageError for two of one name
         or a workspace that does not exist.
         """
-        from perstack.config.load import checked_project
+        from perstack.definition_files import checked_project
 
         project = checked_project(experts, Path(workspace))
         check_workspace(project, workspace_folder(project, workspace))

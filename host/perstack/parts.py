@@ -15,6 +15,7 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
 from perstack.engine.plugins.providers import PACING, OnWait, Turns
 from perstack.engine.plugins.skills import CONTEXT_TOOLS
 from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
@@ -24,6 +25,7 @@ from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
+    from perstack.core.definitions.experts import Expert
     from perstack.core.definitions.models import ProviderLimits
     from perstack.core.runs.commands import Compact, Shrink
     from perstack.core.runs.state import Run
@@ -41,6 +43,7 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
     """Return the parts of a Host with these tasks."""
     return Parts(
         (
+            LIBRARY.offer(_skill_library),
             PLAYBACK.offer(_playback),
             RECORDED_ANSWERS.offer(_recorded_answers),
             SNAPSHOTS.offer(_snapshots),
@@ -61,9 +64,22 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
 
 def _parts_for_runs(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
     from perstack.engine.runs.loop import MAKE_ROOM
+    from perstack.engine.runs.run_skills import EXPERT_OF_FILE
     from perstack.tasks.memory import TASK_MEMORY
 
-    return MAKE_ROOM.offer(_make_room), TASK_MEMORY.offer(tasks)
+    return MAKE_ROOM.offer(_make_room), TASK_MEMORY.offer(tasks), EXPERT_OF_FILE.offer(_expert_of_file)
+
+
+def _expert_of_file() -> Callable[[HostContext, str, str], Expert]:
+    from perstack.definition_files import expert_of_file
+
+    return expert_of_file
+
+
+def _skill_library() -> OpenLibrary:
+    from perstack.agent_skills.library import SkillLibrary
+
+    return SkillLibrary
 
 
 def _playback() -> Playback:

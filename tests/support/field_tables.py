@@ -18,7 +18,8 @@ from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origi
 
 from pydantic import BaseModel
 
-from perstack.core.definitions.keys import Key, Option
+from perstack.core.definitions.keys import Key
+from perstack.core.definitions.options import Option
 
 _SHORT = {"Path": "Path", "JsonValue": "JSON"}
 

@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "an Expert of another file has no effect that the project does not declare",
-        "perstack.engine.runs.run_skills",
+        "perstack.definition_files",
         "if item.digest not in declared]",
         "if False]",
         "tests/doors/cli/test_changing_tools.py -k does_nothing_that",

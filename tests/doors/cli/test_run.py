@@ -192,8 +192,8 @@ UNUSED = {
     *(
         "yaml",
         *("perstack.media", "perstack.oversight", "perstack.streams"),
-        "perstack.engine.plugins.skill_loading",
-        "perstack.config.context_files",
+        "perstack.agent_skills",
+        "perstack.agent_skills.library",
     ),
     "perstack.engine.plugins.secret_masking",
     *("perstack.core.files.text_diff", "perstack.snapshots.rewind"),

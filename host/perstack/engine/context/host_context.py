@@ -31,10 +31,16 @@ from perstack.engine.context.protection import Protection, protection_of
 from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
+from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.runtimes import Runtimes, check_policies
+from perstack.engine.plugins.runtimes import (
+    Runtimes,
+    UnpackedSkill,
+    check_policies,
+    reachable,
+    relocate_policy,
+)
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts
@@ -242,11 +248,11 @@ class HostContext:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
         return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
 
-    async def knowledge(self, expert_key: str, lock: Lock | None = None) -> SkillLibrary:
-        """Read the Agent Skills and AGENTS.md files of an Expert and of all that it may delegate to."""
-        library = SkillLibrary(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
-        await library.read(with_delegates(self.project, (expert_key,)))
-        return library
+    def knowledge(self, lock: Lock) -> Knowledge:
+        """Return the knowledge of the project's Experts from Agent Skills and AGENTS.md files, which reads none yet."""
+        return Knowledge(
+            self.project, lambda: self.parts.get(LIBRARY)(self.project, lock, self.workspace, self.laid_out)
+        )
 
     def skill_context(self, job_id: str) -> SkillContext:
         """Return the context that skills are opened with."""

@@ -27,7 +27,6 @@ from perstack.core.definitions.skills import (
     PluginSkill,
     Skill,
     ToolSpec,
-    agent_skills,
     is_base_skill,
     misdeclared,
     with_base,
@@ -42,8 +41,8 @@ from perstack.core.runs.state import Run
 from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
-from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.agreed_tools import AgreedTools, JudgedToolset, out_of_date, own_tools
+from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
@@ -170,7 +169,7 @@ class JobSkills:
         *,
         runtimes: Runtimes,
         agreement: Agreement,
-        knowledge: SkillLibrary | None = None,
+        knowledge: Knowledge,
     ) -> None:
         self._runtimes = runtimes
         self._agreement = agreement
@@ -227,7 +226,7 @@ class JobSkills:
             {definition.name: openings[definition.name].work for definition in definitions if _is_required(definition)}
         )
         work = {name: opening.work for name, opening in openings.items()}
-        builtin_tools = (*self._loading(expert, project), *own_tools, *_played_search(played))
+        builtin_tools = (*self._knowledge.loading_tools(expert), *own_tools, *_played_search(played))
         notify = partial(self._notify, run_id)
         skills = RunSkills(
             expert, project, definitions, work, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
@@ -273,14 +272,6 @@ class JobSkills:
         opening.users.add(_WHOLE_JOB)
         opening.may_start.set()
         return await asyncio.shield(opening.session)
-
-    def _loading(self, expert: Expert, project: Project) -> tuple[OfferedTool, ...]:
-        declared = agent_skills(expert.skills)
-        if not declared:
-            return ()
-        from perstack.engine.plugins.skill_loading import loading_tools
-
-        return loading_tools(declared, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
 
     @property
     def has_waiting_call(self) -> bool:

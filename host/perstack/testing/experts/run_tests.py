@@ -15,7 +15,6 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.config.expert_tests import WrittenTest
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import Fact
 from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
@@ -25,6 +24,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.expert_tests.written_tests import WrittenTest
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.recordings.play import HowToRun
