@@ -22,8 +22,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 
-from perstack.config.load import load_usable
 from perstack.core.definitions.settings import Overrides
+from perstack.definition_files import load_usable
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool
 from perstack.toolkit import Toolkit

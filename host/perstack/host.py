@@ -192,6 +192,7 @@ class Host:
         self._trail_arguments = storage, project, folder, public, clock, agreement
         audit = NO_AUDIT if project.audit is None else self._trail
         run_env = environment.without(audit.key_variable)
+        parts = parts_of_features(lambda: self.tasks)
         self._source = ContextSource(
             HostContext(
                 project=adopted,
@@ -200,12 +201,12 @@ class Host:
                 env=run_env,
                 storage=storage,
                 plugins=registry,
-                providers=ProviderPool(registry, run_env, agreement),
+                providers=ProviderPool(registry, run_env, agreement, parts),
                 audit=audit,
                 clock=clock,
                 dispatching=dispatching_of(registry, project, dispatcher, address, public, agreement),
                 agreement=agreement,
-                parts=parts_of_features(lambda: self.tasks),
+                parts=parts,
                 is_attended=is_attended or not_attended,
             )
         )
@@ -233,7 +234,7 @@ class Host:
         workspace for one that was given. Raises DefinitionError with every problem of the file, and UsageError without
         a file or its workspace.
         """
-        from perstack.config.load import load_usable
+        from perstack.definition_files import load_usable
 
         place = find_place(workspace, config)
         loaded = load_usable(place.require_path())
@@ -276,7 +277,7 @@ class Host:
         They are checked as a file is. Raises DefinitionError with every problem, and UsageError for two of one name
         or a workspace that does not exist.
         """
-        from perstack.config.load import checked_project
+        from perstack.definition_files import checked_project
 
         project = checked_project(experts, Path(workspace))
         check_workspace(project, workspace_folder(project, workspace))

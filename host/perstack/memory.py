@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from perstack.config.load import load_usable
 from perstack.config.project import find_place
 from perstack.config.trust import environment_of
 from perstack.core.definitions.project import Project
+from perstack.definition_files import load_usable
 from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import state_environment
 from perstack.engine.plugins.registry import load_plugins

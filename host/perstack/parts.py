@@ -15,6 +15,9 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
+from perstack.engine.plugins.providers import PACING, OnWait, Turns
+from perstack.engine.plugins.skills import CONTEXT_TOOLS
 from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
@@ -22,9 +25,16 @@ from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
+    from perstack.core.definitions.experts import Expert
+    from perstack.core.definitions.models import ProviderLimits
+    from perstack.core.runs.commands import Compact, Shrink
+    from perstack.core.runs.state import Run
     from perstack.engine.context.host_context import ContextSource, HostContext
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
+    from perstack.engine.plugins.tool_catalogue import OfferedTool
+    from perstack.engine.runs.job_context import RunContext
+    from perstack.ports.provider import Provider
     from perstack.ports.storage import Storage
     from perstack.tasks.memory import TaskMemory
 
@@ -33,6 +43,7 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
     """Return the parts of a Host with these tasks."""
     return Parts(
         (
+            LIBRARY.offer(_skill_library),
             PLAYBACK.offer(_playback),
             RECORDED_ANSWERS.offer(_recorded_answers),
             SNAPSHOTS.offer(_snapshots),
@@ -41,18 +52,34 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
+            CONTEXT_TOOLS.offer(_context_tools),
+            PACING.offer(_pacing),
             ATTACHMENTS.offer(_attachments),
             MEDIA.offer(_media),
             TEXT_INBOX.offer(_text_inbox),
         ),
-        lambda: _parts_for_skills(tasks),
+        lambda: _parts_for_runs(tasks),
     )
 
 
-def _parts_for_skills(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+def _parts_for_runs(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+    from perstack.engine.runs.loop import MAKE_ROOM
+    from perstack.engine.runs.run_skills import EXPERT_OF_FILE
     from perstack.tasks.memory import TASK_MEMORY
 
-    return (TASK_MEMORY.offer(tasks),)
+    return MAKE_ROOM.offer(_make_room), TASK_MEMORY.offer(tasks), EXPERT_OF_FILE.offer(_expert_of_file)
+
+
+def _expert_of_file() -> Callable[[HostContext, str, str], Expert]:
+    from perstack.definition_files import expert_of_file
+
+    return expert_of_file
+
+
+def _skill_library() -> OpenLibrary:
+    from perstack.agent_skills.library import SkillLibrary
+
+    return SkillLibrary
 
 
 def _playback() -> Playback:
@@ -101,6 +128,24 @@ def _remote_delegation() -> RemoteDelegation:
     from perstack.workers import remote_delegates
 
     return remote_delegates
+
+
+def _context_tools() -> Callable[[Run, Storage], tuple[OfferedTool, ...]]:
+    from perstack.compaction.context_tools import context_tools
+
+    return context_tools
+
+
+def _make_room() -> Callable[[RunContext, Shrink | Compact], Awaitable[None]]:
+    from perstack.compaction.make_room import make_room
+
+    return make_room
+
+
+def _pacing() -> Callable[[Provider, str, ProviderLimits | None, OnWait], Turns]:
+    from perstack.pacing.endpoint_queue import ticket_for
+
+    return ticket_for
 
 
 def _attachments() -> Callable[[HostContext, str, Sequence[Attachable]], Awaitable[StoreAttachments]]:

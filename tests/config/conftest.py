@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from perstack.config.load import load_project
+from perstack.definition_files import load_project
 from perstack.errors import DefinitionError, Problem
 
 Write = Callable[..., Path]

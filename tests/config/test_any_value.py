@@ -9,7 +9,7 @@ from datetime import date
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.load import load_project
+from perstack.definition_files import load_project
 from perstack.errors import DefinitionError
 
 GOOD = tomllib.loads("""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.load import DefinitionFile, load_project
-from perstack.core.definitions.expert_tests import Expected
+from perstack.definition_files import load_project, read_definition
 from perstack.errors import UsageError
-from perstack.testing.experts.written_tests import NoTests, WrittenTest, read_tests, select_tests
+from perstack.expert_tests.models import Expected
+from perstack.expert_tests.written_tests import NoTests, WrittenTest, read_tests, select_tests
 
 Write = Callable[..., Path]
 
@@ -36,7 +36,7 @@ resultMatches = "^a"
 
 
 def read(path: Path) -> tuple[tuple[WrittenTest, ...], list[str]]:
-    definition = DefinitionFile(path)
+    definition = read_definition(path)
     tests = read_tests(definition)
     return tests, [f"{one.line}: {one.severity}: {one.key}: {one.message}" for one in definition.in_order()]
 

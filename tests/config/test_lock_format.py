@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.lock import Lock, LockedSkill, digest_of_skill, read_lock, write_lock
+from perstack.config.lock import Lock, LockedSkill, digest_of_skill, read_lock
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill, ToolSpec
+from perstack.diagnostics.lock_update import write_lock
 from perstack.errors import UsageError
 from perstack.ports.skill import Toolset
 

@@ -8,7 +8,6 @@ import pytest
 from hosts import wait_for
 
 from perstack import Expert, Host, Overrides, Project
-from perstack.config.load import load_project, load_usable
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.permissions import Permissions
@@ -24,6 +23,7 @@ from perstack.core.definitions.skills import (
     OAuth,
     PluginSkill,
 )
+from perstack.definition_files import load_project, load_usable
 from perstack.errors import DefinitionError, UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
 

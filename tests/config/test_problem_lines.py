@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from perstack.config.source import describe_problems, problems_to_json
+from perstack.doors.cli.validate import problems_to_json
+from perstack.doors.shared.text import describe_problems
 from perstack.errors import Problem
 
 ERROR = Problem("is missing", "/p/perstack.toml", 3, "experts.a.instruction")

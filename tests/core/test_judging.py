@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.definitions.expert_tests import Expected
 from perstack.core.definitions.skills import Subject
 from perstack.core.permissions.calls import PolicyCall
+from perstack.expert_tests.models import Expected
 from perstack.testing.experts.results import JobFacts, UnreadableFile, interval, judge, matches_call, shown_call
 
 WRITE = PolicyCall(

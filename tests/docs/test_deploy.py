@@ -17,7 +17,7 @@ from pages import ROOT, page
 from sandbox_programs import usable
 from terminal import Terminal, reply
 
-from perstack.config.load import load_project
+from perstack.definition_files import load_project
 from perstack.doors.cli.main import perstack
 
 __all__ = ["usable"]  # a fixture

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from pages import fenced, page, rows, section
 
-from perstack.config.load import load_project
+from perstack.definition_files import load_project
 from perstack.doors.cli.main import EXIT_CODES
 from perstack.iterations.state import SeriesEvent, StoredSeriesEvent, measurement_in, measurement_of
 from perstack.ports.evaluator import Artifact

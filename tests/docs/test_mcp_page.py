@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pages import fenced, page
 
-from perstack.config.load import load_project
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill
+from perstack.definition_files import load_project
 from perstack.ports.environment import INHERITED
 from perstack.ports.skill import SkillContext
 from perstack_mcp.login import LOGIN_TIMEOUT_S, PATH

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from pages import ROOT, commands, fenced, page, run_line, section
 
-from perstack.config.load import load_project
 from perstack.config.settings import resolve_settings
+from perstack.definition_files import load_project
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 
 PAGE = page("README.md")

@@ -7,8 +7,8 @@ from typing import get_args
 
 from pages import fenced, first_cells, page, rows, section
 
-from perstack.config.load import load_project
 from perstack.core.definitions.project import Overlap
+from perstack.definition_files import load_project
 from perstack.schedules.schedule import TRANSITIONS, Place, StoredScheduleEvent
 
 PAGE = page("docs/schedules.md")

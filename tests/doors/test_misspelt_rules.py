@@ -15,7 +15,7 @@ from hosts import wait_for
 from plain_person import begin_person
 from terminal import ASKING, Terminal, reply
 
-from perstack.config.load import load_usable
+from perstack.definition_files import load_usable
 from perstack.errors import DefinitionError
 from perstack.host import Host
 

@@ -8,8 +8,8 @@ import pytest
 from hosts import wait_for
 from terminal import trusting
 
-from perstack.config.load import load_project
 from perstack.core.definitions.settings import Overrides
+from perstack.definition_files import load_project
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
 

@@ -29,12 +29,12 @@ from wire import Said, Wire
 from perstack.audit.auditor import verify_any
 from perstack.audit.replay import replay_job
 from perstack.config.env import read_env
-from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.permissions.calls import policy_call
 from perstack.core.permissions.decisions import decide_call
+from perstack.definition_files import load_project
 from perstack.doors.cli.param_types import (
     read_answer,
     read_error,

@@ -133,7 +133,7 @@ PARTS = {
         "follow",
         "job",
     }.union(
-        ("visibility", "list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
+        ("list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
         ("tree", "unsettled", "rows", "watch"),
     ),
     PostedTexts: {"tell", "drop", "standing_texts"},

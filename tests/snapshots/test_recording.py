@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hosts import Bench, Seen, expert, recording, until_it_crashes, wait_for
 
-from perstack.config.load import load_project
 from perstack.core.definitions.project import MAX_FILE_SIZE
+from perstack.definition_files import load_project
 from perstack.errors import DefinitionError
 from perstack.host import Host
 from perstack.snapshots.stored_trees import Trees

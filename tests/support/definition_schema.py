@@ -54,7 +54,7 @@ def _table(model: type[Fact], definitions: dict[str, JsonObject]) -> JsonObject:
 
 
 def _take_tests(properties: JsonObject, definitions: dict[str, JsonObject]) -> None:
-    from perstack.core.definitions.expert_tests import ExpertTest
+    from perstack.expert_tests.models import ExpertTest
 
     for name, meaning in READ_SEPARATELY[Expert].items():
         properties[name] = {"type": "array", "items": _tables((ExpertTest,), definitions, is_named=False)}

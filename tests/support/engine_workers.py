@@ -11,8 +11,8 @@ from functools import partial
 from hosts import Bench, expert, until_it_crashes
 from terminal import Terminal
 
-from perstack.config.load import load_usable
 from perstack.core.jobs.summary import JobSummary
+from perstack.definition_files import load_usable
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher, Order
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint

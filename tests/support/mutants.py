@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "an Expert of another file has no effect that the project does not declare",
-        "perstack.engine.runs.run_skills",
+        "perstack.definition_files",
         "if item.digest not in declared]",
         "if False]",
         "tests/doors/cli/test_changing_tools.py -k does_nothing_that",
@@ -142,7 +142,7 @@ MUTANTS = (
         "perstack.config.settings",
         "fields_of(keys, ContextPolicy, ",
         "fields_of(keys, ContextPolicy, keep_recent=0.3, ",
-        "tests/engine/runs/test_compaction.py -k keep_recent",
+        "tests/compaction/test_compaction.py -k keep_recent",
     ),
     Mutant(
         "an approval is of the call that was asked about",
@@ -240,7 +240,7 @@ MUTANTS = (
         "perstack.core.runs.pending",
         "    if limit is not None:\n",
         "    if False:\n",
-        "tests/engine/runs/test_loop.py tests/engine/runs/test_shared_limits.py tests/core/test_decide.py",
+        "tests/engine/runs/test_loop.py tests/pacing/test_shared_limits.py tests/core/test_decide.py",
     ),
     Mutant(
         "an unfinished todo keeps a Run from completing",
@@ -289,7 +289,7 @@ MUTANTS = (
         "perstack.core.runs.context",
         "kept = {queries[0], queries[-1]} if queries else set[int]()",
         "kept = set[int]()",
-        "tests/engine/runs/test_compaction.py -k first_query",
+        "tests/compaction/test_compaction.py -k first_query",
     ),
     Mutant(
         "rules that became stricter hold for calls that wait",

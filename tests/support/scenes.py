@@ -9,9 +9,9 @@ from hosts import Bench, expert, recording, until_it_crashes
 from terminal_app import Screen
 from textual.widgets import Input
 
-from perstack.config.load import load_usable
 from perstack.config.trust import TrustStore
 from perstack.core.definitions.permissions import Permissions
+from perstack.definition_files import load_usable
 from perstack.doors.shared.live_project import ReloadedProject
 from perstack.host import Host
 from perstack.ports.storage import RunRef

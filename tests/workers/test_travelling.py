@@ -13,14 +13,14 @@ from lock_project import PLUGIN, Late
 from skill_folders import load, make
 from terminal import trusting
 
+from perstack.agent_skills import bundles
 from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import Overrides
-from perstack.engine.plugins.agent_skills import UnpackedSkill, relocate_policy
+from perstack.engine.plugins.runtimes import UnpackedSkill, relocate_policy
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, text, tool
-from perstack.workers import skill_bundles
 
 TEAM = """
 [experts.lead]
@@ -137,7 +137,7 @@ def test_a_missing_or_changed_file_of_a_skill_is_found(tmp_path: Path) -> None:
     host = here.host([])
     wait_for(host.submit("lead", "go", job_id="job"))
     assert wait_for(host.audit.verify("job")).ok
-    csv = skill_bundles.read_skill(here.folder / "csv")
+    csv = bundles.read_skill(here.folder / "csv")
     wait_for(host.storage.remove_blob("job", csv.files[0].sha256))  # type: ignore[attr-defined]
     assert any("is missing" in str(finding) for finding in wait_for(host.audit.verify("job")).findings)
     with pytest.raises(NotFound):
@@ -154,7 +154,7 @@ def test_skills_that_are_too_large_are_refused_before_anything_is_recorded(
 ) -> None:
     here = a_team(tmp_path)
     (here.folder / "csv" / "table").write_bytes(b"x" * (1 << 20))
-    monkeypatch.setattr(skill_bundles, limit, value)
+    monkeypatch.setattr(bundles, limit, value)
     host = here.host([])
     with pytest.raises(UsageError, match=words) as refused:
         wait_for(host.submit("lead", "go", job_id="job"))

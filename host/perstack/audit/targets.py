@@ -19,10 +19,10 @@ from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass
 from perstack.errors import PerstackError, SkillError, UsageError
+from perstack.iterations.programs import run_program
 from perstack.ports.environment import inherit_variables
 from perstack.system.concurrency import in_daemon_thread
 from perstack.system.files import sync
-from perstack.user_commands import run_program
 
 _MAX_FILE_BYTES = 256 << 20  # maximum bytes of a file; a larger one raises OSError
 

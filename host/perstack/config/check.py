@@ -33,6 +33,7 @@ from perstack.core.definitions.skills import (
     PluginSkill,
 )
 from perstack.dataclass import dataclass
+from perstack.ports.parts import Part, Parts
 
 _FactT = TypeVar("_FactT", bound=Fact)
 
@@ -55,6 +56,9 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original with
 READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
+
+SEPARATE_TABLES: Part[Mapping[type[Fact], str]] = Part("tables that are read separately")
+"""Models of the tables in keys that are read separately, each with the place that a message names."""
 
 _MOST_WRONG_LETTERS = 2  # letters by which a misspelt key differs from the one that was meant
 
@@ -279,12 +283,12 @@ def _report_unknown(name: str, model: type[Fact], at: KeyPath, report: Reporter)
     if name in IGNORED.get(model, ()):
         report.warn(at, f"has no effect: {IGNORED[model][name]}")
     elif _may_be_a_guard(name, model) or (model is Expert and _is_misspelt(name, model)):
-        report.refuse(at, f"unknown key{_hint(name, model)}")
+        report.refuse(at, f"unknown key{_hint(name, model, report.parts)}")
     else:
-        report.warn(at, f"unknown key{_hint(name, model, ', ignored')}")
+        report.warn(at, f"unknown key{_hint(name, model, report.parts, ', ignored')}")
 
 
-def _hint(name: str, model: type[Fact], what_happens: str = "") -> str:
+def _hint(name: str, model: type[Fact], parts: Parts, what_happens: str = "") -> str:
     """Return what follows `unknown key`: the most similar key, where the key belongs, or the known keys."""
     known_keys = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
     plain_name = _plain(name)
@@ -294,7 +298,8 @@ def _hint(name: str, model: type[Fact], what_happens: str = "") -> str:
     )
     if hint:
         return f"{what_happens}{hint}"
-    for other, place in _places().items():
+    separate: Mapping[type[Fact], str] = parts.get(SEPARATE_TABLES) if parts.has(SEPARATE_TABLES) else {}
+    for other, place in {**_PLACE_BY_MODEL, **separate}.items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
             return f" here{what_happens}; `{name}` belongs {place}"
     keys = [f"`{key}`" for key in keys_of(model)]
@@ -312,16 +317,6 @@ def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
 def _is_misspelt(name: str, model: type[Fact]) -> bool:
     """Return whether two letters at most separate an unknown key from a known one."""
     return any(edit_distance(_plain(name), _plain(key)) <= _MOST_WRONG_LETTERS for key in keys_of(model))
-
-
-def _places() -> Mapping[type[Fact], str]:
-    from perstack.core.definitions.expert_tests import Expected, ExpertTest  # a plain Run needs this for nothing else
-
-    return {
-        **_PLACE_BY_MODEL,
-        ExpertTest: "in [[experts.NAME.tests]]",
-        Expected: "in `expect` of [[experts.NAME.tests]]",
-    }
 
 
 def suggestion(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:

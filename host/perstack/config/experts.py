@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -19,6 +19,7 @@ from perstack.core.definitions.skills import AgentSkill
 from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.errors import Problem
+from perstack.ports.parts import Part
 
 # Names of models: `[models]` itself, and each `models.NAME`.
 
@@ -79,7 +80,7 @@ class Draft:
     at: KeyPath
     delegates: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])  # with their places; filled last
     patterns: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])  # of Agent Skills, with folders
-    tests: TomlValue | None = None  # tests as written; `config.expert_tests` reads them on request, and Runs do not
+    tests: TomlValue | None = None  # tests as written; they are read on request, and not by Runs
 
     def problem_of(self, delegate: str) -> Problem:
         """Return the problem of this Expert that follows from a broken delegate."""
@@ -100,6 +101,10 @@ def commands_of(draft: Draft) -> Iterator[str | tuple[str, ...]]:
             yield tuple(word for word in command if isinstance(word, str))
 
 
+AGENT_SKILLS: Part[Callable[[Expert, KeyPath, Reporter], tuple[Expert, list[tuple[Path, str]]]]] = Part("Agent Skills")
+"""Returns an Expert with the Agent Skills that it declares, and their patterns, each with the folder to start from."""
+
+
 def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     """Read `[experts.KEY]` and everything below it."""
     at: KeyPath = ("experts", key)
@@ -114,10 +119,7 @@ def read_expert(key: str, raw: TomlValue, report: Reporter) -> Draft:
     expert = with_named_tools(expert)
     patterns: list[tuple[Path, str]] = []
     if expert.agent_skills or any(isinstance(skill, AgentSkill) for skill in expert.skills):
-        from perstack.config.skills import patterns_of, with_agent_skills  # few Experts have any
-
-        patterns = patterns_of(expert, report)
-        expert = with_agent_skills(expert, at, report)
+        expert, patterns = report.parts.get(AGENT_SKILLS)(expert, at, report)
     check_results(expert, at, report)
     warn_of_secrets(expert, at, report)
     return Draft(expert, report, at, patterns=patterns, tests=tests)

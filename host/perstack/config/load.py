@@ -15,11 +15,10 @@ what a person has to agree to, lock.py keeps what skills offered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os.path import normpath
 from pathlib import Path
-from typing import cast
 
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
 from perstack.config.experts import (
@@ -46,13 +45,12 @@ from perstack.config.source import (
     TomlValue,
     parse_toml,
 )
-from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
-from perstack.core.definitions.permissions import Permissions
-from perstack.core.definitions.project import Project, Workspace
+from perstack.core.definitions.project import Project, Schedule, Workspace
 from perstack.core.definitions.skills import PluginSkill
-from perstack.dataclass import dataclass, replace
-from perstack.errors import DefinitionError, NotAgreed, Problem, UsageError
+from perstack.dataclass import dataclass
+from perstack.errors import DefinitionError, Problem, UsageError
+from perstack.ports.parts import Part, Parts
 
 MAX_FILES = 1_000
 MAX_INCLUDE_DEPTH = 50
@@ -69,82 +67,19 @@ class LoadedProject:
     patterns: tuple[tuple[Path, str], ...] = ()
 
 
-def load_project(path: Path) -> LoadedProject:
-    """Load a definition file with its includes. Raises DefinitionError with all problems, in the files' order.
-
-    Raises NotAgreed for includes of another folder.
-    """
-    return open_definition(path).to_project(strict=True)
-
-
-def load_usable(path: Path) -> LoadedProject:
-    """Load the Experts without errors. Raises DefinitionError if none is left, or an error is outside of Experts.
-
-    Raises NotAgreed for includes of another folder.
-    """
-    return open_definition(path).to_project(strict=False)
-
-
-def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile:
-    """Read a definition file with its includes; includes of another folder only if the user has agreed to them.
-
-    Without an agreement raises NotAgreed if the definition `must_be_whole`; otherwise each such include is a problem.
-    """
-    definition = DefinitionFile(path)
-    if not definition.includes_outside:
-        return definition
-    from perstack.config.trust import Agreement  # few definitions leave their folder
-
-    project = Project(includes=tuple(definition.includes), path=str(path.absolute()))
-    try:
-        Agreement(project).check_keys(project, ("includes",))
-    except NotAgreed:
-        if must_be_whole:
-            raise
-        return definition
-    return DefinitionFile(path, may_leave_folder=True)
-
-
-def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
-    """Return the project of Experts made in Python, checked as in a file of this folder.
-
-    Raises DefinitionError with all problems, and UsageError for a key that two Experts have.
-    """
-    by_key: dict[str, Expert] = {}
-    for number, expert in enumerate(experts):
-        if not isinstance(cast("object", expert), Expert):
-            raise UsageError(
-                f"experts[{number}] must be an Expert, and is {type(expert).__name__}: write [Expert(…), …]"
-            )
-        if by_key.setdefault(expert.key, expert) is not expert:
-            raise UsageError(f"two Experts are named {expert.key!r}: rename one")
-    project = Project(experts={key: _without_functions(expert) for key, expert in by_key.items()})
-    try:
-        checked = DefinitionFile(folder / "perstack.toml", project.to_toml()).to_project(strict=True).project
-    except DefinitionError as error:
-        raise DefinitionError(
-            tuple(replace(problem, file="experts", line=None) for problem in error.problems)
-        ) from None
-    whole = {key: _with_functions_of(by_key[key], expert) for key, expert in checked.experts.items()}
-    return checked.model_copy(update={"experts": whole, "path": None, "files": ()})
-
-
-def _without_functions(expert: Expert) -> Expert:
-    """Return the Expert as a file can have it."""
-    skills = tuple(skill for skill in expert.skills if not (isinstance(skill, PluginSkill) and skill.functions))
-    return expert.model_copy(update={"skills": skills, "tools": ()}) if expert.tools else expert
-
-
-def _with_functions_of(given: Expert, checked: Expert) -> Expert:
-    skills = (skill for skill in given.skills if isinstance(skill, PluginSkill) and skill.functions)
-    return checked.model_copy(update={"skills": (*checked.skills, *skills), "tools": given.tools})
+SCHEDULES: Part[Callable[[tuple[Schedule, ...], Mapping[str, Draft], Reporter], None]] = Part("schedules")
+"""Reports schedules that never occur, or whose Expert does not exist."""
 
 
 class DefinitionFile:
     """Definition file with its includes, read as far as possible, and all their problems."""
 
-    def __init__(self, path: Path, text: str | None = None, *, may_leave_folder: bool = False) -> None:
-        """Read the file, or `text` in place of its content. Files of another folder are read if it may be left."""
+    def __init__(self, path: Path, text: str | None = None, *, parts: Parts, may_leave_folder: bool = False) -> None:
+        """Read the file, or `text` in place of its content; `parts` read keys of features.
+
+        Files of another folder are read if it may be left.
+        """
+        self._parts = parts
         self.path = path
         self._may_leave_folder = may_leave_folder
         self.includes_outside = False  # True if a pattern of `include` leads to files of another folder
@@ -167,9 +102,7 @@ class DefinitionFile:
             check_models(self.project.model, (), self.project.models, self.report)
             resolve_compaction(self.project, (), self.report, self.drafts)
             if self.project.schedules:
-                from perstack.config.calendar import check_schedules  # few definitions have any
-
-                check_schedules(self.project.schedules, self.drafts, self.report)
+                parts.get(SCHEDULES)(self.project.schedules, self.drafts, self.report)
         if self.project.max_steps == 0 and self.project.max_depth == 0:
             warn_of_cycles(self.drafts)
 
@@ -200,7 +133,7 @@ class DefinitionFile:
         if opened is None:
             return Project()
         source, raw = opened
-        report = Reporter(source, self.problems, self._search)
+        report = Reporter(source, self.problems, self._search, self._parts)
         if chain:
             raw = _without_settings(raw, chain[0], report)
         else:
@@ -397,23 +330,3 @@ def _resolve_file_address(value: object, resolve: Callable[[str], str]) -> objec
 
 
 # Files with one `[permissions]` table, which a person names to apply or to try its rules.
-
-_MAX_PERMISSIONS_BYTES = 1 << 20
-
-
-def read_permissions(path: Path) -> Permissions:
-    """Return a permissions file's table. Raises UsageError, or DefinitionError with all problems, unknown keys too."""
-    try:
-        source = Source.of(path, _MAX_PERMISSIONS_BYTES)
-        raw = parse_toml(source.text)
-    except NotRead as error:
-        raise UsageError(f"{path} {error}") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if list(raw) != ["permissions"]:
-        raise UsageError(f"{path}: a file of permissions has one table, [permissions], and nothing else")
-    problems: list[Problem] = []
-    permissions = read_table(Permissions, raw["permissions"], ("permissions",), Reporter(source, problems))
-    if problems or permissions is None:
-        raise DefinitionError(tuple(problems))
-    return permissions

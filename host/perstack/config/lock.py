@@ -5,9 +5,7 @@ digests contains secrets.
 """
 
 import json
-import os
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -18,25 +16,9 @@ from perstack.config.source import NotRead, parse_toml, read_bounded
 from perstack.core.base.records import Fact, JsonObject, falsy, fields_of, first_problem
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.definitions.skills import (
-    AgentSkill,
-    Effect,
-    PluginSkill,
-    Skill,
-    Subject,
-    ToolKind,
-    ToolSpec,
-    agent_skills,
-    with_tools,
-)
-from perstack.core.definitions.tool_definitions import (
-    Definitions,
-    by_name,
-    definition_diff,
-    definition_digest,
-    text_diff,
-)
-from perstack.errors import StorageError, UsageError
+from perstack.core.definitions.skills import Effect, PluginSkill, Skill, Subject, ToolKind, ToolSpec, with_tools
+from perstack.core.definitions.tool_definitions import Definitions, definition_digest
+from perstack.errors import UsageError
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
 
@@ -117,7 +99,7 @@ class LockedFolder(Fact):
     """Folder of an Agent Skill."""
 
     path: str  # relative to the lock, with slashes
-    digest: str  # digest of its files, see `core.definitions.agent_skills`
+    digest: str  # digest of its files, with the paths
 
 
 class Lock(Fact):
@@ -186,58 +168,16 @@ def shared_definition(definition: Skill) -> Skill:
 def digest_of_skill(definition: Skill) -> str:
     """Return the digest of a skill's shared definition, without secrets."""
     masked = without_secrets(Expert(key="x", instruction="", skills=(shared_definition(definition),)))
-    return _digest(masked.skills[0].to_json())
-
-
-def digest_of_expert(expert: Expert) -> str:
-    """Return the digest of an Expert's definition, without secrets and without local paths of skills."""
-    masked = without_secrets(expert)
-    if agent_skills(masked.skills):
-        skills = (
-            skill.model_copy(update={"path": ""}) if isinstance(skill, AgentSkill) else skill for skill in masked.skills
-        )
-        masked = masked.model_copy(update={"skills": tuple(skills)})
-    return _digest(masked.to_json())
+    return digest_of_json(masked.skills[0].to_json())
 
 
 def digest_of_schema(schema: JsonObject) -> str:
     """Return the digest of a JSON schema, independent of the order of keys."""
-    return _digest(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
+    return digest_of_json(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _digest(data: bytes) -> str:
+def digest_of_json(data: bytes) -> str:
     return f"sha256:{sha256(data).hexdigest()}"
-
-
-def lock_changes(old: Lock, new: Lock) -> tuple[str, ...]:
-    """Return lines about what a new lock agrees to and the old one did not: of each skill that was locked before.
-
-    A tool that is gone needs no agreement. A skill that was not locked is agreed to with its definition.
-    """
-    lines: list[str] = []
-    for skill in new.skills:
-        earlier = _earlier(old, skill)
-        if earlier is not None and earlier != skill:
-            lines += _changes_of(earlier, skill)
-    return tuple(lines)
-
-
-def _earlier(old: Lock, skill: LockedSkill) -> LockedSkill | None:
-    """Return a skill's entry in the old lock: of this definition, or of the same name."""
-    entries = [entry for entry in old.skills if entry.name == skill.name]
-    return next((entry for entry in entries if entry.digest == skill.digest), entries[0] if entries else None)
-
-
-def _changes_of(old: LockedSkill, new: LockedSkill) -> Iterator[str]:
-    before, after = by_name(old.toolset().specs), by_name(new.toolset().specs)
-    for name, spec in after.items():
-        earlier = before.get(name)
-        if earlier is None or definition_digest(earlier) != definition_digest(spec):
-            yield f"{new.name}/{name} is {'new' if earlier is None else 'changed'}:"
-            yield from (f"  {line}" for line in definition_diff(earlier, spec))
-    if old.instructions != new.instructions:
-        yield f"the instructions of {new.name} are changed:"
-        yield from (f"  {line}" for line in text_diff(old.instructions, new.instructions))
 
 
 NO_LOCK = Lock.model_construct()  # constructed without validation, so that no start builds a validator
@@ -270,37 +210,3 @@ def read_lock(path: Path) -> Lock:
     except (KeyError, ValueError) as error:
         problem = ": ".join(first_problem(error)) if isinstance(error, ValidationError) else f"{error} is missing"
         raise UsageError(f"{path} is damaged ({problem})", next_steps=(Install(),)) from error
-
-
-def write_lock(path: Path, lock: Lock) -> None:
-    """Write the lock atomically; concurrent readers see the old one. Raises StorageError."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        new.write_text(lock.to_toml(), encoding="utf-8", newline="\n")
-        new.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            new.unlink()
-        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def merge_locks(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
-    """Return the new lock with old entries of what is still declared equally (`folders`: of Agent Skills)."""
-    by_key = {expert.key: expert for expert in experts}
-    declared = {digest_of_skill(skill) for expert in by_key.values() for skill in with_tools(expert.skills)}
-    fresh = {skill.digest for skill in new.skills}
-    kept_skills = tuple(skill for skill in old.skills if skill.digest in declared - fresh)
-    kept_experts = {
-        key: entry
-        for key, entry in old.experts.items()
-        if key in by_key and entry.digest == digest_of_expert(by_key[key])
-    }
-    new_paths = {folder.path for folder in new.agent_skills}
-    kept_folders = tuple(
-        folder for folder in old.agent_skills if folder.path in folders and folder.path not in new_paths
-    )
-    return Lock(
-        experts={**kept_experts, **new.experts},
-        skills=(*kept_skills, *new.skills),
-        agent_skills=(*kept_folders, *new.agent_skills),
-    )

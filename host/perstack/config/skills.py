@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from os.path import normpath, relpath
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import assert_never
 from pydantic import JsonValue
 
 from perstack.config.source import Reporter
-from perstack.core.definitions.agent_skills import SKILL_FILE, legal_skill_name, wrong_skill_name
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.keys import KeyPath, spell
+from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import (
     BASE_SKILL,
@@ -32,88 +30,8 @@ from perstack.core.definitions.skills import (
 # Agent Skills: declared one by one, or by patterns of folders, relative to the file that declares them.
 
 
-def patterns_of(expert: Expert, report: Reporter) -> list[tuple[Path, str]]:
-    """Return the patterns, which may match more folders later, with the folder that they are relative to."""
-    from glob import has_magic
-
-    folder = report.source.path.parent
-    return [(folder, _expand_pattern(pattern)) for pattern in expert.agent_skills if has_magic(pattern)]
-
-
-def with_agent_skills(expert: Expert, at: KeyPath, report: Reporter) -> Expert:
-    """Return the Expert with absolute paths of Agent Skills, and with the skills that its patterns match."""
-    from glob import has_magic
-
-    folder = report.source.path.parent.absolute()
-    skills: dict[str, AnySkill] = {}
-    for skill in expert.skills:
-        if isinstance(skill, AgentSkill):
-            path = _resolve_from(folder, skill.path)
-            if skill.path and path.name != skill.name:
-                report.error(
-                    (*at, "skills", skill.name, "path"),
-                    f"names a folder `{path.name}`, and a skill has the name of its folder:"
-                    f" write [{spell((*at, 'skills', path.name))}]",
-                )
-            skill = skill.model_copy(update={"path": str(path)})
-        skills[skill.name] = skill
-    for index, pattern in enumerate(expert.agent_skills):
-        key_path = (*at, "agentSkills", index)
-        for path in _matching_folders(pattern, folder, key_path, report):
-            _take(path, skills, key_path, report, is_found=has_magic(pattern))
-    return expert.model_copy(update={"skills": tuple(skills.values()), "agent_skills": ()})
-
-
-def _take(path: Path, skills: dict[str, AnySkill], at: KeyPath, report: Reporter, *, is_found: bool) -> None:
-    """Add the skill in a folder. What only a pattern has found is skipped with a warning if it cannot be."""
-    say, skipped = (report.warn, "; skipped") if is_found else (report.error, "")
-    problem, name = wrong_skill_name(path.name), path.name
-    if problem is not None:
-        name = legal_skill_name(path.name)
-        if not name:
-            say(at, f"means the folder {path}, whose name {problem}{skipped}")
-            return
-        report.warn(at, f"means the folder {path}, whose name {problem}: its skill is `{name}`")
-    existing = skills.get(name)
-    if existing is None or (isinstance(existing, AgentSkill) and existing.path == str(path)):
-        is_named = not is_found or (isinstance(existing, AgentSkill) and not existing.is_found)
-        skills[name] = AgentSkill(name=name, path=str(path), is_found=not is_named)
-    else:
-        say(at, f"means the folder {path}, and there is a skill `{name}` already: rename one{skipped}")
-
-
-def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter) -> Iterator[Path]:
-    """Yield the folders that a pattern matches, if they have a SKILL.md; a plain name gives its folder in any case."""
-    from glob import has_magic
-
-    from perstack.config.source import TooMuch, matches
-
-    if not has_magic(pattern):
-        yield _resolve_from(folder, pattern)
-        return
-    from perstack.config.trust import folder_contains
-
-    if not folder_contains(folder, _expand_pattern(pattern)):
-        report.error(at, f"`{pattern}` is a pattern that leads out of {folder}: name each folder")
-        return
-    try:
-        names = matches(_expand_pattern(pattern), folder, report.search)
-    except TooMuch as error:
-        report.error(at, f"`{pattern}` {error}")
-        return
-    if not names:
-        report.warn(at, f"no folder with a {SKILL_FILE} matches `{pattern}`, seen from {folder}")
-    for name in names:
-        yield Path(normpath(folder / name)).parent
-
-
-def _expand_pattern(pattern: str) -> str:
-    with suppress(RuntimeError):  # an unknown user
-        pattern = str(Path(pattern).expanduser())
-    return str(Path(pattern) / SKILL_FILE)
-
-
-def _resolve_from(folder: Path, name: str) -> Path:
+def resolve_from(folder: Path, name: str) -> Path:
+    """Return a path in a definition as seen from the folder of its file."""
     with suppress(RuntimeError):  # an unknown user: there will be no such folder
         return Path(normpath(folder / Path(name).expanduser()))
     return Path(normpath(folder / name))
@@ -175,7 +93,7 @@ def with_relative_files(expert: Expert, at: KeyPath, report: Reporter, folder: P
     skills: list[AnySkill] = []
     for skill in expert.skills:
         if isinstance(skill, PluginSkill) and skill.file:
-            path = _resolve_from(report.source.path.parent.absolute(), skill.file)
+            path = resolve_from(report.source.path.parent.absolute(), skill.file)
             if folder_contains(folder, str(path)):
                 skill = skill.model_copy(update={"file": Path(relpath(path, folder)).as_posix()})
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator
 from datetime import date, datetime, time
 from fnmatch import translate
 from functools import cached_property
@@ -13,49 +13,14 @@ from itertools import groupby
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, TypeAlias
 
-from perstack.core.base.records import JsonObject, layers
+from perstack.core.base.records import layers
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.errors import Problem
+from perstack.ports.parts import NO_PARTS, Parts
 from perstack.system.files import FileTooLarge, read_regular
 
 if TYPE_CHECKING:
     from perstack.config.toml_lines import KeyLines
-
-
-# Output of problems.
-
-
-def describe_problems(problems: Sequence[Problem]) -> list[str]:
-    """Return a line for each problem, `file:line: severity: key: message`, and a last line with counts."""
-    lines = [_describe(problem) for problem in problems]
-    lines.append(f"{_count(problems, 'error')}, {_count(problems, 'warning')}")
-    return lines
-
-
-def problems_to_json(problems: Iterable[Problem]) -> list[JsonObject]:
-    """Return an object for each problem; `line` and `key` are null if unknown."""
-    return [
-        {
-            "severity": problem.severity,
-            "file": problem.file,
-            "line": problem.line,
-            "key": problem.key,
-            "message": problem.message,
-        }
-        for problem in problems
-    ]
-
-
-def _describe(problem: Problem) -> str:
-    parts = [problem.file if problem.line is None else f"{problem.file}:{problem.line}", problem.severity]
-    if problem.key is not None:
-        parts.append(problem.key)
-    return ": ".join((*parts, problem.message))
-
-
-def _count(problems: Iterable[Problem], severity: str) -> str:
-    number = sum(problem.severity == severity for problem in problems)
-    return f"{number} {severity}" if number == 1 else f"{number} {severity}s"
 
 
 TomlValue: TypeAlias = "str | int | float | bool | datetime | date | time | list[TomlValue] | dict[str, TomlValue]"
@@ -88,9 +53,12 @@ class Source:
 class Reporter:
     """Collector of one file's problems, in a list that all files share."""
 
-    def __init__(self, source: Source, problems: list[Problem], search: SearchBudget | None = None) -> None:
-        """Append to `problems`. `search`: budget that the patterns of all files share."""
+    def __init__(
+        self, source: Source, problems: list[Problem], search: SearchBudget | None = None, parts: Parts = NO_PARTS
+    ) -> None:
+        """Append to `problems`. `search`: budget that the patterns of all files share; `parts`: readers of features."""
         self.source = source
+        self.parts = parts
         self.search = SearchBudget() if search is None else search
         self._problems = problems
 

@@ -285,8 +285,8 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
     if not skill.path:
         return  # a missing path has been reported already
     # imported here, because few projects have Agent Skills
-    from perstack.config.context_files import read_skill, skill_file_of
-    from perstack.core.definitions.agent_skills import NotASkill
+    from perstack.agent_skills.front_matter import NotASkill
+    from perstack.agent_skills.skill_folders import read_skill, skill_file_of
 
     try:
         folder = read_skill(Path(skill.path))

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from perstack.config.lock import Lock, LockedExpert, LockedSkill, digest_of_expert, digest_of_skill, shared_definition
+from perstack.config.lock import Lock, LockedExpert, LockedSkill, digest_of_skill, shared_definition
 from perstack.config.trust import Agreement
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, Skill, is_base_skill, with_tools
 from perstack.dataclass import dataclass
+from perstack.diagnostics.lock_update import digest_of_expert
 from perstack.engine.plugins.skills import open_skill
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Note, SetOption

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from perstack.config.context_files import SkillFolder
-from perstack.config.settings import chain_of, masks_secrets, resolve_settings, wants_agents_md
+from perstack.agent_skills.library import library_of
+from perstack.agent_skills.skill_folders import SkillFolder
+from perstack.config.settings import chain_of, masks_secrets, resolve_settings
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.expert_changes import changing_tools_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import SEPARATOR, instruction_parts
+from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import ToolSpec, with_tools
 from perstack.core.messages.messages import ExpertMessage
 from perstack.core.messages.tool_search import tokens_of
@@ -53,14 +55,15 @@ async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinat
         skill.model_copy(update={"lazy_init": False}) if hasattr(skill, "lazy_init") else skill
         for skill in expert.skills
     )
-    context = setup.skill_context("tools")
+    context, lock = setup.skill_context("tools"), setup.lock()
     skills = JobSkills(
         setup.plugins.skills,
         context,
         Emitter((), note),
-        setup.lock(),
+        lock,
         runtimes=setup.runtimes(context.job_id),
         agreement=setup.agreement,
+        knowledge=setup.knowledge(lock),
     )
     try:
         opened = await skills.open(
@@ -121,10 +124,10 @@ class PromptPreview:
 
 async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
     """Return what a Run of this Expert would send first. Raises SkillError and UsageError."""
-    knowledge = await setup.knowledge(expert.key)
+    knowledge = setup.knowledge(setup.lock())
+    await knowledge.read(with_delegates(setup.project, (expert.key,)))
     expert = knowledge.with_skill_digests(expert)
     tools = await list_offered_tools(setup, expert, is_coordinator=not as_delegate)
-    includes_agents_md = wants_agents_md(setup.project, expert, is_coordinator=not as_delegate)
     schema = result_schema(expert, setup.overrides.output, is_coordinator=not as_delegate)
     parts = instruction_parts(
         expert,
@@ -133,7 +136,7 @@ async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: boo
         directory=str(setup.workspace),
         is_coordinator=not as_delegate,
         schema=schema,
-        agents_md=knowledge.agents_md()[0] if includes_agents_md else "",
+        knowledge=knowledge.instruction_parts(expert, is_coordinator=not as_delegate)[0],
         masks_secrets=masks_secrets(setup.project, expert),
     )
     if tools.guidance:
@@ -148,7 +151,7 @@ async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: boo
         schema=schema,
         provider=None if settings is None else settings.provider.provider_name,
         model=None if settings is None else settings.model,
-        knowledge=tuple(map(_skill_info, knowledge.folders(expert))),
+        knowledge=tuple(map(_skill_info, library_of(knowledge).valid_folders((expert,)).values())),
         window=await _window(setup, expert, settings),
         provider_tools=tuple(tool.name for tool in offer.tools),
     )

@@ -19,8 +19,7 @@ from functools import cache
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
-from perstack.config.load import DefinitionFile, load_project, load_usable
-from perstack.config.source import describe_problems
+from perstack.config.load import DefinitionFile
 from perstack.config.trust import Agreement
 from perstack.core.base.text import count
 from perstack.core.definitions.permissions import Permissions, Widening
@@ -31,7 +30,9 @@ from perstack.core.files.file_names import STATE_FOLDER, is_variables
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import CallTools, Event
 from perstack.dataclass import dataclass
+from perstack.definition_files import load_project, load_usable, read_definition
 from perstack.doors.shared.job_status import spending_line
+from perstack.doors.shared.text import describe_problems
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
 from perstack.host import Host
@@ -111,7 +112,7 @@ async def validate_definition(
         report((), f"{problem}: write [experts.NAME] and its `instruction`")
     await _ask_plugins(definition, env, plugins)
     if any(draft.tests is not None for draft in definition.drafts.values()):
-        from perstack.testing.experts.written_tests import read_tests  # imported late: few definitions have tests
+        from perstack.expert_tests.written_tests import read_tests  # imported late: few definitions have tests
 
         read_tests(definition)
     try:
@@ -358,7 +359,7 @@ def tools_for(
         path = folder / DEFINITION
         if not text and not path.is_file():
             raise SkillError(f"there is no {DEFINITION} yet: give its text")
-        definition = await asyncio.to_thread(DefinitionFile, path, text or None)
+        definition = await asyncio.to_thread(read_definition, path, text or None)
         project, problems = await validate_definition(definition, env, plugins)
         return "\n".join(
             _definition_lines(project, [line.replace(f"{folder}/", "") for line in describe_problems(problems)])

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
+from perstack.compaction.summary_texts import summary_in
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.job_status import JobStatus
@@ -17,7 +18,6 @@ from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
 from perstack.core.messages import messages
 from perstack.core.runs import events
-from perstack.core.runs.compaction import summary_in
 from perstack.core.runs.events import RedactEvent, StoredEvent
 from perstack.core.runs.start import StartRun
 from perstack.core.secrets.masking import SecretMasker

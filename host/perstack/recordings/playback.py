@@ -15,7 +15,7 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.runs.generation import error_info, fail
+from perstack.engine.runs.attempts import error_info, fail
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import ProviderError
 from perstack.ports.provider import Provider

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, assert_never
 
 from pydantic import ValidationError
 
-from perstack.config.calendar import Calendar, calendar_of
 from perstack.core.base.ids import Owner
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.due import NeedJob, is_resumable
@@ -26,6 +25,7 @@ from perstack.feature_logs.indexed_log import IndexedLog, IndexedLogFormat, Inde
 from perstack.iterations.state import SeriesState
 from perstack.next_steps import Inspect
 from perstack.ports.storage import Storage
+from perstack.schedules.calendar import Calendar, calendar_of
 from perstack.schedules.decide import (
     AppendEvents,
     BeginJob,

@@ -7,6 +7,8 @@ from hashlib import sha256
 
 from pydantic import Field, ValidationError
 
+from perstack.agent_skills.bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
+from perstack.agent_skills.library import library_of
 from perstack.config.lock import NO_LOCK, Lock
 from perstack.core.base.records import falsy
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
@@ -21,7 +23,6 @@ from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
 from perstack.ports.storage import Storage
-from perstack.workers.skill_bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
 
 __all__ = ["QueuedDefinition", "check_bundle", "enqueue", "load_definition", "load_queued_context"]
 
@@ -67,8 +68,9 @@ async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDe
     fields = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
     bundled: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
-        fields["experts"] = tuple(map(job.knowledge.without_skipped, definition.experts))
-        bundled = await bundle_skills(job.host.storage, job.job.id, job.knowledge, definition.experts)
+        library = library_of(job.knowledge)
+        fields["experts"] = tuple(map(library.without_skipped, definition.experts))
+        bundled = await bundle_skills(job.host.storage, job.job.id, library, definition.experts)
     return QueuedDefinition(**fields, lock=job.lock.of_team(definition.experts), agent_skills=bundled)
 
 

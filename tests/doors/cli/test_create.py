@@ -13,9 +13,9 @@ from pages import ROOT
 from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 
-from perstack.config.load import DefinitionFile, load_project
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
+from perstack.definition_files import load_project, read_definition
 from perstack.doors.create import COORDINATOR, TrialBudget, Trials, team, tools_for, validate_definition
 from perstack.ports.environment import Environment
 
@@ -338,7 +338,7 @@ def test_its_own_definition_has_no_problem(tmp_path: Path) -> None:
     env = Environment({})
     trials = Trials(tmp_path, env, Overrides(), (), Project(), TrialBudget())
     kit = tools_for(tmp_path, env, (), trials, lambda *one: None)
-    project, problems = asyncio.run(validate_definition(DefinitionFile(SHIPPED), env, [kit]))
+    project, problems = asyncio.run(validate_definition(read_definition(SHIPPED), env, [kit]))
     assert project is not None
     assert problems == ()
     assert set(team().experts) == {COORDINATOR, "definition-writer", "definition-tester"}

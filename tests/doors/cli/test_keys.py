@@ -14,7 +14,7 @@ from tmux import PERSTACK, tmux
 from wire import Said
 from wire_anthropic import ANTHROPIC
 
-from perstack.config.load import load_project
+from perstack.definition_files import load_project
 from perstack.testing.fake_endpoint import FakeEndpoint
 
 KEY = "sk-ant-a-key-that-is-kept-0123456789"

@@ -192,8 +192,8 @@ UNUSED = {
     *(
         "yaml",
         *("perstack.media", "perstack.oversight", "perstack.streams"),
-        "perstack.engine.plugins.skill_loading",
-        "perstack.config.context_files",
+        "perstack.agent_skills",
+        "perstack.agent_skills.library",
     ),
     "perstack.engine.plugins.secret_masking",
     *("perstack.core.files.line_diff", "perstack.snapshots.tree_diff", "perstack.snapshots.rewind"),
@@ -224,7 +224,7 @@ UNUSED = {
         "perstack.audit.receipt_statements",
     ),
     *(
-        "perstack.engine.runs.compaction",
+        "perstack.compaction.make_room",
         "perstack.schedules.scheduler",
         "perstack.tasks.execution_memory",
     ),

@@ -247,7 +247,7 @@ def test_an_evaluator_that_changes_during_a_series_ends_it(terminal: Terminal) -
 
 
 def test_every_table_with_a_key_that_executes_says_how_its_files_are_found() -> None:
-    import perstack.core.definitions.expert_tests  # noqa: F401 - so that its models are there
+    import perstack.expert_tests.models  # noqa: F401 - so that its models are there
 
     def models(base: type[Fact]) -> set[type[Fact]]:
         return {model for child in base.__subclasses__() for model in (child, *models(child))}

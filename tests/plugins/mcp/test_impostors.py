@@ -148,7 +148,8 @@ def test_a_lock_does_not_exempt_a_tool_from_rules(bed: Bed) -> None:
 
 async def _installed(bed: Bed, locked: LockedTool) -> None:
     """`perstack install`, and then somebody edits the file."""
-    from perstack.config.lock import lock_path, read_lock, write_lock
+    from perstack.config.lock import lock_path, read_lock
+    from perstack.diagnostics.lock_update import write_lock
 
     async with Host.open(config=bed.workspace / "perstack.toml", workspace=bed.workspace, env=bed.env) as host:
         await host.skills.install(agrees=lambda changes: True)

@@ -15,7 +15,7 @@ from mcp.server.session import ServerSession
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from terminal import SECONDS
 
-from perstack.config.load import load_project
+from perstack.definition_files import load_project
 from perstack.doors.shared.http_connections import ListenAddress
 from perstack.host import Host
 from perstack_server.http.access import AccessRules

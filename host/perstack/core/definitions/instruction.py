@@ -1,28 +1,16 @@
 """System instruction of a Run's model. It is rendered once for a Run, so that the prompt prefix does not change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from hashlib import sha256
+from types import MappingProxyType
 
 from pydantic import Field
 
 from perstack.core.base.records import Fact, JsonObject, falsy
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.skills import AgentSkill, InteractiveSkill, agent_skills, with_tools
+from perstack.core.definitions.skills import InteractiveSkill, with_tools
 from perstack.core.schemas.result_schemas import result_instruction
 from perstack.dataclass import dataclass
-
-# AGENTS.md: a project's instructions to agents, in the public format. The file nearest to the working directory takes
-# precedence.
-
-AGENTS_FILE = "AGENTS.md"
-
-MAX_AGENTS_MD_BYTES = 32 << 10  # of all AGENTS.md files together, about 8,000 tokens: they are sent with every request
-
-_HEAD = (
-    "What the project says to agents, in files called AGENTS.md. Where two of them differ, the later one counts, which"
-    " is nearer to the working directory; the query counts before all of them."
-)
 
 
 class AgentsMdFile(Fact):
@@ -33,37 +21,6 @@ class AgentsMdFile(Fact):
     size: int
     shown: int | None = None  # bytes shown; None: all
     problem: str = Field(default="", exclude_if=falsy)  # reason why the model does not see it; empty if it does
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedFile:
-    """AGENTS.md that exists but was not read."""
-
-    path: str
-    problem: str
-
-
-def assemble_agents_md(files: Sequence[tuple[str, bytes] | SkippedFile]) -> tuple[str, tuple[AgentsMdFile, ...]]:
-    """Return the model's text and the record of each file; the limit cuts the first ones, the last is nearest."""
-    remaining, parts, records = MAX_AGENTS_MD_BYTES, list[str](), list[AgentsMdFile]()
-    for file in reversed(files):
-        if isinstance(file, SkippedFile):
-            parts.append(f"{file.path} is not shown: it {file.problem}.")
-            records.append(AgentsMdFile(path=file.path, sha256="", size=0, problem=file.problem))
-            continue
-        path, data = file
-        content = data[:remaining]
-        remaining -= len(content)
-        is_cut = len(content) < len(data)
-        # drop a character that the limit cuts in two
-        text = content.decode(errors="ignore" if is_cut else "replace").strip()
-        cut_note = f"\n[Cut: {len(data) - len(content):,} of {len(data):,} bytes are left out.]" if is_cut else ""
-        if text or cut_note:
-            parts.append(f"From {path}:\n{text}{cut_note}")
-        digest = sha256(data).hexdigest()
-        records.append(AgentsMdFile(path=path, sha256=digest, size=len(data), shown=len(content) if is_cut else None))
-    text = "\n\n".join((_HEAD, *reversed(parts))) if parts else ""
-    return text, tuple(reversed(records))
 
 
 SEPARATOR = "\n\n"
@@ -99,13 +56,13 @@ def instruction_parts(
     directory: str,
     is_coordinator: bool,
     schema: JsonObject | None = None,
-    agents_md: str = "",
+    knowledge: Mapping[str, str] = MappingProxyType({}),
     masks_secrets: bool = False,
 ) -> dict[str, str]:
     """Return the non-empty parts of one Run's instruction by display name; `SEPARATOR` joins them.
 
     `time` is an ISO 8601 instant, `directory` the working directory as tools see it. `schema` is the JSON schema of the
-    result; `agents_md` is the text of the project's AGENTS.md files.
+    result; `knowledge` are the parts that come from files.
     """
     parts = {
         "loop": f"{_PREAMBLE}{SEPARATOR}Started at {time}. {_place(directory)}",
@@ -114,10 +71,7 @@ def instruction_parts(
     }
     if expert.standing:
         parts["standing"] = "This always holds:\n" + "\n".join(f"- {text.strip()}" for text in expert.standing)
-    knowledge = agent_skills(expert.skills)
-    if knowledge:
-        parts["agent skills"] = _list_agent_skills(knowledge)
-    parts["AGENTS.md"] = agents_md
+    parts |= knowledge
     if delegates:
         lines = "\n".join(f"- {delegate.tool_name}: {delegate.description}" for delegate in delegates)
         parts["delegates"] = (
@@ -143,14 +97,6 @@ def _place(directory: str) -> str:
 def whole_instruction(instruction: str, guidance: str) -> str:
     """Return an Expert's instruction and the skills' guidance; cached, so that equal inputs share one string."""
     return f"{instruction}{SEPARATOR}{guidance}" if guidance else instruction
-
-
-def _list_agent_skills(skills: Sequence[AgentSkill]) -> str:
-    lines = "\n".join(f"- {skill.name} (in {skill.path}): {' '.join(skill.description.split())}" for skill in skills)
-    return (
-        "You have these skills: folders of instructions for a kind of task. Before you do what one of them is for, read"
-        " it with loadSkill, and do as it says. Paths in it are seen from its folder.\n" + lines
-    )
 
 
 def _skill_rules(expert: Expert, is_coordinator: bool) -> list[str]:

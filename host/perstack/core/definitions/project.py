@@ -98,7 +98,7 @@ def wrong_schedule_name(name: str) -> str | None:
 
 
 def _wrong_number_of_fields(cron: str) -> str | None:
-    """Check only the number of fields; what they mean is checked by the calendar (`perstack.config.calendar`)."""
+    """Check only the number of fields; what they mean is up to the calendar."""
     count = len(cron.split())
     if count == _CRON_FIELDS or not count:
         return None

@@ -1,6 +1,7 @@
 """Skills of an Expert: the sources of its tools, and folders of knowledge that it reads when needed."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, get_args
@@ -8,7 +9,6 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, falsy, snake_cased
-from perstack.core.definitions.agent_skills import wrong_skill_name
 from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
 
 # Tools as the agent loop knows them, and decisions about calls.
@@ -370,6 +370,25 @@ class PluginSkill(_SkillFields):
     functions: Annotated[tuple[str, ...], Field(exclude_if=falsy)] = ()  # names of functions given in Python
 
 
+MAX_SKILL_NAME_CHARS = 64
+
+
+def wrong_skill_name(name: str) -> str | None:
+    """Return what is wrong with the name of an Agent Skill, or None."""
+    plain = unicodedata.normalize("NFKC", name)
+    if not plain:
+        return "must not be empty"
+    if len(plain) > MAX_SKILL_NAME_CHARS:
+        return f"has {len(plain)} characters: shorten it to {MAX_SKILL_NAME_CHARS}"
+    if plain != plain.lower():
+        return f"must be in lower-case letters, not `{plain}`"
+    if not all(char.isalnum() or char == "-" for char in plain):
+        return f"must be of letters, digits and hyphens alone, not `{plain}`"
+    if plain.startswith("-") or plain.endswith("-") or "--" in plain:
+        return f"must have its hyphens between letters, one at a time, not `{plain}`"
+    return None
+
+
 class AgentSkill(Fact):
     """Folder with a SKILL.md in the public format: knowledge that an Expert reads when needed."""
 
@@ -379,7 +398,7 @@ class AgentSkill(Fact):
         _Filled, Key("folder of the SKILL.md, relative to this file", effect="reads", is_path=True)
     ]  # absolute after reading
     description: str = Field(default="", exclude_if=falsy)  # purpose, as the SKILL.md said when the Run started
-    digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `core.definitions.agent_skills`
+    digest: str = Field(default="", exclude_if=falsy)  # of its files at that time, see `digest_of_files`
     is_found: bool = Field(default=False, exclude=True)  # True if only a pattern names it: it is skipped if unusable
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from pydantic import Field, JsonValue
 
@@ -38,9 +38,6 @@ from perstack.core.definitions.project import Project, Workspace
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import AnySkill, McpStdioSkill, PluginSkill, is_base_skill
 from perstack.dataclass import dataclass
-
-if TYPE_CHECKING:
-    from perstack.core.definitions.expert_tests import ExpertTest  # what a run without tests does not need
 
 _TableT = TypeVar("_TableT", bound=Fact)
 
@@ -118,7 +115,7 @@ class Ownership:
 
 
 def items_to_trust(
-    project: Project, own: Ownership, tests: Mapping[str, Iterable[ExpertTest]] | None = None
+    project: Project, own: Ownership, tests: Mapping[str, Iterable[Fact]] | None = None
 ) -> list[TrustItem]:
     """Return the items of a project, each once, in the order of declaration; `tests`: of each Expert, by its key."""
     items = [*_of_table(project, (), own)]
@@ -133,8 +130,8 @@ def items_to_trust(
     return [*by_digest.values()]
 
 
-def items_of_test(expert_key: str, test: ExpertTest, own: Ownership) -> list[TrustItem]:
-    return _items((_EXPERTS, expert_key, "tests", test.name), _table_part(test, own))
+def items_of_test(expert_key: str, test: Fact, own: Ownership) -> list[TrustItem]:
+    return _items((_EXPERTS, expert_key, "tests", str(getattr(test, "name", ""))), _table_part(test, own))
 
 
 def items_of_skill(skill: AnySkill, place: str, own: Ownership) -> list[TrustItem]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import load_project, load_usable, open_definition
 from perstack.config.project import ProjectPlace, model_lines
 from perstack.config.source import NotRead, read_bounded
 from perstack.config.trust import Agreement, TrustStore, page_of
@@ -20,6 +19,7 @@ from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.runs.events import ChangeCall, DecideApproval, Event, FinishGeneration, FinishToolCall
+from perstack.definition_files import load_project, load_usable, open_definition
 from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
@@ -41,9 +41,9 @@ from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, UsageError
+from perstack.expert_tests.written_tests import read_tests
 from perstack.host import Host
 from perstack.next_steps import Resume
-from perstack.testing.experts.written_tests import read_tests
 
 _RESUME = "perstack create --resume"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import open_definition
 from perstack.core.base.text import REDACTED, count, one_line
 from perstack.dataclass import dataclass
+from perstack.definition_files import open_definition
 from perstack.doors.cli.log_print import print_damage
 from perstack.doors.cli.options import HostOptions, place_options, run_with, to_option
 from perstack.doors.cli.terminal import print_err, write_bytes
@@ -163,7 +163,7 @@ def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedT
 
 
 def _offer(test: _PlayedTest, *, adds_test: bool) -> None:
-    from perstack.testing.experts.written_tests import add_test, test_lines
+    from perstack.expert_tests.written_tests import add_test, test_lines
 
     where = os.path.relpath(test.definition)
     if test.exists:

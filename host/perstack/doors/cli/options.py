@@ -84,7 +84,7 @@ class HostOptions:
 
         Raises UsageError if there is no file, and with `strict` DefinitionError for warnings.
         """
-        from perstack.config.load import load_usable
+        from perstack.definition_files import load_usable
 
         loaded = load_usable(self.find().require_path())
         if strict and loaded.warnings:
@@ -100,8 +100,8 @@ class HostOptions:
         """Return the project; an empty one if there is no file and it is not required."""
         if required:
             return self.load().project
-        from perstack.config.load import load_usable
         from perstack.core.definitions.project import Project
+        from perstack.definition_files import load_usable
 
         config = self.find().config
         return Project() if config is None else load_usable(config).project
@@ -391,8 +391,8 @@ _LEADING_OPTIONS = (  # in the order of the help
 
 
 def _read_widening(file: str) -> Widening:
-    from perstack.config.load import read_permissions
     from perstack.core.definitions.permissions import Widening
+    from perstack.definition_files import read_permissions
 
     return Widening.of(read_permissions(Path(file)), f"{Path(file).name} [permissions]")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perstack.config.load import load_usable
 from perstack.core.base.text import count
 from perstack.core.jobs.summary import JobSummary
+from perstack.definition_files import load_usable
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.plugin_commands import listed_commands
 from perstack.doors.cli.terminal import print_out

@@ -12,7 +12,6 @@ import click
 
 from perstack.audit.rule_testing import BacktestResult, ChangedRuling
 from perstack.config.grants import ProjectGrant, ProjectGrants
-from perstack.config.load import open_definition, read_permissions
 from perstack.config.lock import lock_path, read_lock
 from perstack.config.project import workspace_folder
 from perstack.config.trust import TrustRecord, TrustStore, folder_of, place_of
@@ -22,6 +21,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.definitions.trust_items import TrustItem, digests_of
 from perstack.dataclass import dataclass
+from perstack.definition_files import open_definition, read_permissions
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import confirm, print_err, print_out, table, write_json, write_json_line

@@ -88,7 +88,7 @@ def _print(statuses: tuple[ScheduleStatus, ...]) -> None:
 
 
 def _moment(entry: ScheduleStatus, at: int | None) -> str:
-    from perstack.config.calendar import calendar_of
+    from perstack.schedules.calendar import calendar_of
 
     return "-" if at is None else calendar_of(entry.schedule).format_minute(at)
 

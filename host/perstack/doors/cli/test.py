@@ -16,13 +16,12 @@ from xml.etree import ElementTree as Xml
 
 import click
 
-from perstack.config.load import open_definition
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, duration
 from perstack.core.base.usage import cost
-from perstack.core.definitions.expert_tests import MAX_REPEATS
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
+from perstack.definition_files import open_definition
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import EventFilter, print_events
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
@@ -32,10 +31,11 @@ from perstack.doors.shared.log_view import in_order
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
 from perstack.errors import DefinitionError, PerstackError, UsageError
+from perstack.expert_tests.models import MAX_REPEATS
+from perstack.expert_tests.written_tests import WrittenTest, read_tests, select_tests
 from perstack.host import Host
 from perstack.testing.experts.results import status_word
 from perstack.testing.experts.run_tests import PARALLEL_JOBS, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
-from perstack.testing.experts.written_tests import WrittenTest, read_tests, select_tests
 
 if TYPE_CHECKING:
     from perstack.testing.experts.record_test import AddedTest

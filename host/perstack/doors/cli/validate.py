@@ -9,10 +9,8 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import open_definition
 from perstack.config.project import SHIPPED_SCHEMA
 from perstack.config.settings import asking_experts
-from perstack.config.source import describe_problems, problems_to_json
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.exec_grant import ASKS_NOTE
@@ -21,12 +19,14 @@ from perstack.core.definitions.models import Models
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import BASE_SKILL, ToolSpec, is_base_skill, with_base, with_tools
 from perstack.core.messages.tool_search import tokens_of
+from perstack.definition_files import open_definition
 from perstack.diagnostics.prompt_preview import OfferedTools
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json
 from perstack.doors.create import validate_definition
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.text import describe_problems
 from perstack.errors import Problem, SkillError
 from perstack.host import Host
 
@@ -261,3 +261,17 @@ def _to_json(path: Path, is_usable: bool, problems: Sequence[Problem], project: 
             for expert in experts
         ],
     }
+
+
+def problems_to_json(problems: Iterable[Problem]) -> list[JsonObject]:
+    """Return an object for each problem; `line` and `key` are null if unknown."""
+    return [
+        {
+            "severity": problem.severity,
+            "file": problem.file,
+            "line": problem.line,
+            "key": problem.key,
+            "message": problem.message,
+        }
+        for problem in problems
+    ]

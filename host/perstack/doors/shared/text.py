@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from perstack.core.base.text import MAX_TIME_MS, count, one_line
+from perstack.errors import Problem
 
 if TYPE_CHECKING:
     from perstack.core.messages.messages import ToolCallPart
@@ -142,3 +144,21 @@ def brief(part: ToolCallPart) -> str:
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in part.args.values()
     )
     return " ".join(values)
+
+
+# Problems of a definition.
+
+
+def describe_problems(problems: Sequence[Problem]) -> list[str]:
+    """Return a line for each problem, `file:line: severity: key: message`, and a last line with counts."""
+    lines = [_describe(problem) for problem in problems]
+    counts = Counter(problem.severity for problem in problems)
+    lines.append(f"{count(counts['error'], 'error')}, {count(counts['warning'], 'warning')}")
+    return lines
+
+
+def _describe(problem: Problem) -> str:
+    parts = [problem.file if problem.line is None else f"{problem.file}:{problem.line}", problem.severity]
+    if problem.key is not None:
+        parts.append(problem.key)
+    return ": ".join((*parts, problem.message))

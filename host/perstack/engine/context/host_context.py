@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,10 +31,16 @@ from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import Protection, protection_of
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
+from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
+from perstack.engine.plugins.runtimes import (
+    Runtimes,
+    UnpackedSkill,
+    check_policies,
+    reachable,
+    relocate_policy,
+)
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts
@@ -165,16 +170,6 @@ class HostContext:
         """Return the runtimes for programs of a Job."""
         return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
 
-    def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[CommandSandbox]:
-        """Prepare the sandbox for a program that is no tool's: of an Expert, or with None of no Expert.
-
-        Raises NotAgreed if the definition has declarations that nobody has agreed to.
-        """
-        self.agreement.check_definition()
-        expert = None if expert_key is None else self.project.expert(expert_key)
-        policy = relocate_policy(self.policy(expert), self.laid_out or ())
-        return command_sandbox(self.plugins, policy, self.surroundings(""))
-
     def surroundings(self, job_id: str) -> Surroundings:
         """Return what sandboxes need to know of this machine: the workspace, and hidden and protected files."""
         protection = self.protection
@@ -253,11 +248,11 @@ class HostContext:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
         return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
 
-    async def knowledge(self, expert_key: str, lock: Lock | None = None) -> SkillLibrary:
-        """Read the Agent Skills and AGENTS.md files of an Expert and of all that it may delegate to."""
-        library = SkillLibrary(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
-        await library.read(with_delegates(self.project, (expert_key,)))
-        return library
+    def knowledge(self, lock: Lock) -> Knowledge:
+        """Return the knowledge of the project's Experts from Agent Skills and AGENTS.md files, which reads none yet."""
+        return Knowledge(
+            self.project, lambda: self.parts.get(LIBRARY)(self.project, lock, self.workspace, self.laid_out)
+        )
 
     def skill_context(self, job_id: str) -> SkillContext:
         """Return the context that skills are opened with."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary
     from perstack.engine.context.host_context import HostContext
     from perstack.engine.log.run_session import RunSession
-    from perstack.engine.plugins.agent_skills import SkillLibrary
+    from perstack.engine.plugins.knowledge import Knowledge
     from perstack.engine.runs.job_context import JobContext
 
 
@@ -34,7 +34,7 @@ class QueueRequest:
 class Queueing(Protocol):
     """Functions that queue Jobs, and drive queued ones with the definition that they were queued with."""
 
-    def check_bundle(self, knowledge: SkillLibrary, team: Iterable[Expert]) -> None:
+    def check_bundle(self, knowledge: Knowledge, team: Iterable[Expert]) -> None:
         """Raise UsageError for Agent Skills that cannot travel with a Job."""
         ...
 

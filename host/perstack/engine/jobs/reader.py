@@ -21,7 +21,6 @@ from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.events import StartRun, StoredEvent, parse_event
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
@@ -223,15 +222,6 @@ class JobReader:
         job_id = await self.resolve(job_id)
         ids = await run_ids(self.storage, job_id)
         return [RunLog(run_id, await self.storage.end(RunRef(job_id, run_id), count)) for run_id in ids]
-
-    async def visibility(self, run_id: str, *, job_id: str | None = None) -> Visibility:
-        """Return which events of a Run its model no longer sees in full, or at all, as far as its log can be read."""
-        seen_events = Visibility()
-        with suppress(Damaged):
-            await load_run(
-                self.storage, RunRef(job_id or job_of_run(run_id), check_id(run_id, "run")), observe=seen_events.observe
-            )
-        return seen_events
 
     async def watch(
         self,

@@ -31,7 +31,7 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.plugins.agent_skills import SkillLibrary
+from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.runs.inputs import Attachable, read_attachments
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
@@ -56,7 +56,7 @@ class RunnableContext:
 
     host: HostContext
     lock: Lock
-    knowledge: SkillLibrary
+    knowledge: Knowledge
 
     @classmethod
     async def read(cls, host: HostContext, expert_key: str, lock: Lock | None = None) -> RunnableContext:
@@ -64,7 +64,9 @@ class RunnableContext:
         host.agreement.check_definition()
         lock = host.lock() if lock is None else lock
         host = replace(host, task_commands=await host.parts.get(WAITING_COMMANDS)(host.storage))
-        return cls(host, lock, await host.knowledge(expert_key, lock))
+        knowledge = host.knowledge(lock)
+        await knowledge.read(with_delegates(host.project, (expert_key,)))
+        return cls(host, lock, knowledge)
 
 
 @dataclass(frozen=True, slots=True)

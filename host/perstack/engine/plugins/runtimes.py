@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
-from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
+from perstack.core.definitions.experts import Expert
+from perstack.core.definitions.sandbox import SandboxPolicy, is_below
+from perstack.core.definitions.skills import agent_skills
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.agent_skills import UnpackedSkill, relocate_policy
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import UsageError
 from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, Surroundings
 from perstack.ports.skill import SkillContext
 from perstack.support.sandbox_paths import check_places
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedSkill:
+    """An Agent Skill that was stored with a Job, unpacked on this machine."""
+
+    path: str  # the original path, by which Experts name the skill
+    folder: Path
+    in_workspace: bool  # True if it was below the workspace, which all programs may read
+
+
+def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
+    """Return a policy under which programs may also read the Expert's skills, so that scripts in them can run."""
+    if policy is None:
+        return None
+    visible = (*policy.writable, *policy.readable, workspace)
+    outside = tuple(skill.path for skill in agent_skills(expert.skills) if not is_below(skill.path, visible))
+    return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
+
+
+def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
+    """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
+    skills = tuple(laid_out)
+    if policy is None or not skills:
+        return policy
+    allowed, old_paths = (*policy.writable, *policy.readable), {skill.path for skill in skills}
+    local_folders = tuple(str(skill.folder) for skill in skills if skill.in_workspace or is_below(skill.path, allowed))
+    readable = (*(path for path in policy.readable if path not in old_paths), *local_folders)
+    return policy.model_copy(update={"readable": tuple(dict.fromkeys(readable))})
 
 
 async def check_policies(
@@ -70,31 +100,3 @@ class Runtimes:
         prepared, self._prepared = list(self._prepared.values()), {}
         for runtime in prepared:
             await runtime.close()
-
-
-@dataclass(frozen=True, slots=True)
-class CommandSandbox:
-    """The runtime of a program that no tool starts: an evaluator, or the command of a task."""
-
-    runtime: Runtime = LOCAL_RUNTIME
-    variables: tuple[str, ...] = ()  # names of additional environment variables to pass to the program
-    confines: bool = False  # True if the program has fewer rights than the host's user
-
-
-NO_SANDBOX = CommandSandbox()
-
-
-@asynccontextmanager
-async def command_sandbox(
-    plugins: Plugins, policy: SandboxPolicy | None, surroundings: Surroundings
-) -> AsyncGenerator[CommandSandbox]:
-    """Prepare a policy's runtime for the duration of the block. Raises UsageError if it cannot be enforced here."""
-    if policy is None:
-        yield NO_SANDBOX
-        return
-    await check_policies(plugins, (policy,), lambda: surroundings)
-    runtimes = Runtimes(plugins, surroundings)
-    try:
-        yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
-    finally:
-        await runtimes.close()

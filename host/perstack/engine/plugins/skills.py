@@ -28,7 +28,6 @@ from perstack.core.definitions.skills import (
     PluginSkill,
     Skill,
     ToolSpec,
-    agent_skills,
     is_base_skill,
     misdeclared,
     with_base,
@@ -43,9 +42,8 @@ from perstack.core.runs.state import Run
 from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
-from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.agreed_tools import AgreedTools, JudgedToolset, out_of_date, own_tools
-from perstack.engine.plugins.builtin_tools import context_tools
+from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
@@ -58,6 +56,7 @@ from perstack.engine.plugins.tool_catalogue import (
 )
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Inspect, Note
+from perstack.ports.parts import Part, Parts
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_settings
@@ -65,6 +64,9 @@ from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
+
+CONTEXT_TOOLS: Part[Callable[[Run, Storage], tuple[OfferedTool, ...]]] = Part("tools for a full context")
+"""Returns the tools of a Run that may pin notes, or from whose context something was left out."""
 
 
 # A skill whose tools are known from perstack.lock.
@@ -168,7 +170,7 @@ class JobSkills:
         *,
         runtimes: Runtimes,
         agreement: Agreement,
-        knowledge: SkillLibrary | None = None,
+        knowledge: Knowledge,
     ) -> None:
         self._runtimes = runtimes
         self._agreement = agreement
@@ -225,7 +227,7 @@ class JobSkills:
             {definition.name: openings[definition.name].work for definition in definitions if _is_required(definition)}
         )
         work = {name: opening.work for name, opening in openings.items()}
-        builtin_tools = (*self._loading(expert, project), *own_tools, *_played_search(played))
+        builtin_tools = (*self._knowledge.loading_tools(expert), *own_tools, *_played_search(played))
         notify = partial(self._notify, run_id)
         skills = RunSkills(
             expert, project, definitions, work, notify, builtin_tools, recorded or {}, is_coordinator=is_coordinator
@@ -271,14 +273,6 @@ class JobSkills:
         opening.users.add(_WHOLE_JOB)
         opening.may_start.set()
         return await asyncio.shield(opening.session)
-
-    def _loading(self, expert: Expert, project: Project) -> tuple[OfferedTool, ...]:
-        declared = agent_skills(expert.skills)
-        if not declared:
-            return ()
-        from perstack.engine.plugins.skill_loading import loading_tools
-
-        return loading_tools(declared, self._knowledge or SkillLibrary(project, self._lock, self._context.workspace))
 
     @property
     def has_waiting_call(self) -> bool:
@@ -472,13 +466,15 @@ class RunSkills:
         """The changes of the Run's Expert that are in `expert`."""
         self.catalogue = Catalogue([])
 
-    def fit_to(self, run: Run, storage: Storage) -> None:
+    def fit_to(self, run: Run, storage: Storage, parts: Parts) -> None:
         """Update the context tools to the Run's context; they are offered from the next `refresh` on."""
         policy, context = policy_of(run), run.context
         needs = (policy is not None and policy.offers_pin, context.has_dropped, context.revealed)
         if needs != self._context:
             self._context, self._known_toolsets = needs, {}
-            self._context_tools, self._revealed = context_tools(run, storage), context.revealed
+            has_tools = needs[0] or context.has_dropped
+            self._context_tools = parts.get(CONTEXT_TOOLS)(run, storage) if has_tools else ()
+            self._revealed = context.revealed
 
     async def refresh(self) -> Catalogue:
         """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""

@@ -12,7 +12,6 @@ from perstack.config.settings import (
     masks_secrets,
     resolve_sandbox,
     rule_sets,
-    wants_agents_md,
     with_recorded_choices,
 )
 from perstack.core.base.ids import run_id_of
@@ -33,8 +32,8 @@ from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Del
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.agent_skills import reachable
 from perstack.engine.plugins.providers import RunSettings
+from perstack.engine.plugins.runtimes import reachable
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
 from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.engine.runs.job_context import JobContext
@@ -252,8 +251,7 @@ class _Instruction(TypedDict):
 def _read_instruction(
     job: JobContext, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
 ) -> _Instruction:
-    includes_agents_md = wants_agents_md(job.host.project, expert, is_coordinator=is_coordinator)
-    agents_md, files = job.knowledge.agents_md() if includes_agents_md else ("", ())
+    knowledge, files = job.knowledge.instruction_parts(expert, is_coordinator=is_coordinator)
     parts = instruction_parts(
         expert,
         delegate_infos(delegate_tools(expert, job.host.project.experts)),
@@ -261,11 +259,10 @@ def _read_instruction(
         directory=job.directory,
         is_coordinator=is_coordinator,
         schema=result_schema(expert, output, is_coordinator=is_coordinator),
-        agents_md=agents_md,
+        knowledge=knowledge,
         masks_secrets=masks_secrets,
     )
-    instruction = SEPARATOR.join(parts.values())
-    return _Instruction(instruction=instruction, agents_md=files, mask_secrets=masks_secrets)
+    return _Instruction(instruction=SEPARATOR.join(parts.values()), agents_md=files, mask_secrets=masks_secrets)
 
 
 def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:

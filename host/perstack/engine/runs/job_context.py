@@ -21,7 +21,7 @@ from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
-from perstack.engine.plugins.agent_skills import SkillLibrary
+from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.skills import JobSkills, RunSkills
 from perstack.engine.plugins.tool_catalogue import Catalogue
@@ -69,7 +69,7 @@ class JobContext:
         loaded: Job,
         emit: Emitter,
         lock: Lock,
-        knowledge: SkillLibrary,
+        knowledge: Knowledge,
         *,
         decisions: PersonDecisions,
         worker: WorkerRole = NO_WORKER,
@@ -250,5 +250,5 @@ class RunContext:
 
     async def refresh(self) -> Catalogue:
         """Return the tools that the next request offers."""
-        self.skills.fit_to(self.session.run, self.job.host.storage)
+        self.skills.fit_to(self.session.run, self.job.host.storage, self.job.host.parts)
         return await self.skills.refresh()

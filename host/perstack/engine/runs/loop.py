@@ -17,7 +17,8 @@ effect runs, the ids of delegates before one starts. After a crash the log is fo
 `resumeRun`, and `drive` continues: a stop changes the status of a Run and not its phase.
 
 What features do for a Run (play a recording, drive delegates on other workers, take snapshots, fit images, take posted
-texts) is asked of parts of the host: playback.py, remote.py and inputs.py here, engine/log/snapshot_recorder.py.
+texts, make room in a full context) is asked of parts of the host: playback.py, remote.py and inputs.py here,
+`MAKE_ROOM`, engine/log/snapshot_recorder.py.
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
 `RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
@@ -27,6 +28,7 @@ docs/architecture.md.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -71,8 +73,9 @@ from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
+from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.delegates import Delegates
-from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
+from perstack.engine.runs.generation import generate
 from perstack.engine.runs.inputs import TEXT_INBOX
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
 from perstack.engine.runs.playback import differs_from_recording, playback_of
@@ -83,7 +86,11 @@ from perstack.engine.runs.tool_calls import (
     refuse_calls,
     run_tools,
 )
+from perstack.ports.parts import Part
 from perstack.system.concurrency import leaves, shield_until_done
+
+MAKE_ROOM: Part[Callable[[RunContext, Shrink | Compact], Awaitable[None]]] = Part("compaction")
+"""Shrinks old results of a Run or summarizes its history, and records that, or that no budget allows it."""
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
 
@@ -197,9 +204,7 @@ class RunLoop:
                 judged = await self._judge_result(session.run, command)
                 session.record(result_event(session.run, command.text, judged, session.stamp))
             case Shrink() | Compact():
-                from perstack.engine.runs.compaction import make_room  # few Runs are that long
-
-                await make_room(run, command)
+                await job.host.parts.get(MAKE_ROOM)(run, command)
             case Snapshot():
                 session.record(await job.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():

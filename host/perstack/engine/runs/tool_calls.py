@@ -29,7 +29,6 @@ from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.pacing import run_in_turn
 from perstack.engine.plugins.skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import (
@@ -39,7 +38,7 @@ from perstack.engine.runs.approvals import (
     sandboxed_session,
     show_progress,
 )
-from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
+from perstack.engine.runs.attempts import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.inputs import MEDIA
 from perstack.engine.runs.job_context import RunContext
 from perstack.engine.runs.playback import playback_of
@@ -162,8 +161,8 @@ class Sampling:
             step=self._run.step,
         )
         try:
-            with context.endpoint.place() as ticket:
-                reply = await run_in_turn(ticket, estimated_tokens(input_bytes), lambda: self._climb(generation))
+            with context.endpoint.turns() as turns:
+                reply = await turns.take(estimated_tokens(input_bytes), lambda: self._climb(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
                 self._settle(key, NO_USAGE, granted)

@@ -13,18 +13,19 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from perstack.config.load import load_usable, open_definition
 from perstack.config.project import find_place
 from perstack.config.trust import environment_of
 from perstack.core.base.records import first_problem
 from perstack.core.base.usage import Cost
-from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
 from perstack.core.definitions.keys import FROM_FILE
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
+from perstack.definition_files import load_usable, open_definition
 from perstack.errors import DefinitionError, UsageError
+from perstack.expert_tests.models import Expected, ExpectedStatus
+from perstack.expert_tests.written_tests import WrittenTest, read_tests
 from perstack.host import Host
 from perstack.system.user import this_user
 from perstack.testing.experts.results import judge, matches_call, shown_call
@@ -41,7 +42,6 @@ from perstack.testing.experts.run_tests import (
     without_effects,
     without_key,
 )
-from perstack.testing.experts.written_tests import WrittenTest, read_tests
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
 
 

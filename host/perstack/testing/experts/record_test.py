@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import cast
 
 from perstack.config.load import DefinitionFile
-from perstack.core.definitions.expert_tests import Expected, ExpectedStatus, ExpertTest, wrong_name
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
+from perstack.expert_tests.models import Expected, ExpectedStatus, ExpertTest, wrong_name
+from perstack.expert_tests.written_tests import WrittenTest, add_test, read_tests
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.testing.experts.results import matches_call, status_word
 from perstack.testing.experts.run_tests import Bench, contents, drive_and_judge, remove_folder
-from perstack.testing.experts.written_tests import WrittenTest, add_test, read_tests
 
 _MAX_CALLS = 40
 _MAX_FILES = 20

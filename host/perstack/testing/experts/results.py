@@ -8,13 +8,13 @@ from math import sqrt
 
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
-from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
 from perstack.core.definitions.job_status import TYPED_STATUS, JobStatus
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import decide_call
 from perstack.core.schemas.patterns import compile_pattern
 from perstack.dataclass import dataclass
+from perstack.expert_tests.models import Expected, ExpectedStatus
 
 _MAX_SHOWN_CALLS = 6
 _MAX_CALL_CHARS = 80

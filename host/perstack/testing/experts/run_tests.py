@@ -24,6 +24,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError, UsageError
+from perstack.expert_tests.written_tests import WrittenTest
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.recordings.play import HowToRun
@@ -31,7 +32,6 @@ from perstack.system.files import read_regular
 from perstack.system.plugin_modules import EXTRA_MODULES
 from perstack.system.user import this_user
 from perstack.testing.experts.results import JobFacts, UnreadableFile, interval, judge
-from perstack.testing.experts.written_tests import WrittenTest
 from perstack.testing.recorded import read_recording, recorded
 from perstack.testing.scripted import Script, ScriptedProvider, ScriptLike, load_script
 

@@ -9,27 +9,23 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from perstack.compaction.summary_texts import INSTRUCTION, outline, summary_text, texts_left_out, transcript
 from perstack.config.settings import NO_OVERRIDES
 from perstack.core.base.usage import Charge, Usage, unreported_charge
 from perstack.core.definitions.settings import NOT_RECORDED, ReasoningBudget
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.messages.messages import History, TextPart, ToolMessage, UserMessage, estimated_tokens
 from perstack.core.runs.commands import Compact, Shrink
-from perstack.core.runs.compaction import INSTRUCTION, outline, summary_text, texts_left_out, transcript
 from perstack.core.runs.context import blob_of, is_supposed, summary_tokens, window_of
-from perstack.core.runs.decide import (
-    SummaryCost,
-    compact_history_event,
-    shrink_event,
-    start_compaction_event,
-)
+from perstack.core.runs.decide import stamp_for_next_step
+from perstack.core.runs.events import CompactHistory, ShrinkResults, StartCompaction
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.plugins.providers import OpenProvider
-from perstack.engine.runs.generation import (
+from perstack.engine.runs.attempts import (
     Attempts,
     Ladder,
     adapt_as_before,
@@ -66,7 +62,9 @@ class Summarizer:
 @dataclass(frozen=True, slots=True)
 class _Summary:
     text: str = ""
-    spent: SummaryCost = SummaryCost()
+    usage: Usage | None = None
+    assumed: Charge | None = None
+    duration_ms: int = 0
     error: ErrorInfo | None = None
 
 
@@ -105,7 +103,8 @@ async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None
                 blob = blobs_by_call.get((messages.place(index), part.tool_call_id))
                 if blob is not None:
                     await blobs.keep(blob, blob_of(part))
-    session.record(shrink_event(session.run, command, session.stamp))
+    stamp = stamp_for_next_step(session.run, session.stamp)
+    session.record(ShrinkResults(**stamp, results=command.results, head=command.head, tail=command.tail))
     await session.flush()
 
 
@@ -123,18 +122,23 @@ async def _compact(context: RunContext, command: Compact) -> None:
     run, overflow = session.run, session.run.context.overflow
     if overflow is not None and is_supposed(overflow) and summary.error is not None:
         # the endpoint refuses small requests too, so the refusal was no overflow, and the history must stay whole
-        await fail(session, overflow, uncharged=summary.spent.assumed is None)
+        await fail(session, overflow, uncharged=summary.assumed is None)
         return
     model = name if summary.text else ""
     text = summary_text(run, command, summary.text or outline(run, command, window), model, window)
     session.record(
-        compact_history_event(
-            run,
-            command,
-            text,
-            session.stamp,
+        CompactHistory(
+            **stamp_for_next_step(run, session.stamp),
+            first=command.first,
+            through=command.through,
+            kept=command.kept,
+            text=text,
             model=model,
-            spent=summary.spent,
+            usage=summary.usage,
+            assumed=summary.assumed,
+            tokens_before=command.tokens_before,
+            tokens_after=max(0, command.tokens_after - summary_tokens(window) + _tokens(text)),
+            duration_ms=summary.duration_ms,
             error=summary.error,
             left_out=texts_left_out(run, command, window),
         )
@@ -158,20 +162,19 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
         expert_key=summarizer.expert_key,
         place=session.place if summarizer.endpoint.provider.player is not None else None,
         purpose="summary",
-        step=start_compaction_event(session.run, command, "", None, session.stamp).step_number,
+        step=stamp_for_next_step(session.run, session.stamp)["step_number"],
     )
-    input_tokens = estimated_tokens(len(text.encode(errors="replace")))
     prices.prepare(summarizer.provider_name)
-    attempts = Attempts(session, summarizer.endpoint)
-    ladder = Ladder(session, attempts.provider, summarizer.name)
+    ladder = Ladder(session, summarizer.endpoint.provider, summarizer.name)
     attempt = 1
-    with attempts.ticket:
+    with summarizer.endpoint.turns() as turns:
+        attempts = Attempts(session, summarizer.endpoint.provider, turns)
         while True:
             if not await _begin(context, command, summarizer, request):
                 return None
             request = replace(request, adaptations=session.run.adaptations_by_model.get(summarizer.name, ()))
             try:
-                generation = await attempts.once(request, lambda delta: None, input_tokens)
+                generation = await attempts.once(request, lambda delta: None, _tokens(text))
             except ProviderError as error:
                 if await ladder.climb(request, error) is not None:
                     continue
@@ -189,12 +192,12 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
                 if info.name == NOT_RECORDED:
                     await fail(session, info)
                     return None  # with an outline in its place the replayed Job would differ from the recorded one
-                return _Summary(spent=SummaryCost(assumed=None if is_uncharged(info) else reserved), error=info)
+                return _Summary(assumed=None if is_uncharged(info) else reserved, error=info)
             session.first_try = None
             usage, _ = await prices.cost_and_window(summarizer.provider_name, summarizer.model, generation)
             duration = round((time.monotonic() - attempts.try_began) * 1000)
-            spent = SummaryCost(usage, _assumed_charge(session.run, usage, generation), duration)
-            return _Summary(generation.reply.text.strip(), spent)
+            assumed = _assumed_charge(session.run, usage, generation)
+            return _Summary(generation.reply.text.strip(), usage, assumed, duration)
 
 
 async def _begin(context: RunContext, command: Compact, summarizer: Summarizer, request: GenerationRequest) -> bool:
@@ -208,7 +211,15 @@ async def _begin(context: RunContext, command: Compact, summarizer: Summarizer, 
         if granted is None:
             return False
     reserved = None if granted is None else granted.amount.as_charge()
-    session.record(start_compaction_event(session.run, command, summarizer.name, reserved, session.stamp))
+    session.record(
+        StartCompaction(
+            **stamp_for_next_step(session.run, session.stamp),
+            first=command.first,
+            through=command.through,
+            model=summarizer.name,
+            reserved=reserved,
+        )
+    )
     adapt_as_before(context.job, session, summarizer.name)
     await session.flush()
     return True
@@ -220,3 +231,7 @@ def _assumed_charge(run: Run, usage: Usage, generation: Generation) -> Charge | 
     if reserved is None or is_reported(usage, reserved, has_reply=bool(generation.reply.contents)):
         return None
     return unreported_charge(reserved, usage)
+
+
+def _tokens(text: str) -> int:
+    return estimated_tokens(len(text.encode(errors="replace")))

@@ -14,13 +14,15 @@ from tempfile import mkdtemp
 
 from pydantic import Field, field_validator
 
-from perstack.config.context_files import SkillFolder, read_skill
+from perstack.agent_skills.front_matter import NotASkill, SkillFile, is_part_of_skill
+from perstack.agent_skills.library import SkillLibrary, library_of
+from perstack.agent_skills.skill_folders import SkillFolder, read_skill
 from perstack.core.base.records import Fact, falsy
-from perstack.core.definitions.agent_skills import NotASkill, SkillFile, is_part_of_skill
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import is_path
-from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill
+from perstack.engine.plugins.knowledge import Knowledge
+from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.errors import StorageError, UsageError
 from perstack.ports.storage import Storage
 from perstack.system.concurrency import shield_until_done
@@ -71,19 +73,19 @@ class BundledSkill(Fact):
         return cache / self.digest.removeprefix("sha256:") / Path(self.path).name
 
 
-def check_bundle(knowledge: SkillLibrary, team: Iterable[Expert]) -> None:
+def check_bundle(knowledge: Knowledge, team: Iterable[Expert]) -> None:
     """Raise UsageError if a skill of the team is invalid, differs from perstack.lock, or is too large to be stored."""
     experts = tuple(team)
     for expert in experts:
         knowledge.with_skill_digests(expert)
-    _check_size(knowledge.valid_folders(experts).values())
+    _check_size(library_of(knowledge).valid_folders(experts).values())
 
 
 async def bundle_skills(
-    storage: Storage, job_id: str, knowledge: SkillLibrary, team: Iterable[Expert]
+    storage: Storage, job_id: str, library: SkillLibrary, team: Iterable[Expert]
 ) -> tuple[BundledSkill, ...]:
     """Store the valid skills of a team with a Job. Raises UsageError if too large or changed, and StorageError."""
-    folders = knowledge.valid_folders(tuple(team))
+    folders = library.valid_folders(team)
     _check_size(folders.values())
     bundled: list[BundledSkill] = []
     for path, folder in folders.items():
@@ -93,7 +95,7 @@ async def bundle_skills(
             BundledFile(path=file.path, sha256=file.sha256, size=file.size, is_executable=is_executable)
             for file, (_, is_executable) in zip(folder.files, contents, strict=True)
         )
-        in_workspace = is_below(path, (str(knowledge.workspace),))
+        in_workspace = is_below(path, (str(library.workspace),))
         bundled.append(BundledSkill(path=path, digest=folder.digest, files=files, in_workspace=in_workspace))
     return tuple(bundled)
 

@@ -10,7 +10,7 @@ from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.calendar import Calendar, WrongCron, WrongZone
+from perstack.schedules.calendar import Calendar, WrongCron, WrongZone
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from os.path import normpath
-from typing import TYPE_CHECKING
 
+from perstack.agent_skills.front_matter import NotASkill, divided
+from perstack.agent_skills.skill_folders import SkillFolder, decode_utf8, read_bytes, skill_file_of
 from perstack.core.definitions.skills import AgentSkill, ToolSpec
-from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.tool_catalogue import OfferedTool, builtin_tool
 from perstack.errors import SkillError
 from perstack.ports.skill import ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from perstack.config.context_files import SkillFolder
 
 LOAD_TOOL = "loadSkill"
 SKILL_NAME = "agentSkills"  # the skill name of `loadSkill` in permission rules
@@ -42,24 +39,25 @@ def load_spec(skills: Sequence[AgentSkill]) -> ToolSpec:
     )
 
 
-def loading_tools(skills: Sequence[AgentSkill], knowledge: SkillLibrary) -> tuple[OfferedTool, ...]:
-    """Return `loadSkill`, if there are skills. Files changed since the Run began are not read: not agreed to."""
+_Unchanged = Callable[[AgentSkill], SkillFolder | None]
+"""Returns a skill's folder; None if it has changed since the Run began. May read from disk."""
+
+
+def loading_tool(skills: Sequence[AgentSkill], unchanged: _Unchanged) -> OfferedTool:
+    """Return `loadSkill`. Files changed since the Run began are not read: nobody has agreed to them."""
     skills_by_name = {skill.name: skill for skill in skills}
 
     async def load(call: ToolCall) -> ToolResult:
         path, begin = call.args.get("path"), call.args.get("from")
         path, begin = path if isinstance(path, str) else "", begin if isinstance(begin, int) else 0
         skill = skills_by_name[str(call.args["name"])]
-        return ToolResult.text(await asyncio.to_thread(_answer, knowledge, skill, path, begin))
+        return ToolResult.text(await asyncio.to_thread(_answer, unchanged, skill, path, begin))
 
-    return (builtin_tool(load_spec(skills), load),) if skills else ()
+    return builtin_tool(load_spec(skills), load)
 
 
-def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -> str:
-    from perstack.config.context_files import decode_utf8, skill_file_of
-    from perstack.core.definitions.agent_skills import NotASkill, divided
-
-    folder = knowledge.folder(skill)
+def _answer(unchanged: _Unchanged, skill: AgentSkill, path: str, begin: int) -> str:
+    folder = unchanged(skill)
     if folder is None:
         raise SkillError(
             f"the files of skill {skill.name} in {skill.path} are not those that this Run began with: they are not"
@@ -76,8 +74,6 @@ def _answer(knowledge: SkillLibrary, skill: AgentSkill, path: str, begin: int) -
 
 
 def _read(folder: SkillFolder, skill: AgentSkill, path: str) -> bytes:
-    from perstack.config.context_files import read_bytes
-
     file = folder.file(path)
     if file is None:
         raise SkillError(f"skill {skill.name} has no file {path!r}; {_files(folder)}")
@@ -99,8 +95,6 @@ def _heading(folder: SkillFolder, skill: AgentSkill) -> str:
 
 
 def _files(folder: SkillFolder) -> str:
-    from perstack.config.context_files import skill_file_of
-
     other_files = [file for file in folder.files if file.path != skill_file_of(folder)]
     if not other_files:
         return "it has no files besides SKILL.md."

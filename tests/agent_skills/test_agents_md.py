@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import Terminal, reply
 
-from perstack.config.context_files import read_agents_md
-from perstack.core.definitions.instruction import MAX_AGENTS_MD_BYTES, assemble_agents_md
+from perstack.agent_skills.agents_md import MAX_AGENTS_MD_BYTES, assemble_agents_md, read_agents_md
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 SCRIPTED = ("--provider", "scripted")

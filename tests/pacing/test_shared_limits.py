@@ -15,10 +15,10 @@ from wire_anthropic import ANTHROPIC
 
 from perstack.core.definitions.models import ProviderLimits
 from perstack.core.definitions.settings import Budget, Overrides, ProviderSetting
-from perstack.core.jobs.rate_limit import MAX_FAILURES
-from perstack.engine.plugins.pacing import ticket_for
 from perstack.errors import ProviderError
 from perstack.host import Host
+from perstack.pacing.endpoint_queue import ticket_for
+from perstack.pacing.rate_limit import MAX_FAILURES
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 from perstack.testing.scripted import ScriptedProvider
 
@@ -156,7 +156,7 @@ async def _line(answers: list[float], limits: ProviderLimits, runs: int) -> tupl
     moments: list[float] = []
 
     async def take_turn(number: int) -> None:
-        with ticket_for(provider, "p", limits, lambda waiting: None) as place:
+        with ticket_for(provider, "p", limits, lambda reason, ahead, seconds: None) as place:
             await place.enter(1)
             entered.append(number)
             moments.append(asyncio.get_running_loop().time())
@@ -187,12 +187,12 @@ def test_one_that_is_sent_away_keeps_its_place_and_one_that_is_cancelled_holds_u
         sent_away = ProviderError("slow down", status_code=429, is_retryable=True, retry_after=0.05)
 
         async def later(name: str) -> None:
-            with ticket_for(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as place:
+            with ticket_for(provider, "p", ProviderLimits(name="p"), lambda reason, ahead, seconds: None) as place:
                 await place.enter(1)
                 order.append(name)
                 place.record_outcome(None)
 
-        with ticket_for(provider, "p", ProviderLimits(name="p"), lambda waiting: None) as first:
+        with ticket_for(provider, "p", ProviderLimits(name="p"), lambda reason, ahead, seconds: None) as first:
             await first.enter(1)
             first.record_outcome(sent_away)
             async with asyncio.TaskGroup() as group:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from perstack.core.base.ids import OWN_NUMBERS, block_of, may_be_remote, number_of_run
 from perstack.core.definitions.settings import Budget, Limits
-from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, budget_of, capped, grant_caps, short_account
+from perstack.core.jobs.budget import JOB, Amounts
+from perstack.workers.budget_shares import Sharer, budget_of, capped, grant_caps, short_account
 
 
 @dataclass
@@ -49,7 +50,7 @@ PIECES = st.lists(st.integers(1, 60).flatmap(lambda need: st.tuples(st.just(need
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from([WHOLE, "x"]), PIECES), min_size=1, max_size=6),
+    st.lists(st.tuples(st.sampled_from([JOB, "x"]), PIECES), min_size=1, max_size=6),
     st.integers(0, 400),
     st.integers(0, 200),
     st.randoms(use_true_random=False),
@@ -62,7 +63,7 @@ def test_what_is_used_and_held_is_never_more_than_there_is_and_all_that_fits_is_
 
     def remaining_amounts() -> dict[str, Amounts]:
         of_account = sum(one.used for one in every if one.account == "x")
-        return {WHOLE: {"tokens": limit - sum(one.used for one in every)}, "x": {"tokens": of_x - of_account}}
+        return {JOB: {"tokens": limit - sum(one.used for one in every)}, "x": {"tokens": of_x - of_account}}
 
     for _ in range(10_000):
         caps = grant_caps(remaining_amounts(), [one.sharer for one in open_])
@@ -74,7 +75,7 @@ def test_what_is_used_and_held_is_never_more_than_there_is_and_all_that_fits_is_
                 assert not one.grants or one.cap > one.grants[-1] or one.cap - one.used >= one.need > 0
                 one.grants.append(one.cap)
         for account, amounts in remaining_amounts().items():
-            held = sum(max(0, one.cap - one.used) for one in open_ if one.cap and account in (WHOLE, one.account))
+            held = sum(max(0, one.cap - one.used) for one in open_ if one.cap and account in (JOB, one.account))
             assert held <= amounts["tokens"]
         at_work = [one for one in open_ if one.cap is not None]
         if not at_work:
@@ -102,12 +103,12 @@ def test_a_share_reads_as_it_was_recorded(nano: int, tokens: int, calls: int, st
 
 def test_a_share_that_is_too_small_for_what_is_needed_goes_to_fewer() -> None:
     short = [Sharer(f"job-{n}", needs={"tokens": 40}) for n in range(2, 6)]
-    assert grant_caps({WHOLE: {"tokens": 100}}, short) == {"job-2": {"tokens": 50}, "job-3": {"tokens": 50}}
-    assert grant_caps({WHOLE: {"tokens": 39}}, short) == {}
+    assert grant_caps({JOB: {"tokens": 100}}, short) == {"job-2": {"tokens": 50}, "job-3": {"tokens": 50}}
+    assert grant_caps({JOB: {"tokens": 39}}, short) == {}
     held = replace(short[0], cap={"tokens": 70}, used={"tokens": 5})
-    assert grant_caps({WHOLE: {"tokens": 100}}, [held, *short[1:]]) == {}
-    assert grant_caps({WHOLE: {"tokens": 105}}, [held, *short[1:]]) == {"job-3": {"tokens": 40}}
-    assert grant_caps({WHOLE: {}}, [Sharer("job-2")]) == {"job-2": {}}
+    assert grant_caps({JOB: {"tokens": 100}}, [held, *short[1:]]) == {}
+    assert grant_caps({JOB: {"tokens": 105}}, [held, *short[1:]]) == {"job-3": {"tokens": 40}}
+    assert grant_caps({JOB: {}}, [Sharer("job-2")]) == {"job-2": {}}
 
 
 def test_no_two_drivers_give_one_number() -> None:

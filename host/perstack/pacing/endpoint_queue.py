@@ -12,7 +12,9 @@ from typing import Self, assert_never
 from weakref import WeakKeyDictionary
 
 from perstack.core.definitions.models import ProviderLimits
-from perstack.core.jobs.rate_limit import (
+from perstack.engine.plugins.providers import OnWait
+from perstack.errors import ProviderError
+from perstack.pacing.rate_limit import (
     NO_LIMITS,
     CircuitOpen,
     Delay,
@@ -26,9 +28,6 @@ from perstack.core.jobs.rate_limit import (
     after_success,
     failed,
 )
-from perstack.core.runs.display_events import WaitReason
-from perstack.dataclass import dataclass
-from perstack.errors import ProviderError
 from perstack.ports.provider import Generation, Provider
 from perstack.system.user import notice
 
@@ -36,18 +35,6 @@ _WAIT_NOTICE_DELAY_S = 0.5  # seconds of waiting after which a person is shown t
 _GRACE_S = 0.25  # seconds after the end of a rate limit for which the queue position of a rejected generation is kept
 
 _tickets = count(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """The reason why a generation waits, and its position in the queue."""
-
-    reason: WaitReason
-    ahead: int
-    seconds: float | None  # seconds until the queue moves; None if unknown
-
-
-OnWait = Callable[[Waiting], None]
 
 
 class EndpointQueue:
@@ -151,6 +138,19 @@ class QueueTicket:
     ) -> None:
         self._queue.leave(self)
 
+    async def take(self, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
+        """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
+        await self.enter(tokens)
+        outcome: Generation | ProviderError | None = None
+        try:
+            outcome = await work()
+            return outcome
+        except ProviderError as error:
+            outcome = error
+            raise
+        finally:
+            self.record_outcome(outcome)
+
     async def enter(self, tokens: int) -> None:
         """Wait until an attempt that sends about `tokens` may start. Raises ProviderError while the circuit is open."""
         self.ticket = self.ticket or next(_tickets)
@@ -195,21 +195,7 @@ class QueueTicket:
         if delay is not None and self.turn is not None:
             now = asyncio.get_running_loop().time()
             seconds = None if delay.at is None else max(0.0, delay.at - now)
-            self._on_wait(Waiting(delay.reason, self._queue.ahead_of(self), seconds))
-
-
-async def run_in_turn(ticket: QueueTicket, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
-    """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
-    await ticket.enter(tokens)
-    outcome: Generation | ProviderError | None = None
-    try:
-        outcome = await work()
-        return outcome
-    except ProviderError as error:
-        outcome = error
-        raise
-    finally:
-        ticket.record_outcome(outcome)
+            self._on_wait(delay.reason, self._queue.ahead_of(self), seconds)
 
 
 def _circuit_open(name: str, circuit: CircuitOpen) -> ProviderError:

@@ -1,6 +1,6 @@
 """The rate limiter and circuit breaker of one endpoint, shared by all Runs of a process.
 
-Pure functions: times are seconds of the caller's clock. `engine/plugins/pacing.py` queues the waiting Runs.
+Pure functions: times are seconds of the caller's clock. `pacing/endpoint_queue.py` queues the waiting Runs.
 
 - `[limits]` bounds concurrent generations, starts per minute, spread evenly, and tokens per minute.
 - After a 429 nothing starts before the endpoint's `retry-after` has passed; then as many generations run at once as it

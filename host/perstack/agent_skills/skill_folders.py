@@ -1,4 +1,4 @@
-"""Read AGENTS.md files and Agent Skills, through file handles, without links or hidden files, within size limits."""
+"""Read folders of Agent Skills, through file handles, without links or hidden files, within size limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.definitions.agent_skills import (
+from perstack.agent_skills.front_matter import (
     SKILL_FILE,
     NotASkill,
     SkillFile,
@@ -18,52 +18,8 @@ from perstack.core.definitions.agent_skills import (
     is_part_of_skill,
     read_head,
 )
-from perstack.core.definitions.instruction import AGENTS_FILE, AgentsMdFile, SkippedFile, assemble_agents_md
-from perstack.core.definitions.sandbox import is_below
-from perstack.core.files.file_names import fold_case, protected_by_name
 from perstack.dataclass import dataclass
-from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, NotRegular, open_for_reading, read_below
-from perstack.system.project_states import is_state_of_project
-from perstack.system.user import user_directories
-
-# AGENTS.md files, from the top of the repository down to the workspace.
-
-_MAX_FILE_BYTES = 1 << 20  # maximum bytes of one AGENTS.md
-_MAX_FOLDERS = 64
-
-
-def read_agents_md(workspace: Path) -> tuple[str, tuple[AgentsMdFile, ...]]:
-    """Return the text for the model and the record of each file; unreadable files are recorded, no errors."""
-    start = Path(os.path.realpath(workspace))
-    top = next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ".git")), start)
-    folders = [start, *start.parents][: len(start.parts) - len(top.parts) + 1][:_MAX_FOLDERS]
-    files = (_read(folder / AGENTS_FILE, top) for folder in reversed(folders))
-    return assemble_agents_md([file for file in files if file is not None])
-
-
-def _read(file: Path, top: Path) -> tuple[str, bytes] | SkippedFile | None:
-    """Return the path and content of a file, which may be a link within the project; None if there is no file."""
-    name = file.relative_to(top).as_posix()
-    target = Path(os.path.realpath(file))
-    if not os.path.lexists(file):
-        return None
-    if not target.is_relative_to(top) or _is_off_limits(target, top):
-        return SkippedFile(path=name, problem="is a link that leads out of the project, or to what is off limits")
-    try:
-        return name, read_below(top, target.relative_to(top).as_posix(), _MAX_FILE_BYTES)
-    except FileTooLarge:
-        return SkippedFile(path=name, problem=f"has more than {_MAX_FILE_BYTES >> 20} MiB")
-    except NotRegular:
-        return SkippedFile(path=name, problem="is no ordinary file")
-    except OSError as error:
-        return SkippedFile(path=name, problem=f"cannot be read ({error.strerror or type(error).__name__})")
-
-
-def _is_off_limits(target: Path, top: Path) -> bool:
-    of_user = tuple(map(os.path.realpath, user_directories(os.environ)))
-    is_state = is_state_of_project(str(target)) or is_below(str(target), of_user)
-    return is_state or protected_by_name(fold_case(target.relative_to(top).parts)) is not None
-
+from perstack.system.files import FOLDER, REAL_FOLDER, FileTooLarge, open_for_reading, read_below
 
 MAX_FILES = 2_000
 MAX_TOTAL_BYTES = 64 << 20  # maximum bytes of all files of a skill together

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 
-from perstack.core.definitions.agent_skills import (
+from perstack.agent_skills.front_matter import (
     NotASkill,
     NotPlain,
     SkillFile,
@@ -16,8 +16,8 @@ from perstack.core.definitions.agent_skills import (
     legal_skill_name,
     read_head,
     read_table,
-    wrong_skill_name,
 )
+from perstack.core.definitions.skills import wrong_skill_name
 
 MINIMAL = """\
 ---

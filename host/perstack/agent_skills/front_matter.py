@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Protocol, TypeAlias, cast
 
+from perstack.core.definitions.skills import MAX_SKILL_NAME_CHARS
 from perstack.dataclass import dataclass
 
 # Untrusted YAML is limited to plain tables, lists and texts.
@@ -155,7 +156,7 @@ def read_keys(text: str, first_line: int = 1) -> tuple[Mapping[str, Value], tupl
     table: dict[str, Value] = {}
     repairs: list[str] = []
     for block in _blocks(text, first_line):
-        name = block.key[:_MAX_NAME_CHARS]
+        name = block.key[:MAX_SKILL_NAME_CHARS]
         if block.key in table:
             repairs.append(f"has `{name}` twice: the one at line {block.line} counts")
         try:
@@ -185,7 +186,6 @@ def _blocks(text: str, first_line: int) -> Iterator[_KeyLines]:
 SKILL_FILE = "SKILL.md"
 
 MAX_HEAD_BYTES = 16 << 10  # maximum bytes of the front matter
-_MAX_NAME_CHARS = 64
 _MAX_DESCRIPTION_CHARS = 1024
 _MAX_COMPATIBILITY_CHARS = 500
 _FENCE = "---"
@@ -272,27 +272,11 @@ def read_head(head: str, folder: str) -> tuple[SkillHead, tuple[str, ...]]:
     return skill_head, ("`description` must not be empty" if "description" in table else "`description` is missing",)
 
 
-def wrong_skill_name(name: str) -> str | None:
-    """Return what is wrong with a skill's name, or None."""
-    plain = unicodedata.normalize("NFKC", name)
-    if not plain:
-        return "must not be empty"
-    if len(plain) > _MAX_NAME_CHARS:
-        return f"has {len(plain)} characters: shorten it to {_MAX_NAME_CHARS}"
-    if plain != plain.lower():
-        return f"must be in lower-case letters, not `{plain}`"
-    if not all(char.isalnum() or char == "-" for char in plain):
-        return f"must be of letters, digits and hyphens alone, not `{plain}`"
-    if plain.startswith("-") or plain.endswith("-") or "--" in plain:
-        return f"must have its hyphens between letters, one at a time, not `{plain}`"
-    return None
-
-
 def legal_skill_name(folder: str) -> str:
     """Return the nearest legal name for a folder, such as `my-skill` for `My_Skill`; empty if there is none."""
     plain = unicodedata.normalize("NFKC", folder).lower()
     words = "".join(char if char.isalnum() else "-" for char in plain)
-    return re.sub(r"-+", "-", words).strip("-")[:_MAX_NAME_CHARS].strip("-")
+    return re.sub(r"-+", "-", words).strip("-")[:MAX_SKILL_NAME_CHARS].strip("-")
 
 
 def _name(table: Mapping[str, Value], folder: str, repairs: list[str]) -> str:
@@ -303,7 +287,7 @@ def _name(table: Mapping[str, Value], folder: str, repairs: list[str]) -> str:
         return of_folder
     name = unicodedata.normalize("NFKC", _text(table, "name", MAX_HEAD_BYTES, repairs))
     if name != of_folder:
-        repairs.append(f"`name` is `{name[:_MAX_NAME_CHARS]}`: the folder's is used, `{of_folder}`")
+        repairs.append(f"`name` is `{name[:MAX_SKILL_NAME_CHARS]}`: the folder's is used, `{of_folder}`")
     return of_folder
 
 

@@ -1,4 +1,4 @@
-"""Run a command of the user's to its end and return its exit status and output."""
+"""Run a command of a definition, which no tool starts, to its end and return its exit status and output."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
+from perstack.core.definitions.sandbox import LOCAL
 from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import HostContext
 from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 from perstack.system.process_groups import signal_group
@@ -32,6 +34,38 @@ class ProgramResult:
     status: int
     out: bytes
     last_words: str  # the last line of its stderr, truncated
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSandbox:
+    """The runtime of a program that no tool starts: an evaluator, or the command of a task."""
+
+    runtime: Runtime = LOCAL_RUNTIME
+    variables: tuple[str, ...] = ()  # names of additional environment variables to pass to the program
+    confines: bool = False  # True if the program has fewer rights than the host's user
+
+
+NO_SANDBOX = CommandSandbox()
+
+
+@asynccontextmanager
+async def command_sandbox(host: HostContext, expert_key: str | None) -> AsyncGenerator[CommandSandbox]:
+    """Prepare the sandbox of an Expert, or with None of no Expert, for programs that are started in the block.
+
+    Raises NotAgreed if the definition has declarations that nobody has agreed to, and UsageError if this machine cannot
+    enforce its policy.
+    """
+    host.agreement.check_definition()
+    policy = host.policy(None if expert_key is None else host.project.expert(expert_key))
+    if policy is None:
+        yield NO_SANDBOX
+        return
+    await host.check_policies((policy,))
+    runtimes = host.runtimes("")
+    try:
+        yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
+    finally:
+        await runtimes.close()
 
 
 async def run_program(

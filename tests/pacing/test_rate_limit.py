@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.definitions.models import ProviderLimits
-from perstack.core.jobs.rate_limit import (
+from perstack.core.runs.retries_and_fallbacks import MAX_WAIT_S
+from perstack.pacing.rate_limit import (
     CIRCUIT_OPEN_S,
     MAX_FAILURES,
     NO_LIMITS,
@@ -22,7 +23,6 @@ from perstack.core.jobs.rate_limit import (
     after_success,
     failed,
 )
-from perstack.core.runs.retries_and_fallbacks import MAX_WAIT_S
 
 
 @given(per_minute=st.integers(1, 6_000), asked=st.lists(st.floats(0, 0.5), min_size=2, max_size=200))

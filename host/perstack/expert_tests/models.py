@@ -4,6 +4,7 @@ Tests are not part of an Expert's definition: Runs do not read them and logs do 
 """
 
 import unicodedata
+from collections.abc import Mapping
 from math import isfinite
 from posixpath import normpath
 from typing import Annotated, Literal
@@ -131,3 +132,10 @@ class ExpertTest(Fact):
     expect: Annotated[Expected, Key("the expected outcome, see below", effect="table")] = Field(
         default_factory=Expected
     )
+
+
+PLACE_BY_MODEL: Mapping[type[Fact], str] = {
+    ExpertTest: "in [[experts.NAME.tests]]",
+    Expected: "in `expect` of [[experts.NAME.tests]]",
+}
+"""Places of the tables, for messages about their keys in other places."""

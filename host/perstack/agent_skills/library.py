@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from os.path import relpath
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from perstack.agent_skills.agents_md import read_agents_md
+from perstack.agent_skills.front_matter import NotASkill
+from perstack.agent_skills.load_tool import loading_tool
+from perstack.agent_skills.skill_folders import SkillFolder, read_skill, skill_file_of
 from perstack.config.lock import Lock, LockedFolder, lock_path
-from perstack.config.settings import wants_agents_md
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.skills import AgentSkill, agent_skills
-from perstack.dataclass import dataclass
+from perstack.engine.plugins.knowledge import Knowledge
+from perstack.engine.plugins.runtimes import UnpackedSkill
+from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 from perstack.system.user import notice
 
-if TYPE_CHECKING:
-    from perstack.config.context_files import SkillFolder
-
-
-@dataclass(frozen=True, slots=True)
-class UnpackedSkill:
-    """An Agent Skill that was stored with a Job, unpacked on this machine."""
-
-    path: str  # the original path, by which Experts name the skill
-    folder: Path
-    in_workspace: bool  # True if it was below the workspace, which all programs may read
+_LIST_HEAD = (
+    "You have these skills: folders of instructions for a kind of task. Before you do what one of them is for, read"
+    " it with loadSkill, and do as it says. Paths in it are seen from its folder.\n"
+)
 
 
 class SkillLibrary:
@@ -47,26 +42,16 @@ class SkillLibrary:
         self._locked = {skill.path: skill.digest for skill in lock.agent_skills}
         self._folders: dict[str, SkillFolder | UsageError] = {}
 
-    async def read(self, experts: Iterable[Expert]) -> None:
-        """Read these Experts' skills and AGENTS.md files ahead of time. Errors are raised at their first use."""
-        team = list(experts)
-        skills = [skill for expert in team for skill in agent_skills(expert.skills)]
-        needs_agents_md = any(wants_agents_md(self._project, expert, is_coordinator=True) for expert in team)
-
-        def read_all() -> None:
-            for skill in skills:
-                self._find(skill)
-            if needs_agents_md:
-                self.agents_md()
-
-        if skills or needs_agents_md:
-            await asyncio.to_thread(read_all)
+    def read(self, skills: Iterable[AgentSkill], *, agents_md: bool) -> None:
+        """Read these skills, and the AGENTS.md files if `agents_md`. Errors are raised at the first use."""
+        for skill in skills:
+            self._find(skill)
+        if agents_md:
+            self.agents_md()
 
     def agents_md(self) -> tuple[str, tuple[AgentsMdFile, ...]]:
         """Return what a model is shown of the AGENTS.md files, and the list of files. May read from disk."""
         if self._agents_md is None:
-            from perstack.config.context_files import read_agents_md
-
             self._agents_md = read_agents_md(self.workspace)
         return self._agents_md
 
@@ -76,8 +61,6 @@ class SkillLibrary:
         An unusable skill that only a pattern has found is left out. Raises UsageError for another one, and for a skill
         that differs from perstack.lock.
         """
-        if not agent_skills(expert.skills):
-            return expert
         skills = tuple(
             self._with_description(skill, expert) if isinstance(skill, AgentSkill) else skill
             for skill in self.without_skipped(expert).skills
@@ -91,15 +74,19 @@ class SkillLibrary:
         kept = (skill for skill in expert.skills if not (isinstance(skill, AgentSkill) and self._is_skipped(skill)))
         return expert.model_copy(update={"skills": tuple(kept)})
 
+    def list_skills(self, skills: Sequence[AgentSkill]) -> str:
+        """Return the list of skills for the instruction."""
+        lines = (f"- {skill.name} (in {skill.path}): {' '.join(skill.description.split())}" for skill in skills)
+        return _LIST_HEAD + "\n".join(lines)
+
+    def loading_tools(self, skills: Sequence[AgentSkill]) -> tuple[OfferedTool, ...]:
+        """Return `loadSkill`."""
+        return (loading_tool(skills, self.folder),)
+
     def folder(self, skill: AgentSkill) -> SkillFolder | None:
         """Return the skill's folder if it is unchanged since the Run began; otherwise None. May read from disk."""
         folder = self._find(skill)
         return None if isinstance(folder, UsageError) or folder.digest != skill.digest else folder
-
-    def folders(self, expert: Expert) -> list[SkillFolder]:
-        """Return the Expert's skills as they are now; invalid ones are left out."""
-        folders = (self._find(skill) for skill in agent_skills(expert.skills))
-        return [folder for folder in folders if not isinstance(folder, UsageError)]
 
     def valid_folders(self, experts: Iterable[Expert]) -> dict[str, SkillFolder]:
         """Return the Experts' skills by the path that these name; invalid ones are left out."""
@@ -146,6 +133,14 @@ class SkillLibrary:
         return skill.model_copy(update=fields)
 
 
+def library_of(knowledge: Knowledge) -> SkillLibrary:
+    """Return the library that the knowledge of a Job's Experts comes from."""
+    library = knowledge.library
+    if not isinstance(library, SkillLibrary):
+        raise TypeError(f"{library!r} is no SkillLibrary")
+    return library
+
+
 def path_in_lock(config: str, skill: AgentSkill) -> str:
     """Return a skill's path relative to perstack.lock, which is equal on each machine."""
     return Path(relpath(skill.path, lock_path(config).parent)).as_posix()
@@ -165,30 +160,7 @@ def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder |
     )
 
 
-def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
-    """Return a policy under which programs may also read the Expert's skills, so that scripts in them can run."""
-    if policy is None:
-        return None
-    visible = (*policy.writable, *policy.readable, workspace)
-    outside = tuple(skill.path for skill in agent_skills(expert.skills) if not is_below(skill.path, visible))
-    return policy.model_copy(update={"readable": (*policy.readable, *outside)}) if outside else policy
-
-
-def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSkill]) -> SandboxPolicy | None:
-    """Return a policy with this machine's paths of those skills that it lets programs read at their original paths."""
-    skills = tuple(laid_out)
-    if policy is None or not skills:
-        return policy
-    allowed, old_paths = (*policy.writable, *policy.readable), {skill.path for skill in skills}
-    local_folders = tuple(str(skill.folder) for skill in skills if skill.in_workspace or is_below(skill.path, allowed))
-    readable = (*(path for path in policy.readable if path not in old_paths), *local_folders)
-    return policy.model_copy(update={"readable": tuple(dict.fromkeys(readable))})
-
-
 def _read(skill: AgentSkill) -> SkillFolder | UsageError:
-    from perstack.config.context_files import read_skill, skill_file_of
-    from perstack.core.definitions.agent_skills import NotASkill
-
     try:
         folder = read_skill(Path(skill.path))
     except NotASkill as error:

@@ -11,16 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Literal
 
 from perstack.core.base.usage import NANO_PER_DOLLAR, nano
 from perstack.core.definitions.settings import Budget, Limits
+from perstack.core.jobs.budget import JOB, Amounts, Unit
 from perstack.dataclass import dataclass
-
-Unit = Literal["tokens", "nano", "calls", "steps"]
-Amounts = Mapping[Unit, int]  # amounts by unit (`nano`: billionths of a dollar); a missing unit has no limit
-
-WHOLE = ""  # account of the whole Job; the others belong to Experts with budgets of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +23,7 @@ class Sharer:
     """The state of one delegate that needs a share."""
 
     run_id: str
-    account: str = WHOLE  # Expert account that it spends from in addition
+    account: str = JOB  # account of its Expert that it spends from in addition to the Job's
     used: Amounts = field(default_factory=dict[Unit, int])  # by the delegate and Runs below it, reserved amounts too
     cap: Amounts | None = None  # None if it has not started, or has stopped and shall continue
     needs: Amounts = field(default_factory=dict[Unit, int])  # for its next work, if it stopped for lack of that
@@ -52,14 +47,14 @@ def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> d
 
 def short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
     """Return the account that has too little for a delegate when no other is running; the whole one takes priority."""
-    of_all = remaining.get(WHOLE, {})
+    of_all = remaining.get(JOB, {})
     is_whole = any(of_all[unit] < need for unit, need in sharer.needs.items() if unit in of_all)
-    return WHOLE if is_whole else sharer.account
+    return JOB if is_whole else sharer.account
 
 
 def _unheld_amounts(account: str, remaining: Amounts, sharers: Sequence[Sharer]) -> Amounts:
     """Return the amounts less what running delegates hold."""
-    holders = [sharer for sharer in sharers if account in (WHOLE, sharer.account)]
+    holders = [sharer for sharer in sharers if account in (JOB, sharer.account)]
     return {
         unit: max(0, amount - sum(_held_amount(sharer, unit) for sharer in holders))
         for unit, amount in remaining.items()
@@ -73,8 +68,8 @@ def _held_amount(sharer: Sharer, unit: Unit) -> int:
 def _part(sharer: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) -> Amounts:
     """Return a delegate's part if all of `among` share what is free."""
     amounts: dict[Unit, int] = {}
-    for account in {WHOLE, sharer.account}:
-        number = len(among) if account == WHOLE else sum(other.account == account for other in among)
+    for account in {JOB, sharer.account}:
+        number = len(among) if account == JOB else sum(other.account == account for other in among)
         for unit, amount in free.get(account, {}).items():
             part = amount // number
             amounts[unit] = min(part, amounts.get(unit, part))
