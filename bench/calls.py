@@ -22,11 +22,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 
-from perstack.config.load import load_usable
 from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool
 from perstack.toolkit import Toolkit
+from perstack.trust.definition_files import load_usable
 
 ROOT = str(Path(__file__).parents[1])
 INLINE = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>", "<module>"}

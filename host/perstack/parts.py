@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.engine.context.protection import RUN_FILES, RunFiles
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
@@ -17,11 +18,13 @@ from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
+from perstack.engine.runs.run_skills import EXPERT_OF_FILE
 from perstack.ports.parts import Offer, Parts
 
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
-    from perstack.engine.context.host_context import ContextSource
+    from perstack.core.definitions.experts import Expert
+    from perstack.engine.context.host_context import ContextSource, HostContext
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
     from perstack.ports.storage import Storage
@@ -40,6 +43,8 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
+            RUN_FILES.offer(_run_files),
+            EXPERT_OF_FILE.offer(_expert_of_file),
         ),
         lambda: _parts_for_skills(tasks),
     )
@@ -97,6 +102,18 @@ def _remote_delegation() -> RemoteDelegation:
     from perstack.workers import remote_delegates
 
     return remote_delegates
+
+
+def _run_files() -> RunFiles:
+    from perstack.trust import protection
+
+    return protection
+
+
+def _expert_of_file() -> Callable[[HostContext, str, str], Expert]:
+    from perstack.trust.definition_files import expert_of_file
+
+    return expert_of_file
 
 
 async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:

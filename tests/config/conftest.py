@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from perstack.config.load import load_project
 from perstack.errors import DefinitionError, Problem
+from perstack.trust.definition_files import load_project
 
 Write = Callable[..., Path]
 Problems = Callable[..., list[tuple[str, int | None, str | None, str]]]

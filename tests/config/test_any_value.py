@@ -9,8 +9,8 @@ from datetime import date
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.load import load_project
 from perstack.errors import DefinitionError
+from perstack.trust.definition_files import load_project
 
 GOOD = tomllib.loads("""
     model = "m"

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from terminal import Terminal
 
 from perstack.config.env import read_env
-from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.config.source import TooMuch, matches
 from perstack.errors import DefinitionError, UsageError
+from perstack.trust.definition_files import load_project
 
 DEEP = [
     "x = " + "[" * 5000 + "]" * 5000,

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from perstack.config.expert_tests import NoTests, WrittenTest, read_tests, select_tests
-from perstack.config.load import DefinitionFile, load_project
+from perstack.config.load import DefinitionFile
 from perstack.core.definitions.expert_tests import Expected
 from perstack.errors import UsageError
+from perstack.trust.definition_files import load_project
 
 Write = Callable[..., Path]
 

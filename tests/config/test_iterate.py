@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config.load import load_project
 from perstack.core.definitions.experts import ExpertEvaluator, FunctionEvaluator, Iterate
+from perstack.trust.definition_files import load_project
 
 HEAD = """
 [experts.a]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.load import load_project
 from perstack.config.project import find_config
 from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, McpStdioSkill, PluginSkill
 from perstack.errors import DefinitionError
+from perstack.trust.definition_files import load_project
 
 EVERYTHING = """
     model = "claude-sonnet-4-5"
@@ -238,7 +238,7 @@ def test_a_good_file_pays_for_no_line_numbers_and_no_suggestions(write):
     path = write(EVERYTHING)
     code = (
         "import sys, pathlib; before = set(sys.modules);"  # from 3.13 on pathlib itself imports glob
-        "import perstack.config.load as c; c.load_project(pathlib.Path(sys.argv[1]));"
+        "import perstack.trust.definition_files as c; c.load_project(pathlib.Path(sys.argv[1]));"
         "heavy = {'perstack.config.toml_lines', 'difflib', 'glob', 'dotenv'};"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )

@@ -8,7 +8,6 @@ import pytest
 from hosts import wait_for
 
 from perstack import Expert, Host, Overrides, Project
-from perstack.config.load import load_project, load_usable
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.permissions import Permissions
@@ -26,6 +25,7 @@ from perstack.core.definitions.skills import (
 )
 from perstack.errors import DefinitionError, UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
+from perstack.trust.definition_files import load_project, load_usable
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config.load import load_project
 from perstack.errors import DefinitionError
+from perstack.trust.definition_files import load_project
 
 EXPERT = '\n[experts.a]\ninstruction = "x"\n'
 

@@ -14,7 +14,6 @@ import pytest
 from pages import keep_part
 
 from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
-from perstack.config.load import load_project
 from perstack.config.source import describe_problems
 from perstack.core.definitions.expert_tests import Expected, ExpertTest
 from perstack.core.definitions.experts import (
@@ -41,6 +40,7 @@ from perstack.core.definitions.skills import (
     PluginSkill,
 )
 from perstack.errors import DefinitionError
+from perstack.trust.definition_files import load_project
 
 PAGE = (Path(__file__).parents[2] / "docs" / "perstack-toml.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config.load import load_project
 from perstack.errors import DefinitionError
+from perstack.trust.definition_files import load_project
 
 MAX_DESCRIPTION = 2_048
 MAX_INSTRUCTION = 20_480

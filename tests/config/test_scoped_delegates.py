@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perstack.config.load import load_project
+from perstack.trust.definition_files import load_project
 
 GAME = """
 [experts.game]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perstack
-from perstack.config.load import load_project
 from perstack.core.base.public_addresses import is_public
 from perstack.core.definitions.sandbox import wrong_place
 from perstack.errors import DefinitionError
+from perstack.trust.definition_files import load_project
 from perstack_bubblewrap.network import PlaceRefused, check_address
 from perstack_mcp.http_transports import refuse_private
 

@@ -17,8 +17,8 @@ from pages import ROOT, page
 from sandbox_programs import usable
 from terminal import Terminal, reply
 
-from perstack.config.load import load_project
 from perstack.doors.cli.main import perstack
+from perstack.trust.definition_files import load_project
 
 __all__ = ["usable"]  # a fixture
 

@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 from pages import fenced, page, rows, section
 
-from perstack.config.load import load_project
 from perstack.doors.cli.main import EXIT_CODES
 from perstack.iterations.state import SeriesEvent, StoredSeriesEvent, measurement_in, measurement_of
 from perstack.ports.evaluator import Artifact
+from perstack.trust.definition_files import load_project
 
 PAGE = page("docs/iterations.md")
 HIDDEN = {"type", "invalid_answer", *SeriesEvent.model_fields}

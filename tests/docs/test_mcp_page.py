@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pages import fenced, page
 
-from perstack.config.load import load_project
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill
 from perstack.ports.environment import INHERITED
 from perstack.ports.skill import SkillContext
+from perstack.trust.definition_files import load_project
 from perstack_mcp.login import LOGIN_TIMEOUT_S, PATH
 from perstack_mcp.plugin import McpSkillFactory
 from perstack_mcp.remote_server import RemoteServer, headers_of, oauth_of

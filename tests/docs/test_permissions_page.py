@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pages import fenced, first_cells, page, rows, section
 
-from perstack.config.load import load_project
 from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
 from perstack.core.permissions.calls import policy_call
 from perstack.core.permissions.decisions import decide_call
+from perstack.trust.definition_files import load_project
 from perstack_base.tools import SPECS
 
 PAGE = page("docs/permissions.md")

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from pages import ROOT, commands, fenced, page, run_line, section
 
-from perstack.config.load import load_project
 from perstack.config.settings import resolve_settings
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
+from perstack.trust.definition_files import load_project
 
 PAGE = page("README.md")
 BEGINNING = PAGE[: PAGE.index("\n## ")]

@@ -7,9 +7,9 @@ from typing import get_args
 
 from pages import fenced, first_cells, page, rows, section
 
-from perstack.config.load import load_project
 from perstack.core.definitions.project import Overlap
 from perstack.schedules.schedule import TRANSITIONS, Place, StoredScheduleEvent
+from perstack.trust.definition_files import load_project
 
 PAGE = page("docs/schedules.md")
 KEPT = section(PAGE, "## The log")

@@ -10,7 +10,6 @@ from typing import get_args
 
 from pages import commands, fenced, first_cells, page, rows, run_line, section
 
-from perstack.config.load import load_project
 from perstack.core.base.lifecycle import PauseReason
 from perstack.doors.shared.next_steps import BASE
 from perstack.memory import ExecutionMemory
@@ -18,6 +17,7 @@ from perstack.tasks.arguments import MAX_STATE_BYTES
 from perstack.tasks.events import TaskConfig
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.tasks.state import ALLOWED, TaskStatus
+from perstack.trust.definition_files import load_project
 
 PAGE = page("docs/tasks.md")
 

@@ -12,7 +12,7 @@ import pytest
 from page_walk import Walk
 from pages import ROOT, page
 
-from perstack.config.load import load_project
+from perstack.trust.definition_files import load_project
 
 HOW_TO = page("docs/how-to.md")
 TASKS = re.findall(r"^## (.+)$", HOW_TO, re.M)

@@ -15,9 +15,9 @@ from hosts import wait_for
 from plain_person import begin_person
 from terminal import ASKING, Terminal, reply
 
-from perstack.config.load import load_usable
 from perstack.errors import DefinitionError
 from perstack.host import Host
+from perstack.trust.definition_files import load_usable
 
 EXPERT = '[experts.a]\ndescription = "works"\ninstruction = "You work."\n'
 RULES = {

@@ -16,9 +16,9 @@ from postgres_server import PostgresServer
 from terminal import Terminal, reply
 from worker_processes import worker
 
-from perstack.config.load import load_project
 from perstack.host import Host
 from perstack.system.clock import SYSTEM
+from perstack.trust.definition_files import load_project
 
 TWO_LINES = '[experts.a]\ninstruction = "x"\n'
 

@@ -8,10 +8,10 @@ import pytest
 from hosts import wait_for
 from terminal import trusting
 
-from perstack.config.load import load_project
 from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn
+from perstack.trust.definition_files import load_project
 
 ROOT = Path(__file__).parents[2]
 LOADED = load_project(ROOT / "perstack.toml")

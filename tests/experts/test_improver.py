@@ -14,12 +14,12 @@ import pytest
 from hosts import wait_for
 from terminal import trusting
 
-from perstack.config.load import load_project
 from perstack.core.definitions.settings import Overrides
 from perstack.host import Host
 from perstack.iterations.state import SeriesState
 from perstack.ports.provider import GenerationRequest
 from perstack.testing.scripted import ScriptedProvider, Turn, text
+from perstack.trust.definition_files import load_project
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (ROOT / "experts" / "improver" / "maths.py").read_text()

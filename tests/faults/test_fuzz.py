@@ -29,7 +29,6 @@ from wire import Said, Wire
 from perstack.audit.auditor import verify_any
 from perstack.audit.replay import replay_job
 from perstack.config.env import read_env
-from perstack.config.load import load_project
 from perstack.config.lock import read_lock
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
@@ -52,6 +51,7 @@ from perstack.ports.storage import RunRef
 from perstack.recordings.export import job_document
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.testing.in_memory_storage import InMemoryStorage, InMemoryStore
+from perstack.trust.definition_files import load_project
 from perstack_base.tools import SPECS
 from perstack_mcp import stdio as client_side
 from perstack_server.command import offers_roots

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hosts import Bench, Seen, expert, recording, until_it_crashes, wait_for
 
-from perstack.config.load import load_project
 from perstack.core.definitions.project import MAX_FILE_SIZE
 from perstack.core.files.trees import Entry, File, Link, SkippedEntry, Subfolder
 from perstack.errors import DefinitionError
@@ -16,6 +15,7 @@ from perstack.host import Host
 from perstack.snapshots.stored_trees import Trees
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint, crash_points
 from perstack.testing.scripted import text, tool, turn
+from perstack.trust.definition_files import load_project
 
 
 def _entries(host: Host, job_id: str, tree: str) -> dict[bytes, Entry]:

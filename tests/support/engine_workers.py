@@ -11,13 +11,13 @@ from functools import partial
 from hosts import Bench, expert, until_it_crashes
 from terminal import Terminal
 
-from perstack.config.load import load_usable
 from perstack.core.jobs.summary import JobSummary
 from perstack.host import Host
 from perstack.ports.dispatcher import Dispatcher, Order
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher, InMemoryOrders
 from perstack.testing.scripted import text
+from perstack.trust.definition_files import load_usable
 from perstack.workers.driving_orders import Drive
 from perstack.workers.reports import WorkerReport
 from perstack.workers.worker import Worker, WorkerSettings

@@ -3,14 +3,15 @@
 `DefinitionFile` does the work. For each file it reads bounded text (source.py), parses TOML, and reads every table into
 its model with `read_table` (check.py), which collects problems instead of stopping at the first. Experts become drafts
 (experts.py, skills.py). Once all files are read, references between them are resolved: delegates, evaluators, names of
-models, schedules. `load_project` raises if anything is wrong; `load_usable` drops Experts with errors, and Experts that
-delegate to these, so that the others still run.
+models, schedules. `to_project` raises if anything is wrong or, if it is not strict, drops Experts with errors, and
+Experts that delegate to these, so that the others still run. Includes of another folder are a problem, unless a person
+has agreed to them (`perstack.trust.definition_files`).
 
 Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a
 line and a key; lines are computed only when there is a problem (toml_lines.py).
 
-Other modules of this package: settings.py resolves what one Run gets from options and definitions, trust.py decides
-what a person has to agree to, lock.py keeps what skills offered.
+Other modules of this package: settings.py resolves what one Run gets from options and definitions, lock.py keeps
+what skills offered, grants.py what a person has allowed in a project.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from perstack.config.experts import (
     warn_of_cycles,
     warn_of_runtime,
 )
-from perstack.config.project import check_owner, owner_of
+from perstack.config.project import check_owner, folder_contains, owner_of
 from perstack.config.skills import with_relative_files
 from perstack.config.source import (
     MAX_DEFINITION_BYTES,
@@ -52,7 +53,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project, Workspace
 from perstack.core.definitions.skills import PluginSkill
 from perstack.dataclass import dataclass, replace
-from perstack.errors import DefinitionError, NotAgreed, Problem, UsageError
+from perstack.errors import DefinitionError, Problem, UsageError
 
 MAX_FILES = 1_000
 MAX_INCLUDE_DEPTH = 50
@@ -67,42 +68,6 @@ class LoadedProject:
     files: tuple[Path, ...] = ()  # files that were read, the including one first
     # patterns of `include` and of Agent Skills, which may match more files later, each relative to the folder
     patterns: tuple[tuple[Path, str], ...] = ()
-
-
-def load_project(path: Path) -> LoadedProject:
-    """Load a definition file with its includes. Raises DefinitionError with all problems, in the files' order.
-
-    Raises NotAgreed for includes of another folder.
-    """
-    return open_definition(path).to_project(strict=True)
-
-
-def load_usable(path: Path) -> LoadedProject:
-    """Load the Experts without errors. Raises DefinitionError if none is left, or an error is outside of Experts.
-
-    Raises NotAgreed for includes of another folder.
-    """
-    return open_definition(path).to_project(strict=False)
-
-
-def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile:
-    """Read a definition file with its includes; includes of another folder only if the user has agreed to them.
-
-    Without an agreement raises NotAgreed if the definition `must_be_whole`; otherwise each such include is a problem.
-    """
-    definition = DefinitionFile(path)
-    if not definition.includes_outside:
-        return definition
-    from perstack.config.trust import Agreement  # few definitions leave their folder
-
-    project = Project(includes=tuple(definition.includes), path=str(path.absolute()))
-    try:
-        Agreement(project).check_keys(project, ("includes",))
-    except NotAgreed:
-        if must_be_whole:
-            raise
-        return definition
-    return DefinitionFile(path, may_leave_folder=True)
 
 
 def checked_project(experts: Iterable[Expert], folder: Path) -> Project:
@@ -248,8 +213,6 @@ class DefinitionFile:
 
     def _leaves_folder(self, path: str) -> bool:
         """Return whether a path, or a pattern, leads out of the folder of the first file, which needs an agreement."""
-        from perstack.config.trust import folder_contains  # few definitions have includes
-
         if self._may_leave_folder or folder_contains(self.path.absolute().parent, path):
             return False
         self.includes_outside = True

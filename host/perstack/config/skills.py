@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
+from perstack.config.project import folder_contains
 from perstack.config.source import Reporter
 from perstack.core.definitions.agent_skills import SKILL_FILE, legal_skill_name, wrong_skill_name
 from perstack.core.definitions.experts import Expert
@@ -91,8 +92,6 @@ def _matching_folders(pattern: str, folder: Path, at: KeyPath, report: Reporter)
     if not has_magic(pattern):
         yield _resolve_from(folder, pattern)
         return
-    from perstack.config.trust import folder_contains
-
     if not folder_contains(folder, _expand_pattern(pattern)):
         report.error(at, f"`{pattern}` is a pattern that leads out of {folder}: name each folder")
         return
@@ -170,8 +169,6 @@ def _check_source(skill: PluginSkill, at: KeyPath, report: Reporter) -> None:
 
 def with_relative_files(expert: Expert, at: KeyPath, report: Reporter, folder: Path) -> Expert:
     """Return the Expert with each file of functions as seen from the definition's folder, which must contain it."""
-    from perstack.config.trust import folder_contains
-
     skills: list[AnySkill] = []
     for skill in expert.skills:
         if isinstance(skill, PluginSkill) and skill.file:

@@ -7,13 +7,13 @@ from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.config.load import load_project
 from perstack.core.definitions.permissions import Permissions, RuleSet, wrong_rule
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.permissions.calls import PolicyCall, policy_call
 from perstack.core.permissions.decisions import decide_call, decide_offer
 from perstack.engine.permissions.rulings import path_resolver
 from perstack.errors import DefinitionError
+from perstack.trust.definition_files import load_project
 from perstack_base.tools import SPECS
 
 BASE = {spec.name: spec for spec in SPECS}

@@ -13,11 +13,12 @@ from pages import ROOT
 from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 
-from perstack.config.load import DefinitionFile, load_project
+from perstack.config.load import DefinitionFile
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.doors.create import COORDINATOR, TrialBudget, Trials, team, tools_for, validate_definition
 from perstack.ports.environment import Environment
+from perstack.trust.definition_files import load_project
 
 SHIPPED = ROOT / "host" / "perstack" / "experts" / "create-expert" / "perstack.toml"
 GOOD = """maxSteps = 20

@@ -11,8 +11,8 @@ from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 from web_pages import Pages
 
-from perstack.config.load import load_project
 from perstack.config.project import templates
+from perstack.trust.definition_files import load_project
 
 TEMPLATES = sorted(templates())
 GALLERY = [name for name in TEMPLATES if any(path.startswith("tests/") for path in templates()[name].files)]

@@ -14,8 +14,8 @@ from tmux import PERSTACK, tmux
 from wire import Said
 from wire_anthropic import ANTHROPIC
 
-from perstack.config.load import load_project
 from perstack.testing.fake_endpoint import FakeEndpoint
+from perstack.trust.definition_files import load_project
 
 KEY = "sk-ant-a-key-that-is-kept-0123456789"
 TELLING_SERVER = Path(__file__).parents[2] / "plugins" / "mcp" / "servers" / "telling.py"

@@ -11,11 +11,11 @@ from hosts import Bench, Seen, expert, results, wait_for
 from skill_folders import load, make
 from terminal import Terminal, reply
 
-from perstack.config.load import load_project
 from perstack.core.definitions.skills import AgentSkill
 from perstack.doors.shared.live_project import included_files
 from perstack.errors import UsageError
 from perstack.testing.scripted import ScriptedProvider, text, tool
+from perstack.trust.definition_files import load_project
 
 SCRIPTED = ("--provider", "scripted", "--job-id", "job")
 

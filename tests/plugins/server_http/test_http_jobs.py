@@ -14,8 +14,8 @@ from engine_workers import Engine, served
 from http_server import AUTH_HEADERS, serving
 from terminal import SECONDS, Terminal, reply, trusting
 
-from perstack.config.load import load_usable
 from perstack.host import Host
+from perstack.trust.definition_files import load_usable
 
 TOML = """
 provider = { providerName = "scripted" }

@@ -15,9 +15,9 @@ from mcp.server.session import ServerSession
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from terminal import SECONDS
 
-from perstack.config.load import load_project
 from perstack.doors.shared.http_connections import ListenAddress
 from perstack.host import Host
+from perstack.trust.definition_files import load_project
 from perstack_server.http.access import AccessRules
 from perstack_server.http.server import serve_http
 from perstack_server.mcp.workspaces import ServeOptions

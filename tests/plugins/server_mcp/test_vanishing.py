@@ -28,8 +28,8 @@ from mcp_types import CallToolResult, ListRootsResult, Root
 from starlette.requests import Request
 from terminal import SECONDS, Terminal, reply
 
-from perstack.config.load import load_project
 from perstack.host import Host
+from perstack.trust.definition_files import load_project
 from perstack_server.mcp import notifications as clients_told
 from perstack_server.mcp import workspaces as asking_for_roots
 from perstack_server.mcp.server import build_server

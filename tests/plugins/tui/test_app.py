@@ -93,8 +93,8 @@ def test_the_history_lists_jobs_newest_first_filters_and_opens_one(bench: Bench)
 
 
 def test_a_broken_definition_is_shown_with_its_line_and_the_last_good_one_stays(bench: Bench) -> None:
-    from perstack.config.load import load_usable
     from perstack.doors.shared.live_project import ReloadedProject
+    from perstack.trust.definition_files import load_usable
     from perstack_tui.app import StartApp
 
     good = '[experts.writer]\ndescription = "Writes haiku"\ninstruction = "You write."\n'

@@ -11,10 +11,8 @@ from pathlib import Path
 import click
 
 from perstack.config.expert_tests import read_tests
-from perstack.config.load import load_project, load_usable, open_definition
 from perstack.config.project import ProjectPlace, model_lines
 from perstack.config.source import NotRead, read_bounded
-from perstack.config.trust import Agreement, TrustStore, page_of
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -44,6 +42,8 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, UsageError
 from perstack.host import Host
 from perstack.next_steps import Resume
+from perstack.trust.agreements import Agreement, TrustStore, page_of
+from perstack.trust.definition_files import load_project, load_usable, open_definition
 
 _RESUME = "perstack create --resume"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import open_definition
 from perstack.core.base.text import REDACTED, count, one_line
 from perstack.dataclass import dataclass
 from perstack.doors.cli.log_print import print_damage
@@ -22,6 +21,7 @@ from perstack.host import Host
 from perstack.recordings.model import FORMAT, Recording
 from perstack.system.files import open_for_reading, replace_private_file
 from perstack.testing.experts.results import status_word
+from perstack.trust.definition_files import open_definition
 
 
 @click.command("export")

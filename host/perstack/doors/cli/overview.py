@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from perstack.config.load import load_usable
 from perstack.core.base.text import count
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions
@@ -11,6 +10,7 @@ from perstack.doors.cli.terminal import print_out
 from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import DefinitionError, PerstackError
 from perstack.host import Host
+from perstack.trust.definition_files import load_usable
 
 _FIRST_COMMANDS = ("init", "run", "start", "jobs", "log", "inbox")
 

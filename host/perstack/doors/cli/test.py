@@ -17,7 +17,6 @@ from xml.etree import ElementTree as Xml
 import click
 
 from perstack.config.expert_tests import WrittenTest, read_tests, select_tests
-from perstack.config.load import open_definition
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, duration
 from perstack.core.base.usage import cost
@@ -36,6 +35,7 @@ from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.host import Host
 from perstack.testing.experts.results import status_word
 from perstack.testing.experts.run_tests import PARALLEL_JOBS, Attempt, Bench, ExpertTestOutcome, check_models, run_tests
+from perstack.trust.definition_files import open_definition
 
 if TYPE_CHECKING:
     from perstack.testing.experts.record_test import AddedTest

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from perstack.config.load import open_definition
 from perstack.config.project import SHIPPED_SCHEMA
 from perstack.config.settings import asking_experts
 from perstack.config.source import describe_problems, problems_to_json
@@ -29,6 +28,7 @@ from perstack.doors.shared.next_steps import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.errors import Problem, SkillError
 from perstack.host import Host
+from perstack.trust.definition_files import open_definition
 
 # The cost of each Expert's tools at every step, for `perstack validate --tools`.
 

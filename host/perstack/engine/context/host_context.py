@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from perstack.config.grants import ProjectGrants
 from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
+from perstack.config.project import folder_of
 from perstack.config.settings import resolve_sandbox, resolve_settings
-from perstack.config.trust import Agreement, folder_of
 from perstack.core.base.file_names import STATE_FOLDER
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
@@ -28,7 +28,7 @@ from perstack.core.definitions.settings import Budget, Overrides, lower_budget
 from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.engine.context.connections import Dispatching
-from perstack.engine.context.protection import Protection, protection_of
+from perstack.engine.context.protection import RUN_FILES, Protection
 from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
@@ -36,6 +36,7 @@ from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, re
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
+from perstack.engine.plugins.trust_check import TrustCheck
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts
@@ -72,7 +73,7 @@ class HostContext:
     audit: AuditTrail
     clock: Clock
     dispatching: Dispatching
-    agreement: Agreement
+    agreement: TrustCheck
     parts: Parts = NO_PARTS
     is_attended: Callable[[], bool] = not_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
@@ -212,7 +213,7 @@ class HostContext:
         """The files that Experts and their programs must keep off. Raises StorageError for unreadable grants."""
         widening = self.overrides.widening
         keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        return protection_of(
+        return self.parts.get(RUN_FILES).protection_of(
             (self.project,) if self.declared is None else (self.project, self.declared),
             self.workspace,
             self.env,

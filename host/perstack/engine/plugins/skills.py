@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 from typing_extensions import override
 
 from perstack.config.lock import Lock, shared_definition
-from perstack.config.trust import Agreement
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
@@ -33,7 +32,6 @@ from perstack.core.definitions.skills import (
     with_base,
 )
 from perstack.core.definitions.tool_definitions import Definitions, by_name
-from perstack.core.definitions.trust_items import items_of_skill
 from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
@@ -55,6 +53,7 @@ from perstack.engine.plugins.tool_catalogue import (
     interactive_tools,
     skill_tools,
 )
+from perstack.engine.plugins.trust_check import TrustCheck
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Inspect, Note
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
@@ -166,7 +165,7 @@ class JobSkills:
         clock: Clock = SYSTEM,
         *,
         runtimes: Runtimes,
-        agreement: Agreement,
+        agreement: TrustCheck,
         knowledge: SkillLibrary | None = None,
     ) -> None:
         self._runtimes = runtimes
@@ -621,7 +620,7 @@ def _is_required(definition: Skill) -> bool:
 
 
 async def open_skill(
-    factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: Agreement
+    factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: TrustCheck
 ) -> SkillSession:
     """Open a skill with its plugin, with `${NAME}` in settings filled in. Raises SkillError, also if not agreed to."""
     factory = factory_for(factories, definition)
@@ -640,10 +639,10 @@ def with_file_in(definition: PluginSkill, folder: Path) -> PluginSkill:
     return definition.model_copy(update={"file": path}) if definition.file else definition
 
 
-def check_agreed(definition: Skill, agreement: Agreement) -> None:
+def check_agreed(definition: Skill, agreement: TrustCheck) -> None:
     """Raise SkillError if a person must first agree to what a skill executes or reaches."""
     try:
-        agreement.check(items_of_skill(definition, f"skill {definition.name}", agreement.own))
+        agreement.check_skill(definition)
     except UsageError as error:
         raise SkillError(error.message, next_steps=error.next_steps) from error
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypedDict
 
-from perstack.config.grants import contents_of_rule
 from perstack.config.settings import (
     exec_grant_of,
     masks_secrets,
@@ -32,6 +31,7 @@ from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
+from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.agent_skills import reachable
 from perstack.engine.plugins.providers import RunSettings
@@ -201,7 +201,7 @@ class RunStarter:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
             # before it is recorded: a failure answers nothing
             rule, host = answer.answer.rule, self._job.host
-            contents = contents_of_rule(rule, host.workspace)
+            contents = host.parts.get(RUN_FILES).contents_of_rule(rule, host.workspace)
             host.grants.add(rule, answer.by, _pins(session.run, rule), contents)
         session.record(answer_event(session.run, answer.answer, session.stamp, answer.by))
 

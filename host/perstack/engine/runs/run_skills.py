@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from perstack.config.trust import folder_contains, ownership_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.secrets import skill_without_secrets, with_secrets, without_secrets
 from perstack.core.definitions.skills import with_tools
-from perstack.core.definitions.trust_items import digests_of, items_to_trust
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs import expert_changes
 from perstack.core.runs.facts import ExpertChange
@@ -30,7 +28,11 @@ from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.job_context import JobContext
 from perstack.engine.runs.playback import PLAYBACK
 from perstack.errors import PerstackError, SkillError
+from perstack.ports.parts import Part
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
+
+EXPERT_OF_FILE: Part[Callable[[HostContext, str, str], Expert]] = Part("Experts of other definition files")
+"""Returns an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
 
 
 async def open_skills(job: JobContext, run: Run) -> RunSkills:
@@ -147,7 +149,7 @@ class _ExpertChanges:
                 entry = expert_changes.delegate_to_remove(project, expert, name)
                 return ExpertChange(tool="removeDelegate", name=entry)
             case _:
-                delegate = await asyncio.to_thread(_expert_of_file, host, str(call.args["path"]), name)
+                delegate = await asyncio.to_thread(host.parts.get(EXPERT_OF_FILE), host, str(call.args["path"]), name)
                 expert_changes.check_foreign(project, expert, delegate)
                 await host.check_policies((host.policy(delegate),))
                 return ExpertChange(tool="addDelegateFromConfig", name=name, expert=without_secrets(delegate))
@@ -159,37 +161,3 @@ class _ExpertChanges:
         problem = await job.skills.reach(definition, changed.id, changed.start.sandbox, played)
         if problem is not None:
             raise SkillError(f"skill {name!r} is not added: {problem}")
-
-
-# An Expert of another definition file.
-
-_UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
-"""Keys at the top of a file that restrict its Experts, and are not taken over with one of them."""
-
-
-def _expert_of_file(host: HostContext, path: str, name: str) -> Expert:
-    """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
-    from perstack.config.load import load_project
-
-    if not path.endswith(".toml") or not folder_contains(host.workspace, path):
-        raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")
-    loaded = load_project(host.workspace / path).project
-    expert = loaded.experts.get(name)
-    if expert is None:
-        raise SkillError(f"{path} has no Expert {name!r}; it has: {', '.join(loaded.experts) or 'none'}")
-    unkept = [key for key in _UNKEPT_KEYS if getattr(loaded, key)]
-    if unkept:
-        raise SkillError(f"{name} is not added: the top of {path} has {', '.join(unkept)}: write it for the Expert")
-    project = host.project
-    own = replace(host.agreement.own, contains=ownership_of(loaded).contains)
-    declared = digests_of(items_to_trust(host.declared or project, host.agreement.own))
-    missing = [item for item in items_to_trust(Project(experts={name: expert}), own) if item.digest not in declared]
-    if missing:
-        # without the values: file tools do not read this file, and it may have secrets written out
-        places = ", ".join(f"{item.place} ({', '.join(item.kinds)})" for item in missing)
-        raise SkillError(f"{name} is not added: {path} has what this project does not declare in these words: {places}")
-    if expert.provider is not None and expert.provider == project.provider:
-        expert = expert.model_copy(update={"provider": None})
-    if expert.provider != without_secrets(expert).provider:
-        raise SkillError(f"{name} is not added: its provider has settings, which only perstack.toml can have")
-    return expert

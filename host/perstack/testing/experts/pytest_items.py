@@ -14,9 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from perstack.config.expert_tests import WrittenTest, read_tests
-from perstack.config.load import load_usable, open_definition
 from perstack.config.project import find_place
-from perstack.config.trust import environment_of
 from perstack.core.base.records import first_problem
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.expert_tests import Expected, ExpectedStatus
@@ -43,6 +41,8 @@ from perstack.testing.experts.run_tests import (
     without_key,
 )
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
+from perstack.trust.definition_files import load_usable, open_definition
+from perstack.trust.env_files import environment_of
 
 
 @dataclass(frozen=True, slots=True)
