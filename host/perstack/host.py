@@ -41,8 +41,7 @@ from perstack.ports.storage import Storage
 from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
-from perstack.trust.agreements import Agreement
-from perstack.trust.env_files import environment_of
+from perstack.trust.agreements import Agreement, environment_of
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack

@@ -22,8 +22,8 @@ from perstack.tasks.events import StoredTaskEvent, TaskConfig, WaitingFor
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.state import Dependency, TaskCheckpoint, TaskState
 from perstack.tasks.summaries import TaskPage, TaskSummary
+from perstack.trust.agreements import environment_of, state_environment
 from perstack.trust.definition_files import load_usable
-from perstack.trust.env_files import environment_of, state_environment
 
 __all__ = [
     "Conflict",

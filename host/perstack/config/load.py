@@ -4,8 +4,8 @@
 its model with `read_table` (check.py), which collects problems instead of stopping at the first. Experts become drafts
 (experts.py, skills.py). Once all files are read, references between them are resolved: delegates, evaluators, names of
 models, schedules. `to_project` raises if anything is wrong or, if it is not strict, drops Experts with errors, and
-Experts that delegate to these, so that the others still run. Includes of another folder are a problem, unless a person
-has agreed to them (`perstack.trust.definition_files`).
+Experts that delegate to these, so that the others still run. Includes of another folder are a problem, unless the
+caller has found that a person has agreed to them.
 
 Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a
 line and a key; lines are computed only when there is a problem (toml_lines.py).

@@ -2,9 +2,9 @@
 
 A perstack.toml may be written by somebody else. So each of its keys declares its effect (`core.definitions.keys.Key`),
 and what has one does nothing before the user of the folder has agreed to it. `items` derives what needs an agreement,
-and the definition without it (pure). `agreements` stores agreements by folder, outside of every workspace, and has
-`Agreement`, the check of a definition against them. `env_files` does the same for `.env` files, and `definition_files`
-for includes and Experts of other files.
+and the definition without it (pure). `agreements` stores agreements by folder, outside of every workspace, has
+`Agreement`, the check of a definition against them, and reads `.env` files that were agreed to. `definition_files` does
+the same for includes, and for Experts of other files.
 
 An agreement covers the content of the files that a declaration runs, since they change what it does. `command_files`
 finds them in command lines and `rule_programs` in allow rules (both pure), `named_files` in tables of a definition,

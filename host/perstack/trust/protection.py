@@ -30,7 +30,6 @@ def protection_of(
     commands: Iterable[str | tuple[str, ...]] = (),
     rules: Iterable[str] = (),
 ) -> Protection:
-    """Do what `RunFiles.protection_of` says."""
     projects = tuple(projects)
     definitions = (Path(name).absolute() for project in projects for name in _definitions(project))
     return _shared(

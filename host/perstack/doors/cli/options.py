@@ -149,7 +149,7 @@ class HostOptions:
 
     def writer(self) -> Host:
         """Return a Host for changing Jobs, also without a definition. Raises DefinitionError for an unusable one."""
-        from perstack.trust.env_files import environment_of, state_environment
+        from perstack.trust.agreements import environment_of, state_environment
 
         project = self.project(required=False)
         place = self.find()
@@ -173,7 +173,7 @@ class HostOptions:
 
     def env(self, project: Project) -> Environment:
         """Return the environment with the `.env` files; reports on stderr which of them are not read."""
-        from perstack.trust.env_files import environment_of
+        from perstack.trust.agreements import environment_of
 
         env = environment_of(project, self.find(), self.env_path)
         for note in env.warnings:

@@ -12,9 +12,8 @@ from perstack.core.definitions.expert_tests import ExpertTest
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.registry import load_plugins
-from perstack.trust.agreements import Agreement, TrustStore, ownership_of
+from perstack.trust.agreements import Agreement, TrustStore, env_items, ownership_of
 from perstack.trust.definition_files import open_definition
-from perstack.trust.env_files import env_items
 from perstack.trust.items import TrustItem, items_of_test, items_to_trust
 
 

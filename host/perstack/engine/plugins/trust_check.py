@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class TrustCheck(Protocol):
-    """Agreements to one definition, which are read at each call. Every `check_` method raises NotAgreed without one."""
+    """Agreements to one definition, which are read at each call. Every `check_` method raises NotAgreed without one.
+
+    Skills, providers and evaluators are checked where they are used, because recorded definitions have them too.
+    """
 
     path: str | None
     """Path of the definition file; None for a definition made in Python, which is its user's own."""
@@ -30,17 +33,11 @@ class TrustCheck(Protocol):
         """Check some keys of a definition, by the names of their fields."""
         ...
 
-    def check_skill(self, skill: AnySkill) -> None:
-        """Check a skill that will be opened, which may be of a recorded definition."""
-        ...
+    def check_skill(self, skill: AnySkill) -> None: ...
 
-    def check_provider(self, setting: ProviderSetting) -> None:
-        """Check a provider that will be opened, which may be of a recorded definition."""
-        ...
+    def check_provider(self, setting: ProviderSetting) -> None: ...
 
-    def check_evaluator(self, settings: Iterate, expert_key: str) -> None:
-        """Check an evaluator that will be run, which may be of a recorded definition."""
-        ...
+    def check_evaluator(self, settings: Iterate, expert_key: str) -> None: ...
 
     def undeclared(self, expert: Expert, of: Project, declared: Project) -> Sequence[str]:
         """Return a phrase, without values, for each effect of an Expert `of` another definition, unless `declared`.

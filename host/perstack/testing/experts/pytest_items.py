@@ -41,8 +41,8 @@ from perstack.testing.experts.run_tests import (
     without_key,
 )
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
+from perstack.trust.agreements import environment_of
 from perstack.trust.definition_files import load_usable, open_definition
-from perstack.trust.env_files import environment_of
 
 
 @dataclass(frozen=True, slots=True)
