@@ -162,7 +162,18 @@ def cycles(graph: dict[str, set[str]]) -> int:
 KERNEL = ("core", "engine", "config", "ports", "system", "support", "toolkit")
 LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
 """What one reads to change the loop."""
-FEATURES = ("trust", "state_guard", "recordings", "snapshots", "tasks", "iterations", "workers", "schedules", "audit")
+FEATURES = (
+    "lockfile",
+    "trust",
+    "state_guard",
+    "recordings",
+    "snapshots",
+    "tasks",
+    "iterations",
+    "workers",
+    "schedules",
+    "audit",
+)
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")
 
 

@@ -16,6 +16,7 @@ from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.engine.runs.run_skills import EXPERT_OF_FILE
@@ -44,6 +45,7 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
             RUN_FILES.offer(_run_files),
+            TOOL_LOCKS.offer(_tool_locks),
             EXPERT_OF_FILE.offer(_expert_of_file),
         ),
         lambda: _parts_for_skills(tasks),
@@ -108,6 +110,12 @@ def _run_files() -> RunFiles:
     from perstack.trust import protection
 
     return protection
+
+
+def _tool_locks() -> Callable[[str | None], ToolLock]:
+    from perstack.lockfile.lock import lock_of
+
+    return lock_of
 
 
 def _expert_of_file() -> Callable[[HostContext, str, str], Expert]:

@@ -26,12 +26,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from perstack.config.lock import LOCK_NAME
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, run_id_of
 from perstack.core.definitions.project import Audit, Project
 from perstack.core.jobs.job import Job
 from perstack.errors import NotFound, StorageError, UsageError
+from perstack.lockfile.lock import LOCK_NAME
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import shield_until_done

@@ -10,8 +10,8 @@ caller has found that a person has agreed to them.
 Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a
 line and a key; lines are computed only when there is a problem (toml_lines.py).
 
-Other modules of this package: settings.py resolves what one Run gets from options and definitions, lock.py keeps
-what skills offered, grants.py what a person has allowed in a project.
+Other modules of this package: settings.py resolves what one Run gets from options and definitions, grants.py keeps
+what a person has allowed in a project.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, LockedFolder, lock_changes, lock_path, merge_locks, read_lock, write_lock
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
@@ -14,6 +13,17 @@ from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
+from perstack.lockfile.lock import (
+    Lock,
+    LockedFolder,
+    lock_changes,
+    lock_path,
+    merge_locks,
+    path_in_lock,
+    read_lock,
+    read_to_lock,
+    write_lock,
+)
 from perstack.next_steps import Install
 from perstack.ports.skill import SkillContext, SkillFactory
 
@@ -177,7 +187,6 @@ class Skills:
         StorageError, and UsageError if the changes are not agreed to.
         """
         from perstack.diagnostics.install import Installed, ask_skills
-        from perstack.engine.plugins.agent_skills import path_in_lock, read_to_lock
 
         setup = self._source.current
         setup.agreement.check_definition()

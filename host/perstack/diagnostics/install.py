@@ -9,13 +9,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from perstack.config.lock import Lock, LockedExpert, LockedSkill, digest_of_expert, digest_of_skill, shared_definition
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, Skill, is_base_skill, with_tools
+from perstack.core.definitions.skills import (
+    InteractiveSkill,
+    McpSseSkill,
+    Skill,
+    is_base_skill,
+    shared_definition,
+    with_tools,
+)
 from perstack.dataclass import dataclass
+from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.skills import open_skill
-from perstack.engine.plugins.trust_check import TrustCheck
 from perstack.errors import SkillError, UsageError
+from perstack.lockfile.lock import Lock, LockedExpert, LockedSkill, digest_of_expert, digest_of_skill
 from perstack.next_steps import Note, SetOption
 from perstack.ports.skill import SkillContext, SkillFactory, Toolset
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from perstack.config.lock import lock_path
 from perstack.core.base.file_names import STATE_FOLDER
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import is_below
 from perstack.engine.context.protection import Protection
+from perstack.lockfile.lock import lock_path
 from perstack.system.user import user_directories
 from perstack.trust.named_files import Words, contents_of, modules_at, programs_at, words_of, words_of_command
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
+from typing import cast
 
 from pydantic import Field, ValidationError
 
-from perstack.config.lock import NO_LOCK, Lock
 from perstack.core.base.records import falsy
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
 from perstack.core.definitions.skills import agent_skills
@@ -20,6 +20,7 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
+from perstack.lockfile.lock import NO_LOCK, Lock
 from perstack.ports.storage import Storage
 from perstack.workers.skill_bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
 
@@ -69,7 +70,8 @@ async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDe
     if any(agent_skills(expert.skills) for expert in definition.experts):
         fields["experts"] = tuple(map(job.knowledge.without_skipped, definition.experts))
         bundled = await bundle_skills(job.host.storage, job.job.id, job.knowledge, definition.experts)
-    return QueuedDefinition(**fields, lock=job.lock.of_team(definition.experts), agent_skills=bundled)
+    lock = cast("Lock", job.lock)  # every lock of a Host is of `perstack.lockfile`
+    return QueuedDefinition(**fields, lock=lock.of_team(definition.experts), agent_skills=bundled)
 
 
 async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:

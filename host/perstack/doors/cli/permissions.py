@@ -13,7 +13,6 @@ import click
 from perstack.audit.rule_testing import BacktestResult, ChangedRuling
 from perstack.config.grants import ProjectGrant, ProjectGrants
 from perstack.config.load import read_permissions
-from perstack.config.lock import lock_path, read_lock
 from perstack.config.project import folder_of, workspace_folder
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import count, one_line
@@ -27,6 +26,7 @@ from perstack.doors.shared.agreements import items_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import minute
 from perstack.errors import UsageError
+from perstack.lockfile.lock import lock_path, read_lock
 from perstack.trust.agreements import TrustRecord, TrustStore, place_of
 from perstack.trust.definition_files import open_definition
 from perstack.trust.items import TrustItem, digests_of

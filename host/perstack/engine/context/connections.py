@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from perstack.config.project import ProjectPlace
 from perstack.core.definitions.project import Project
+from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.trust_check import TrustCheck
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
 from perstack.ports.storage import Storage

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.grants import ProjectGrants
-from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
 from perstack.config.project import folder_of
 from perstack.config.settings import resolve_sandbox, resolve_settings
 from perstack.core.base.file_names import STATE_FOLDER
@@ -33,10 +32,10 @@ from perstack.engine.log.audit_trail import AuditTrail
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, reachable, relocate_policy
+from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
-from perstack.engine.plugins.trust_check import TrustCheck
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts
@@ -250,11 +249,11 @@ class HostContext:
             project = project.model_copy(update={"provider": settings.provider, "model": model})
         return definition_of(project, expert, overrides)
 
-    def lock(self) -> Lock:
+    def lock(self) -> ToolLock:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
-        return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
+        return self.parts.get(TOOL_LOCKS)(self.project.path)
 
-    async def knowledge(self, expert_key: str, lock: Lock | None = None) -> SkillLibrary:
+    async def knowledge(self, expert_key: str, lock: ToolLock | None = None) -> SkillLibrary:
         """Read the Agent Skills and AGENTS.md files of an Expert and of all that it may delegate to."""
         library = SkillLibrary(self.project, self.lock() if lock is None else lock, self.workspace, self.laid_out)
         await library.read(with_delegates(self.project, (expert_key,)))

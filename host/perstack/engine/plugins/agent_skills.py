@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, LockedFolder, lock_path
 from perstack.config.settings import wants_agents_md
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
@@ -16,6 +14,7 @@ from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy, is_below
 from perstack.core.definitions.skills import AgentSkill, agent_skills
 from perstack.dataclass import dataclass
+from perstack.engine.plugins.agreements import ToolLock
 from perstack.errors import UsageError
 from perstack.next_steps import Install
 from perstack.system.user import notice
@@ -37,14 +36,14 @@ class SkillLibrary:
     """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see one content."""
 
     def __init__(
-        self, project: Project, lock: Lock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
+        self, project: Project, lock: ToolLock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
     ) -> None:
         """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
         self.workspace = workspace
         self._project = project
         self._laid_out = None if laid_out is None else {skill.path: skill.folder for skill in laid_out}
         self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
-        self._locked = {skill.path: skill.digest for skill in lock.agent_skills}
+        self._lock = lock
         self._folders: dict[str, SkillFolder | UsageError] = {}
 
     async def read(self, experts: Iterable[Expert]) -> None:
@@ -122,11 +121,11 @@ class SkillLibrary:
 
     def _look_at(self, skill: AgentSkill) -> SkillFolder | UsageError:
         if self._laid_out is None:
-            return _read(skill)
+            return read_folder(skill)
         folder = self._laid_out.get(skill.path)
         if folder is None:
             return UsageError(f"skill {skill.name}: {skill.path} was not kept with the Job: submit it again")
-        return _read(skill.model_copy(update={"path": str(folder)}))
+        return read_folder(skill.model_copy(update={"path": str(folder)}))
 
     def _with_description(self, skill: AgentSkill, expert: Expert) -> AgentSkill:
         folder = self._find(skill)
@@ -135,7 +134,7 @@ class SkillLibrary:
         file = self._project.path
         # skills stored with a Job were compared with the lock when it was submitted
         config = None if self._laid_out is not None else file
-        locked_digest = None if config is None else self._locked.get(path_in_lock(config, skill))
+        locked_digest = None if config is None else self._lock.folder_digest(config, skill)
         if locked_digest not in (None, folder.digest):
             raise UsageError(
                 f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
@@ -144,25 +143,6 @@ class SkillLibrary:
             )
         fields = {"description": folder.head.description, "digest": folder.digest, "is_found": False}
         return skill.model_copy(update=fields)
-
-
-def path_in_lock(config: str, skill: AgentSkill) -> str:
-    """Return a skill's path relative to perstack.lock, which is equal on each machine."""
-    return Path(relpath(skill.path, lock_path(config).parent)).as_posix()
-
-
-def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:
-    """Return the lock entries of the Experts' skills, or the error for a skill that cannot be locked."""
-    skills_by_path = {path_in_lock(config, skill): skill for expert in experts for skill in agent_skills(expert.skills)}
-    folders = (
-        (place, folder)
-        for place, skill in skills_by_path.items()
-        if not (isinstance(folder := _read(skill), UsageError) and skill.is_found)
-    )
-    return tuple(
-        folder if isinstance(folder, UsageError) else LockedFolder(path=place, digest=folder.digest)
-        for place, folder in folders
-    )
 
 
 def reachable(policy: SandboxPolicy | None, expert: Expert, workspace: str) -> SandboxPolicy | None:
@@ -185,7 +165,7 @@ def relocate_policy(policy: SandboxPolicy | None, laid_out: Iterable[UnpackedSki
     return policy.model_copy(update={"readable": tuple(dict.fromkeys(readable))})
 
 
-def _read(skill: AgentSkill) -> SkillFolder | UsageError:
+def read_folder(skill: AgentSkill) -> SkillFolder | UsageError:
     from perstack.config.context_files import read_skill, skill_file_of
     from perstack.core.definitions.agent_skills import NotASkill
 

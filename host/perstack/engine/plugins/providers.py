@@ -16,10 +16,10 @@ from perstack.core.definitions.settings import Limits, Overrides, ProviderSettin
 from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.pacing import OnWait, QueueTicket, ticket_for
 from perstack.engine.plugins.provider_tools import check_provider_tools
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.trust_check import TrustCheck
 from perstack.errors import MissingCredential, PerstackError, UsageError
 from perstack.next_steps import Continue, Inspect, SetOption
 from perstack.ports.provider import (

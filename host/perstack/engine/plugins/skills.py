@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
-from perstack.config.lock import Lock, shared_definition
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.sandbox import SandboxPolicy
@@ -29,6 +28,7 @@ from perstack.core.definitions.skills import (
     agent_skills,
     is_base_skill,
     misdeclared,
+    shared_definition,
     with_base,
 )
 from perstack.core.definitions.tool_definitions import Definitions, by_name
@@ -41,7 +41,7 @@ from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
 from perstack.engine.plugins.agent_skills import SkillLibrary
-from perstack.engine.plugins.agreed_tools import AgreedTools, JudgedToolset, out_of_date, own_tools
+from perstack.engine.plugins.agreements import AgreedDefinitions, JudgedToolset, ToolLock, TrustCheck, own_tools
 from perstack.engine.plugins.builtin_tools import context_tools
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
@@ -53,7 +53,6 @@ from perstack.engine.plugins.tool_catalogue import (
     interactive_tools,
     skill_tools,
 )
-from perstack.engine.plugins.trust_check import TrustCheck
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Inspect, Note
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
@@ -137,7 +136,7 @@ class _ConnectedSkill:
     session: SkillSession | None
     toolset: Toolset = _NO_TOOLS
     problem: str = ""
-    agreed: AgreedTools | None = None  # None: definitions of the host itself, or of a recording
+    agreed: AgreedDefinitions | None = None  # None: definitions of the host itself, or of a recording
 
 
 @dataclass(slots=True)
@@ -161,7 +160,7 @@ class JobSkills:
         factories: Sequence[SkillFactory],
         context: SkillContext,
         emit: Emitter,
-        lock: Lock | None = None,
+        lock: ToolLock,
         clock: Clock = SYSTEM,
         *,
         runtimes: Runtimes,
@@ -170,7 +169,7 @@ class JobSkills:
     ) -> None:
         self._runtimes = runtimes
         self._agreement = agreement
-        self._lock = lock or Lock()
+        self._lock = lock
         self._knowledge = knowledge
         self._factories = factories
         self._context = context
@@ -346,17 +345,16 @@ class JobSkills:
     async def _reach(
         self, definition: Skill, opening: _SkillConnection, session: SkillSession, show: Callable[[str], None]
     ) -> _ConnectedSkill:
-        locked = self._lock.of_skill(definition)
+        locked = self._lock.toolset_of(definition)
         if locked is not None:
-            toolset = locked.toolset()
             connect = partial(self._connect, opening, session)
-            agreed = AgreedTools(toolset, is_locked=True)
-            return _ConnectedSkill(LockedSession(toolset, session, connect), toolset, agreed=agreed)
-        if self._lock.names(definition):
-            show(f"{out_of_date(definition.name)} (its definition has changed)")
+            agreed = self._lock.agreed(locked, is_locked=True)
+            return _ConnectedSkill(LockedSession(locked, session, connect), locked, agreed=agreed)
+        if notice := self._lock.notice_for(definition):
+            show(notice)
         try:
             toolset = await self._connect(opening, session)
-            return _ConnectedSkill(session, toolset, agreed=AgreedTools(toolset, is_locked=False))
+            return _ConnectedSkill(session, toolset, agreed=self._lock.agreed(toolset, is_locked=False))
         except SkillError as error:
             return _ConnectedSkill(None, problem=str(error))
 

@@ -7,10 +7,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from perstack.config.lock import Lock, shared_definition
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.settings import Limits
-from perstack.core.definitions.skills import Skill, ToolSpec, with_tools
+from perstack.core.definitions.skills import Skill, ToolSpec, shared_definition, with_tools
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
 from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
@@ -24,6 +23,7 @@ from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
 from perstack.engine.plugins.agent_skills import SkillLibrary
+from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.skills import JobSkills, RunSkills
 from perstack.engine.plugins.tool_catalogue import Catalogue
@@ -70,7 +70,7 @@ class JobContext:
         host: HostContext,
         loaded: Job,
         emit: Emitter,
-        lock: Lock,
+        lock: ToolLock,
         knowledge: SkillLibrary,
         *,
         decisions: PersonDecisions,
