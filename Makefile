@@ -11,7 +11,7 @@ DEV    := $(VENV)/.dev-installed
 export PYTHONDONTWRITEBYTECODE :=
 
 PLUGINS := $(wildcard plugins/perstack-*)
-FEATURES := $(addprefix tests/,snapshots tasks iterations workers schedules audit)
+FEATURES := $(addprefix tests/,pacing media compaction oversight posted_texts streams snapshots tasks iterations workers schedules audit)
 
 .PHONY: demo install dist test test-local-model test-others conformance check check-style check-pyright check-mypy check-mypy-darwin house bench faults storages mutants fuzz soak cluster-test docs matrix lock clean
 

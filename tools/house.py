@@ -163,16 +163,19 @@ KERNEL = ("core", "engine", "config", "ports", "system", "support", "toolkit")
 LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
 """What one reads to change the loop."""
 FEATURES = (
-    "lockfile",
-    "trust",
-    "state_guard",
-    "recordings",
-    "snapshots",
-    "tasks",
-    "iterations",
-    "workers",
-    "schedules",
-    "audit",
+    *(
+        "lockfile",
+        "trust",
+        "state_guard",
+        "media",
+        "oversight",
+        "posted_texts",
+        "streams",
+        "pacing",
+        "compaction",
+        "recordings",
+    ),
+    *("snapshots", "tasks", "iterations", "workers", "schedules", "audit"),
 )
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")
 

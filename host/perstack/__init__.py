@@ -22,19 +22,11 @@ if TYPE_CHECKING:
     from perstack.core.definitions.experts import Expert as Expert
     from perstack.core.definitions.project import Project as Project
     from perstack.core.definitions.settings import Overrides as Overrides
-    from perstack.core.jobs.stream_events import DelegateStarted as DelegateStarted
-    from perstack.core.jobs.stream_events import Finished as Finished
-    from perstack.core.jobs.stream_events import Question as Question
-    from perstack.core.jobs.stream_events import StreamEvent as StreamEvent
-    from perstack.core.jobs.stream_events import TextDelta as TextDelta
-    from perstack.core.jobs.stream_events import ToolCall as ToolCall
-    from perstack.core.jobs.stream_events import ToolResult as ToolResult
     from perstack.core.jobs.summary import JobSummary as JobSummary
     from perstack.core.jobs.summary import ParsedJob as ParsedJob
     from perstack.core.runs.events import Event as Event
-    from perstack.engine.jobs.attachments import Attachable as Attachable
-    from perstack.engine.jobs.stream import JobStream as JobStream
     from perstack.engine.log.run_session import OnEvent as OnEvent
+    from perstack.engine.runs.inputs import Attachable as Attachable
     from perstack.errors import CannotServe as CannotServe
     from perstack.errors import Conflict as Conflict
     from perstack.errors import Damaged as Damaged
@@ -54,6 +46,14 @@ if TYPE_CHECKING:
     from perstack.host import Host as Host
     from perstack.host import run as run
     from perstack.host import run_sync as run_sync
+    from perstack.streams.events import DelegateStarted as DelegateStarted
+    from perstack.streams.events import Finished as Finished
+    from perstack.streams.events import Question as Question
+    from perstack.streams.events import StreamEvent as StreamEvent
+    from perstack.streams.events import TextDelta as TextDelta
+    from perstack.streams.events import ToolCall as ToolCall
+    from perstack.streams.events import ToolResult as ToolResult
+    from perstack.streams.job_stream import JobStream as JobStream
     from perstack.toolkit.context import Blob as Blob
     from perstack.toolkit.context import ToolContext as ToolContext
     from perstack.toolkit.functions import tool as tool
@@ -67,11 +67,11 @@ _HOMES = {
     "perstack.core.definitions.settings": "Overrides",
     "perstack.core.definitions.project": "Project",
     "perstack.core.runs.events": "Event",
-    "perstack.core.jobs.stream_events": "DelegateStarted Finished Question StreamEvent TextDelta ToolCall ToolResult",
+    "perstack.streams.events": "DelegateStarted Finished Question StreamEvent TextDelta ToolCall ToolResult",
     "perstack.core.jobs.summary": "JobSummary ParsedJob",
-    "perstack.engine.jobs.attachments": "Attachable",
-    "perstack.engine.jobs.stream": "JobStream",
+    "perstack.streams.job_stream": "JobStream",
     "perstack.engine.log.run_session": "OnEvent",
+    "perstack.engine.runs.inputs": "Attachable",
     "perstack.errors": "CannotServe Conflict Damaged DefinitionError DispatcherError MissingCredential NeedsPerson"
     " NotAgreed NotAllowed NotFound PerstackError PluginError ProviderError SkillError StorageError UsageError",
     "perstack.host": "Host run run_sync",

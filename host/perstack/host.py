@@ -4,9 +4,9 @@
         job = await host.run("writer", "Write a haiku about logs")
         print(job.text)
 
-A Host is made of parts: `jobs`, `files`, `audit`, `exports`, `tasks`, `iterations`, `schedules`, `experts`, `skills`
-and `storage_admin`. Eight frequent methods of Jobs are methods of the Host, too. Parts that few commands need are
-imported on first use. `Host.use` replaces the definition for what begins next.
+A Host is made of parts: `jobs`, `texts`, `files`, `audit`, `exports`, `tasks`, `iterations`, `schedules`, `experts`,
+`skills` and `storage_admin`. Eight frequent methods of Jobs are methods of the Host, too. Parts that few commands need
+are imported on first use. `Host.use` replaces the definition for what begins next.
 
 Times are milliseconds. Every method may raise the errors of `perstack.errors`; each says what to change.
 """
@@ -53,24 +53,25 @@ if TYPE_CHECKING:
     from perstack.audit.trail import AnchoredTrail
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
-    from perstack.core.jobs.posted_texts import Delivery
     from perstack.core.jobs.resuming import UnsettledCall
-    from perstack.core.jobs.stream_events import Question
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.facts import Settlement
-    from perstack.engine.jobs.attachments import Attachable
-    from perstack.engine.jobs.inbox import InboxItem
-    from perstack.engine.jobs.stream import JobStream, Streams
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
+    from perstack.engine.runs.inputs import Attachable
     from perstack.iterations.iterations import Iterations
+    from perstack.oversight.inbox import InboxItem
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.skill import SkillFactory
+    from perstack.posted_texts.model import Delivery
+    from perstack.posted_texts.posting import PostedTexts
     from perstack.recordings.export import JobExports
     from perstack.schedules.scheduler import Scheduler
     from perstack.schedules.schedules import JobLauncher, Schedules
     from perstack.snapshots.job_files import JobFiles
+    from perstack.streams.events import Question
+    from perstack.streams.job_stream import JobStream, Streams
     from perstack.tasks.execution_memory import StoredTasks
     from perstack.workers.serving import JobServer
 
@@ -192,6 +193,7 @@ class Host:
         self._trail_arguments = storage, project, folder, public, clock, agreement
         audit = NO_AUDIT if project.audit is None else self._trail
         run_env = environment.without(audit.key_variable)
+        parts = parts_of_features(lambda: self.tasks)
         self._source = ContextSource(
             HostContext(
                 project=adopted,
@@ -200,12 +202,12 @@ class Host:
                 env=run_env,
                 storage=storage,
                 plugins=registry,
-                providers=ProviderPool(registry, run_env, agreement),
+                providers=ProviderPool(registry, run_env, agreement, parts),
                 audit=audit,
                 clock=clock,
                 dispatching=dispatching_of(registry, project, dispatcher, address, public, agreement),
                 agreement=agreement,
-                parts=parts_of_features(lambda: self.tasks),
+                parts=parts,
                 is_attended=is_attended or not_attended,
             )
         )
@@ -316,7 +318,7 @@ class Host:
 
     @cached_property
     def _streams(self) -> Streams:
-        from perstack.engine.jobs.stream import Streams
+        from perstack.streams.job_stream import Streams
 
         return Streams(self.jobs, self._source)
 
@@ -408,6 +410,13 @@ class Host:
         return JobFiles(self._source, self.jobs)
 
     @cached_property
+    def texts(self) -> PostedTexts:
+        """The texts that people post to the Runs of Jobs, and what is never summarised away."""
+        from perstack.posted_texts.posting import PostedTexts
+
+        return PostedTexts(self._source, self.jobs)
+
+    @cached_property
     def job_server(self) -> JobServer:
         """The server of queued Jobs for a worker."""
         from perstack.workers.serving import JobServer
@@ -473,7 +482,7 @@ class Host:
 
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
-        from perstack.engine.jobs.inbox import in_order, waiting_jobs
+        from perstack.oversight.inbox import in_order, waiting_jobs
         from perstack.tasks.inbox import damaged_tasks, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
@@ -611,7 +620,7 @@ class Host:
     @checked_call
     async def tell(self, job_id: str, text: str, *, run_id: str | None = None, by: By | None = None) -> Delivery:
         """Tell a Run of a Job something, by default the Coordinator, in whichever process. See `PostedTexts.tell`."""
-        return await self.jobs.texts.tell(job_id, text, run_id=run_id, by=by)
+        return await self.texts.tell(job_id, text, run_id=run_id, by=by)
 
     @checked_call
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:

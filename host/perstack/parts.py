@@ -17,6 +17,9 @@ from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnsw
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock
+from perstack.engine.plugins.providers import PACING, OnWait, Turns
+from perstack.engine.plugins.skills import CONTEXT_TOOLS
+from perstack.engine.runs.inputs import ATTACHMENTS, MEDIA, TEXT_INBOX, Attachable, Media, StoreAttachments, TextInbox
 from perstack.engine.runs.playback import PLAYBACK, Playback
 from perstack.engine.runs.remote import REMOTE, RemoteDelegation
 from perstack.engine.runs.run_skills import EXPERT_OF_FILE
@@ -25,9 +28,15 @@ from perstack.ports.parts import Offer, Parts
 if TYPE_CHECKING:
     from perstack.core.base.ids import Owner
     from perstack.core.definitions.experts import Expert
+    from perstack.core.definitions.models import ProviderLimits
+    from perstack.core.runs.commands import Compact, Shrink
+    from perstack.core.runs.state import Run
     from perstack.engine.context.host_context import ContextSource, HostContext
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
+    from perstack.engine.plugins.tool_catalogue import OfferedTool
+    from perstack.engine.runs.job_context import RunContext
+    from perstack.ports.provider import Provider
     from perstack.ports.storage import Storage
     from perstack.tasks.memory import TaskMemory
 
@@ -47,15 +56,21 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             RUN_FILES.offer(_run_files),
             TOOL_LOCKS.offer(_tool_locks),
             EXPERT_OF_FILE.offer(_expert_of_file),
+            CONTEXT_TOOLS.offer(_context_tools),
+            PACING.offer(_pacing),
+            ATTACHMENTS.offer(_attachments),
+            MEDIA.offer(_media),
+            TEXT_INBOX.offer(_text_inbox),
         ),
-        lambda: _parts_for_skills(tasks),
+        lambda: _parts_for_runs(tasks),
     )
 
 
-def _parts_for_skills(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+def _parts_for_runs(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
+    from perstack.engine.runs.loop import MAKE_ROOM
     from perstack.tasks.memory import TASK_MEMORY
 
-    return (TASK_MEMORY.offer(tasks),)
+    return MAKE_ROOM.offer(_make_room), TASK_MEMORY.offer(tasks)
 
 
 def _playback() -> Playback:
@@ -122,6 +137,42 @@ def _expert_of_file() -> Callable[[HostContext, str, str], Expert]:
     from perstack.trust.definition_files import expert_of_file
 
     return expert_of_file
+
+
+def _context_tools() -> Callable[[Run, Storage], tuple[OfferedTool, ...]]:
+    from perstack.compaction.context_tools import context_tools
+
+    return context_tools
+
+
+def _make_room() -> Callable[[RunContext, Shrink | Compact], Awaitable[None]]:
+    from perstack.compaction.make_room import make_room
+
+    return make_room
+
+
+def _pacing() -> Callable[[Provider, str, ProviderLimits | None, OnWait], Turns]:
+    from perstack.pacing.endpoint_queue import ticket_for
+
+    return ticket_for
+
+
+def _attachments() -> Callable[[HostContext, str, Sequence[Attachable]], Awaitable[StoreAttachments]]:
+    from perstack.media.attachments import read_supported
+
+    return read_supported
+
+
+def _media() -> Media:
+    from perstack.media import fitting
+
+    return fitting
+
+
+def _text_inbox() -> Callable[[Storage], TextInbox]:
+    from perstack.posted_texts.mailboxes import Mailboxes
+
+    return Mailboxes
 
 
 async def describe_waiting_work(storage: Storage, owners: Collection[Owner] | None = None) -> list[str]:

@@ -29,6 +29,7 @@ from perstack.doors.shared.questions import CHOICES, Form, agrees, choices_of, d
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.text import local_time
+from perstack.doors.shared.workspace_files import read_workspace_file
 from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.toolkit.context import Blob
@@ -69,7 +70,7 @@ async def _attachments_of(prompt: Iterable[Block], host: Host) -> list[Blob]:
 
 async def _attach_link(uri: str, host: Host) -> list[Blob]:
     try:
-        return [await host.jobs.attachment(uri)]
+        return [await read_workspace_file(host, uri)]
     except UsageError:
         return []  # a missing file or one outside the workspace is still named in the query
 

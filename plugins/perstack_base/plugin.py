@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
 from perstack.core.definitions.skills import BASE_SKILL, McpStdioSkill, PluginSkill, Skill, ToolSpec, is_base_skill
 from perstack.errors import SkillError
 from perstack.ports.hooks import hookimpl
-from perstack.ports.runtime import LocalRuntimeFactory, RuntimeFactory
+from perstack.ports.runtime import LOCAL_RUNTIME, Runtime, RuntimeFactory, Surroundings
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession
 
 if TYPE_CHECKING:
@@ -91,6 +92,20 @@ class FileSkillFactory(SkillFactory):
             if key not in self._kits:
                 self._kits[key] = load_file(path, source, name)
             return self._kits[key]
+
+
+class LocalRuntimeFactory(RuntimeFactory):
+    """Factory of `local`."""
+
+    name = LOCAL
+
+    async def check(self, policy: SandboxPolicy, surroundings: Surroundings) -> Sequence[str]:
+        """Return each limit of the policy, since only a sandbox can enforce it."""
+        return tuple(f"`{key}`: only a sandbox can, such as `bubblewrap`" for key in policy.limited)
+
+    @override
+    async def prepare(self, policy: SandboxPolicy, surroundings: Surroundings) -> Runtime:
+        return LOCAL_RUNTIME
 
 
 def _file_of(definition: Skill) -> Path:

@@ -31,11 +31,11 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from perstack.core.base.records import JsonObject
-from perstack.core.messages.media import readable_medium
 from perstack.core.messages.messages import BlobPart, ExpertMessage, Message, ResultContent, TextPart, UserMessage
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.schemas.json_schema import Meter, schema_problem
 from perstack.errors import PerstackError, ProviderError, SkillError
+from perstack.media.formats import readable_medium
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall, ToolResult
 from perstack_mcp.server_interface import describe
 

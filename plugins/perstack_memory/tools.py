@@ -7,10 +7,10 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import Any
 
-from perstack.core.base.decisions import Free, decisions_in, needs_person
 from perstack.core.base.records import Fact
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.errors import SkillError
+from perstack.oversight.decisions import Free, decisions_in, needs_person
 from perstack.tasks.memory import TASK_MEMORY, TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand

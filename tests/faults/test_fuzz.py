@@ -31,7 +31,6 @@ from perstack.audit.replay import replay_job
 from perstack.config.env import read_env
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
-from perstack.core.jobs.cloud_events import read_cloud_event
 from perstack.core.permissions.calls import policy_call
 from perstack.core.permissions.decisions import decide_call
 from perstack.doors.cli.param_types import (
@@ -47,6 +46,7 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, PerstackError
 from perstack.lockfile.lock import read_lock
 from perstack.memory import ExecutionMemory
+from perstack.oversight.cloud_events import read_cloud_event
 from perstack.ports.storage import RunRef
 from perstack.recordings.export import job_document
 from perstack.tasks.operation_table import OPERATIONS

@@ -31,11 +31,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from payment_tool import SKILL, till
 
 from perstack.core.definitions.experts import Expert
-from perstack.core.jobs.cloud_events import CloudEvent
 from perstack.core.messages.messages import ExpertMessage
 from perstack.core.runs.events import Event, FinishGeneration, FinishToolCall, StoredEvent
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.host import Host
+from perstack.oversight.cloud_events import CloudEvent
 from perstack.ports.hooks import hookimpl
 from perstack.ports.provider import GenerationRequest
 from perstack.ports.storage import RunRef

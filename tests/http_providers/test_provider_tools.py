@@ -28,11 +28,11 @@ from perstack.core.definitions.experts import Expert, FileSearchOptions, Provide
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.settings import Budget, Overrides, ProviderSetting
 from perstack.core.jobs.job import Job
-from perstack.core.jobs.stream_events import StreamReader, ToolCall, ToolResult
 from perstack.core.messages.messages import ProviderToolPart, usable_reply
 from perstack.core.runs.log_rows import EventContext
 from perstack.host import Host
 from perstack.ports.storage import Storage
+from perstack.streams.events import StreamReader, ToolCall, ToolResult
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, events
 from perstack_anthropic.messages_api import MessagesDecoder

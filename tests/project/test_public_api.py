@@ -19,6 +19,7 @@ from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.reader import JobReader
 from perstack.errors import PerstackError
+from perstack.posted_texts.posting import PostedTexts
 from perstack.recordings.export import JobExports
 from perstack.snapshots.job_files import JobFiles
 from perstack.testing.scripted import ScriptedProvider, fail, text
@@ -132,9 +133,10 @@ PARTS = {
         "follow",
         "job",
     }.union(
-        ("visibility", "list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
-        ("tree", "unsettled", "needing_attention", "watch"),
+        ("list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
+        ("tree", "unsettled", "rows", "watch"),
     ),
+    PostedTexts: {"tell", "drop", "standing_texts"},
     JobFiles: {"check_present", "diff", "is_recorded", "plan_rewind", "rewind", "settle_rewind"}.union(
         ("without_rewind", "write_files"),
     ),
@@ -155,8 +157,8 @@ PARTS = {
     Skills: {"login", "logout", "install"},
 }
 PARTS[Jobs] = PARTS[JobReader] | {"run", "submit", "continue_job", "answer", "resume", "resume_before_compaction"}
-PARTS[Jobs] |= {"signal", "cancel", "stop_after_step", "delete", "delete_each", "not_retained", "attachment"}
-PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder", "on_model", "workspace_for_diff"}
+PARTS[Jobs] |= {"signal", "cancel", "stop_after_step", "delete", "delete_each", "not_retained"}
+PARTS[Jobs] |= {"live_questions", "answer_live", "with_context", "in_folder", "on_model"}
 PARTS[Experts] |= {"test_command", "model", "models"}
 
 SOURCE = Path(perstack.__file__).read_text()

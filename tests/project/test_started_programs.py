@@ -32,7 +32,7 @@ STARTERS = {
     "sys": {"executable"},
     "perstack.system.processes": {"launch", "python_argv"},
     "perstack.ports.runtime": {"Program"},
-    "perstack.engine.plugins.programs": {"run_program"},
+    "perstack.iterations.programs": {"run_program"},
 }
 """What of which module starts a program or executes a file: Python's own, and ours."""
 OF_OS = ("exec", "spawn", "posix_spawn", "fork", "system", "popen", "startfile")
@@ -51,7 +51,7 @@ PLACES = {
     "host/perstack/iterations/commands.py run_program": (4, f"{DECLARED}; and {ISOLATED}"),
     "host/perstack/iterations/commands.py python_argv": (1, ISOLATED),
     "host/perstack/diagnostics/doctor.py Program": (1, DECLARED),
-    "host/perstack/engine/plugins/programs.py Program": (1, PORT),
+    "host/perstack/iterations/programs.py Program": (1, PORT),
     "host/perstack/doors/cli/first_run/keys.py executable": (1, "pip and the embedded model, with -I, after a yes"),
     "host/perstack/doors/cli/first_run/keys.py run": (1, "the same"),
     "host/perstack/doors/cli/skills.py open": (1, "the browser of the person who logs in, with an https address"),

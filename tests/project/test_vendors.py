@@ -14,7 +14,7 @@ VENDORS = (
 )
 NO_ENDPOINTS = {
     "doors/cli/commands.py": "commands as a person types them, for examples in the help",
-    "core/messages/media.py": "the source of the most that an image can count",
+    "media/formats.py": "the source of the most that an image can count",
     "core/definitions/sandbox.py": "runtimes that a definition of the original Perstack may name",
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from docs_tables import PrintedTable, lines
 
-from perstack.core.messages.media_limits import COMMON_IMAGE_TYPES, MediaLimits
+from perstack.core.messages.media import COMMON_IMAGE_TYPES, MediaLimits
 from perstack.http_providers.media_limits import ROWS, VendorLimits
 
 _COLUMNS = ("provider", "types of images", "an image", "a PDF", "a request", "source")

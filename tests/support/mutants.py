@@ -128,21 +128,21 @@ MUTANTS = (
         "perstack.core.runs.events.context",
         "    if event.posted in run.posted:\n",
         "    if False:\n",
-        "tests/core/test_posted_texts.py -k second_event",
+        "tests/posted_texts/test_taking.py -k second_event",
     ),
     Mutant(
         "the driver does not take a text again that a crash left in the mailbox",
-        "perstack.core.jobs.posted_texts",
+        "perstack.posted_texts.model",
         "if posted.id in taken or posted.id in withdrawn:",
         "if posted.id in withdrawn:",
-        "tests/core/test_posted_texts.py -k withdrawn",
+        "tests/posted_texts/test_taking.py -k withdrawn",
     ),
     Mutant(
         "the latest turns are kept as keepRecent says",
         "perstack.config.settings",
         "fields_of(keys, ContextPolicy, ",
         "fields_of(keys, ContextPolicy, keep_recent=0.3, ",
-        "tests/engine/runs/test_compaction.py -k keep_recent",
+        "tests/compaction/test_compaction.py -k keep_recent",
     ),
     Mutant(
         "an approval is of the call that was asked about",
@@ -240,7 +240,7 @@ MUTANTS = (
         "perstack.core.runs.pending",
         "    if limit is not None:\n",
         "    if False:\n",
-        "tests/engine/runs/test_loop.py tests/engine/runs/test_shared_limits.py tests/core/test_decide.py",
+        "tests/engine/runs/test_loop.py tests/pacing/test_shared_limits.py tests/core/test_decide.py",
     ),
     Mutant(
         "an unfinished todo keeps a Run from completing",
@@ -289,7 +289,7 @@ MUTANTS = (
         "perstack.core.runs.context",
         "kept = {queries[0], queries[-1]} if queries else set[int]()",
         "kept = set[int]()",
-        "tests/engine/runs/test_compaction.py -k first_query",
+        "tests/compaction/test_compaction.py -k first_query",
     ),
     Mutant(
         "rules that became stricter hold for calls that wait",
@@ -342,7 +342,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a document may come to is not guessed from its size",
-        "perstack.core.messages.media",
+        "perstack.media.formats",
         "    if size is None:\n        return None\n",
         "    if size is None:\n        return len(data)\n",
         "tests/engine/runs/test_budgets.py -k medium_of_few_bytes",

@@ -11,8 +11,8 @@ from typing import Any
 from PIL import Image
 
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
-from perstack.core.messages.media import media_type
 from perstack.core.messages.messages import BlobPart
+from perstack.media.formats import media_type
 from perstack.ports.hooks import hookimpl
 from perstack.ports.skill import SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 

@@ -11,10 +11,10 @@ from approval_jobs import ASK_WRITE, TEAM, files
 from hosts import Bench, Seen, crashing, expert, until_it_crashes, wait_for
 
 from perstack.core.base.ids import By
-from perstack.core.jobs.cloud_events import CloudEvent
-from perstack.engine.jobs.inbox import waiting_jobs
 from perstack.errors import Conflict, UsageError
 from perstack.host import Host
+from perstack.oversight.cloud_events import CloudEvent
+from perstack.oversight.inbox import waiting_jobs
 from perstack.ports.dispatcher import DispatcherFactory
 from perstack.ports.hooks import hookimpl
 from perstack.testing.crashing_storage import crash_points

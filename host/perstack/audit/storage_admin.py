@@ -14,7 +14,6 @@ from perstack.core.base.records import read_json
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import job_ids, run_ids
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
-from perstack.engine.log.mailboxes import Mailboxes
 from perstack.engine.log.run_log import checkpoint_ids
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import Conflict, NotFound, PerstackError, StorageError, UsageError
@@ -24,6 +23,7 @@ from perstack.ports.storage import (
     Storage,
     StorageCheck,
 )
+from perstack.posted_texts.mailboxes import Mailboxes
 from perstack.state_guard.guarded_state import require_own_state
 from perstack.system.user import this_process
 

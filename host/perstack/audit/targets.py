@@ -18,8 +18,8 @@ from perstack.audit.receipt_statements import MAX_RECEIPT_BYTES, AnchorRecord, r
 from perstack.core.base.ids import Owner, check_job_id
 from perstack.core.definitions.keys import wrong_anchor
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.programs import run_program
 from perstack.errors import PerstackError, SkillError, UsageError
+from perstack.iterations.programs import run_program
 from perstack.ports.environment import inherit_variables
 from perstack.system.concurrency import in_daemon_thread
 from perstack.system.files import sync

@@ -24,6 +24,7 @@ from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.http_providers.provider import HttpProvider
+from perstack.iterations.programs import command_sandbox
 from perstack.ports.environment import inherit_variables
 from perstack.ports.provider import OfferedModel, ProviderConfig, ProviderFactory
 from perstack.ports.runtime import Ending, Program, RuntimeFactory
@@ -76,7 +77,7 @@ async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -
 
     Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
     """
-    async with leftover_programs_ended(setup.storage), setup.ground(expert.key) as ground:
+    async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert.key) as ground:
         env = {**inherit_variables(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
         program = Program(tuple(argv), setup.workspace, env, 0, 1, 2, records=setup.storage.programs)
         try:

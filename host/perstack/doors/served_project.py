@@ -15,11 +15,11 @@ from perstack.core.runs.events import Event, StoredEvent
 from perstack.dataclass import dataclass
 from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.tool_names import only_experts, tool_names
-from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.jobs.reader import JobPage
 from perstack.engine.log.run_session import EventListener, OnEvent
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
+from perstack.oversight.inbox import InboxItem
 
 # The offered Experts, as perstack.toml defines them now.
 

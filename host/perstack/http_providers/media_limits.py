@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from perstack.core.messages.media_limits import COMMON_IMAGE_TYPES, MediaLimits
+from perstack.core.messages.media import COMMON_IMAGE_TYPES, MediaLimits
 from perstack.dataclass import dataclass
 
 _MEBIBYTE = 1 << 20

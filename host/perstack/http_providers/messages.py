@@ -30,14 +30,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.settings import ReasoningBudget
-from perstack.core.messages.adaptations import (
-    ANY_DOCUMENT,
-    ANY_IMAGE,
-    Adaptations,
-    adapted_message,
-    names_in,
-    of_messages,
-)
+from perstack.core.messages.adaptations import ANY_DOCUMENT, ANY_IMAGE, Adaptations, names_in
 from perstack.core.messages.messages import (
     BlobPart,
     ExpertMessage,
@@ -52,6 +45,7 @@ from perstack.core.messages.messages import (
     readable_result,
 )
 from perstack.dataclass import dataclass
+from perstack.http_providers.adapted_messages import adapted_message, of_messages
 from perstack.ports.provider import BlobReader, Generation, GenerationRequest
 
 # Parts of messages: encoding and decoding that the vendors' formats share.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
 
     from perstack.core.base.records import JsonObject
-    from perstack.core.messages.media_limits import MediaLimits
+    from perstack.core.messages.media import MediaLimits
     from perstack.http_providers.client import ReadEvents, StreamClient
     from perstack.http_providers.endpoint import Endpoint
     from perstack.http_providers.replies import OnData

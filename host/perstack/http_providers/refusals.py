@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.messages.adaptations import ANY_THINKING, Adaptation, names_in, thoughts_of
+from perstack.core.messages.adaptations import ANY_THINKING, Adaptation, names_in
 from perstack.core.runs.context import OVERFLOW
 from perstack.errors import ProviderError
+from perstack.http_providers.adapted_messages import thoughts_of
 from perstack.http_providers.errors import with_message
 from perstack.http_providers.media_refusals import named_media
 from perstack.http_providers.messages import FIELD_GROUPS, MARKS, REQUIRED_FIELDS

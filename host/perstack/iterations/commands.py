@@ -14,10 +14,9 @@ from perstack.core.base.secrets import has_masked, masked_args, masked_command, 
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.engine.context.host_context import HostContext
-from perstack.engine.plugins.programs import run_program
-from perstack.engine.plugins.runtimes import NO_SANDBOX, CommandSandbox
 from perstack.errors import PerstackError, SkillError
 from perstack.iterations.evaluator_process import request
+from perstack.iterations.programs import NO_SANDBOX, CommandSandbox, command_sandbox, run_program
 from perstack.iterations.state import Measurement, measurement_in, measurement_of
 from perstack.ports.environment import inherit_variables
 from perstack.ports.evaluator import Artifact
@@ -131,7 +130,7 @@ async def failure_reason(
     name = f"`{masked_line(command) if isinstance(command, str) else ' '.join(masked_args(command))}`"
     argv = argv_of(command)
     try:
-        async with setup.ground(expert_key) as ground:
+        async with command_sandbox(setup, expert_key) as ground:
             env = inherit_variables(setup.env.without_stored, (*variables_in(argv), *ground.variables))
             env = {**env, "PWD": str(setup.workspace), **variables}
             programs = setup.storage.programs

@@ -23,7 +23,6 @@ from perstack.engine.log.indexed_log import IndexedLog, IndexedLogFormat
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.log.storage import SummaryFiles, log_of, read_summary
-from perstack.engine.plugins.runtimes import CommandSandbox
 from perstack.errors import Conflict, NotFound, PerstackError, SkillError, StorageError, UsageError
 from perstack.iterations.commands import measure_by_command, measure_by_function, name_of
 from perstack.iterations.evolve import SeriesSummary, abandoned, damaged_series, evolve_series, summary_of_series
@@ -45,6 +44,7 @@ from perstack.iterations.next_step import (
     share,
     stop_event,
 )
+from perstack.iterations.programs import CommandSandbox, command_sandbox
 from perstack.iterations.state import (
     FailSeries,
     FinishArtefact,
@@ -298,7 +298,7 @@ class SeriesDriver:
         return self._setup if definition is None else self._setup.with_recorded(definition)
 
     def _sandbox(self) -> AbstractAsyncContextManager[CommandSandbox]:
-        return self._setup_for(self.series.definition).ground(self.series.expert_key)
+        return command_sandbox(self._setup_for(self.series.definition), self.series.expert_key)
 
     async def _evaluate(self, command: Evaluate) -> StoredSeriesEvent:
         series, began, usage, assumed = self.series, self._setup.clock.now(), NO_USAGE, None

@@ -18,7 +18,7 @@ from perstack.core.definitions.settings import ReasoningBudget
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.summary import RunPlace
 from perstack.core.messages.adaptations import Adaptation, Adaptations
-from perstack.core.messages.media_limits import MediaLimits
+from perstack.core.messages.media import MediaLimits
 from perstack.core.messages.messages import ExpertMessage, FinishReason, Message
 from perstack.dataclass import dataclass
 from perstack.errors import ProviderError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
+from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.dataclass import dataclass
 
 if TYPE_CHECKING:  # this module is imported at every start, by the hooks
@@ -138,20 +138,6 @@ class LocalRuntime(Runtime):
 
 
 LOCAL_RUNTIME: Runtime = LocalRuntime()
-
-
-class LocalRuntimeFactory(RuntimeFactory):
-    """Factory of `local`, which always exists."""
-
-    name = LOCAL
-
-    async def check(self, policy: SandboxPolicy, surroundings: Surroundings) -> Sequence[str]:
-        """Return each limit of the policy, since only a sandbox can enforce it."""
-        return tuple(f"`{key}`: only a sandbox can, such as `bubblewrap`" for key in policy.limited)
-
-    @override
-    async def prepare(self, policy: SandboxPolicy, surroundings: Surroundings) -> Runtime:
-        return LOCAL_RUNTIME
 
 
 def _by_handle(handle: int | None, path: Path) -> str | Path:

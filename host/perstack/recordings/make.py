@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
+from perstack.compaction.summary_texts import summary_in
 from perstack.core.base.lifecycle import JobStatus
 from perstack.core.base.records import JsonObject
 from perstack.core.base.secrets import SecretMasker
@@ -18,7 +19,6 @@ from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
 from perstack.core.messages import messages
 from perstack.core.runs import events
-from perstack.core.runs.compaction import summary_in
 from perstack.core.runs.events import RedactEvent, StoredEvent
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from perstack.core.base.ids import By
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import CHANGING_TOOLS, DecidedCall, Subject, is_base_skill, with_base
-from perstack.core.jobs.posted_texts import PostedText, posted_events
 from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.commands import Call
@@ -16,11 +15,12 @@ from perstack.core.runs.facts import Question
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.runs.generation import error_info, fail
+from perstack.engine.runs.attempts import error_info, fail
 from perstack.engine.runs.job_context import RunContext
 from perstack.errors import ProviderError
 from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
+from perstack.posted_texts.model import PostedText, posted_events
 from perstack.recordings.model import RecordedFile, SaidApproval
 from perstack.recordings.play import AskedCall, Player
 from perstack.recordings.recorded_calls import names_and_subjects

@@ -12,6 +12,8 @@ from typing import get_args
 
 from pydantic import ValidationError
 
+from perstack.compaction.context_tools import pin_spec
+from perstack.compaction.recall import recall_spec
 from perstack.core.base.chain import BrokenSeal, open_line, read_remains
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
@@ -47,12 +49,10 @@ from perstack.core.runs.events import (
     parse_event,
 )
 from perstack.core.runs.expert_changes import changing_specs
-from perstack.core.runs.recall import recall_spec
 from perstack.core.runs.state import Run, latest_reply
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLog
 from perstack.engine.permissions.rulings import path_resolver
-from perstack.engine.plugins.builtin_tools import pin_spec
 from perstack.engine.plugins.skill_loading import SKILL_NAME, load_spec
 from perstack.engine.plugins.tool_catalogue import interactive_tools
 from perstack.errors import StorageError

@@ -28,6 +28,7 @@ from perstack.engine.log.storage import space_of
 from perstack.errors import Conflict, NotAllowed, NotFound, StorageError, UsageError
 from perstack.iterations.commands import ask_command
 from perstack.iterations.evolve import SeriesSummary
+from perstack.iterations.programs import command_sandbox
 from perstack.ports.environment import inherit_variables
 from perstack.schedules.schedules import DueWorkResult, JobLauncher, error_line, job_if_any
 from perstack.state_guard.guarded_state import require_own_state
@@ -290,7 +291,7 @@ class Scheduler:
     async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
         setup = self._source.current
         expert_key = agent_id if agent_id in setup.project.experts else None
-        async with leftover_programs_ended(setup.storage), setup.ground(expert_key) as sandbox:
+        async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert_key) as sandbox:
             env = inherit_variables(setup.env.without_stored, (*variables_in(command), *sandbox.variables))
             return await ask_command(command, setup.workspace, env, setup.storage.programs, sandbox.runtime)
 

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from perstack.core.base.decisions import NeededDecision
 from perstack.core.base.lifecycle import PauseReason
 from perstack.dataclass import dataclass
 from perstack.next_steps import Decide
+from perstack.oversight.decisions import NeededDecision
 from perstack.tasks import events as task_events
 from perstack.tasks.state import TaskState, allowed, due_at, in_words
 

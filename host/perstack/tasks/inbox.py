@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perstack.engine.jobs.inbox import InboxItem, age_of_item
 from perstack.next_steps import ResumeWithoutDependencies, TryAgain
+from perstack.oversight.inbox import InboxItem, age_of_item
 from perstack.support.storage import pages
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.memory import TaskMemory

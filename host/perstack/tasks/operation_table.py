@@ -11,9 +11,9 @@ from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from perstack.core.base.decisions import FREE, Decides, Mark, mark_in
 from perstack.core.base.records import Fact
 from perstack.dataclass import dataclass
+from perstack.oversight.decisions import FREE, Decides, Mark, mark_in
 from perstack.tasks import operations
 from perstack.tasks.decisions import answers_task, ends_wait, removes_task, revives_task
 from perstack.tasks.state import TaskCheckpoint, TaskState

@@ -19,13 +19,13 @@ from typing import Annotated, Generic, Literal, TypedDict, TypeVar
 from pydantic import Field, JsonValue
 from typing_extensions import override
 
-from perstack.core.base.decisions import FREE, Decides
 from perstack.core.base.ids import By
 from perstack.core.base.lifecycle import PauseReason
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import read_answer
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, NotAllowed, UsageError
+from perstack.oversight.decisions import FREE, Decides
 from perstack.tasks import events as task_events
 from perstack.tasks.arguments import (
     Config,

@@ -9,7 +9,8 @@ orders it, and finds recorded Jobs without an order again.
   `orders` is pure.
 - `serving`: drive a queued Job or a delegate, after a check that this machine has what it needs; `folders` gives each
   Job a folder of its own.
-- `remote_delegates`: delegates of a Job that others drive, with shares of its budget.
+- `remote_delegates`: delegates of a Job that others drive, each with a share of its budget; `budget_shares` divides it
+  and is pure.
 
 The kernel knows the protocols `engine.jobs.job_queue`, `engine.jobs.queueing` and `engine.runs.remote`; `queue`,
 `queued_definition` and `remote_delegates` fulfil them.

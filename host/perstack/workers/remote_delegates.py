@@ -15,7 +15,7 @@ from perstack.core.base.usage import Exceeded, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.settings import Limits
-from perstack.core.jobs.budget_shares import WHOLE, Amounts, Sharer, Unit, budget_of, capped, grant_caps, short_account
+from perstack.core.jobs.budget import JOB, Amounts, Unit
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_events
@@ -34,6 +34,7 @@ from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import this_user
+from perstack.workers.budget_shares import Sharer, budget_of, capped, grant_caps, short_account
 
 if TYPE_CHECKING:
     from perstack.engine.context.host_context import HostContext
@@ -266,7 +267,7 @@ class QueuedDelegates:
         """Return the account that the delegate uses: of its Expert's own budget, or of the whole Job."""
         expert, root = self._expert(member), self._job.job.runs[self._allowance.root_id].start
         is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
-        return WHOLE if expert is None or expert.budget is None or is_above else expert.key
+        return JOB if expert is None or expert.budget is None or is_above else expert.key
 
     @property
     def _priority(self) -> int:
@@ -330,7 +331,7 @@ class QueuedDelegates:
         ledger, event = self._allowance.budget.ledger, run.exceeded
         actual: Exceeded = ledger.exceeded_by(event.budget, account or None, event.needed)
         exceeded = replace(event, expert=actual.expert, limit=actual.limit, spent=actual.spent)
-        if account == WHOLE:
+        if account == JOB:
             return DelegateResult(None, False, replace(run, exceeded=exceeded))
         return DelegateResult.failed(exceeded.words, run)
 
@@ -353,14 +354,14 @@ class QueuedDelegates:
                 member.result = self._result_at_end(member, remaining)
 
     def _remaining_amounts(self, members: Sequence[_Member]) -> dict[str, Amounts]:
-        budget, remaining = self._allowance.budget, dict[str, Amounts]({WHOLE: {}})
+        budget, remaining = self._allowance.budget, dict[str, Amounts]({JOB: {}})
         if budget is not None:
             for member in members:
                 expert = self._expert(member)
                 remaining |= {} if expert is None else budget.ledger.left_for(self._parent.run.id, expert)
         steps = self._allowance.steps_left
         if steps is not None:
-            remaining[WHOLE] = {**remaining[WHOLE], "steps": steps}
+            remaining[JOB] = {**remaining[JOB], "steps": steps}
         return remaining
 
     def _sharer(self, member: _Member) -> Sharer:

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject, read_json
-from perstack.core.jobs.cloud_events import is_cloud_event, read_cloud_event
 from perstack.dataclass import dataclass
 from perstack.doors import operations
 from perstack.doors.operations import (
@@ -33,6 +32,7 @@ from perstack.doors.operations.views import DrivenJob, SubmittedJob, view_of
 from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import http_phrase
 from perstack.errors import Conflict, DispatcherError, NeedsPerson, NotAllowed, NotFound, PerstackError, UsageError
+from perstack.oversight.cloud_events import is_cloud_event, read_cloud_event
 from perstack.tasks import operation_table
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.operation_table import OPERATIONS

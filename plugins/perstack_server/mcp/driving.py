@@ -13,7 +13,6 @@ from typing import TypeAlias
 import mcp_types as types
 from typing_extensions import override
 
-from perstack.core.base.decisions import Decisions, digest_of, needs_person
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact
 from perstack.core.base.text import approvable_text, count, duration
@@ -30,7 +29,9 @@ from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
+from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, UsageError
+from perstack.oversight.decisions import Decisions, digest_of, needs_person
 from perstack_server.mcp import elicitation
 from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
@@ -139,7 +140,7 @@ class ClientCall(OperationCall[Outcome]):
                     is_shown = before is not None and asking.id == before.question_id
                     if is_shown or not elicitation.can_ask(self.context):
                         break
-                    workspace = await self.project.host.jobs.workspace_for_diff(asking)
+                    workspace = await workspace_for_diff(self.project.host, asking)
                     if elicitation.uses_returned_questions(self.context):
                         return elicitation.ask_by_result(asking, workspace)
                     if progress is not None:
@@ -158,7 +159,7 @@ class ClientCall(OperationCall[Outcome]):
         asking = job.asking
         if asking is None or asking.id != before.question_id or before.reply is None:
             return job, None
-        workspace = await self.project.host.jobs.workspace_for_diff(asking)
+        workspace = await workspace_for_diff(self.project.host, asking)
         return job, elicitation.answer_in(asking, before.reply, workspace)
 
     async def _answer(

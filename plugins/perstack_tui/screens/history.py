@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.shared.next_steps import tui_phrase
-from perstack.engine.jobs.inbox import InboxItem
 from perstack.errors import PerstackError
+from perstack.oversight.inbox import InboxItem
 from perstack_tui.screens.base import ListScreen, ScreenHost
 from perstack_tui.screens.job import JobScreen
 from perstack_tui.view.history import job_line, matching

@@ -15,8 +15,8 @@ from perstack.doors.shared.activity import JobActivity, context_words, todos_wor
 from perstack.doors.shared.live_project import PendingChange
 from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.text import age_text, brief, cells, pad, shorten
-from perstack.engine.jobs.inbox import InboxItem
 from perstack.next_steps import Note
+from perstack.oversight.inbox import InboxItem
 from perstack_tui.session import Session
 from perstack_tui.view.styled_text import Line, Span, Style, cells_of, wrap
 

@@ -191,7 +191,7 @@ def test_the_sqlite_storage_is_one_option_away(terminal: Terminal) -> None:
 UNUSED = {
     *(
         "yaml",
-        "perstack.engine.jobs.attachments",
+        *("perstack.media", "perstack.oversight", "perstack.streams"),
         "perstack.engine.plugins.skill_loading",
         "perstack.config.context_files",
     ),
@@ -224,13 +224,12 @@ UNUSED = {
         "perstack.audit.receipt_statements",
     ),
     *(
-        "perstack.engine.runs.compaction",
+        "perstack.compaction.make_room",
         "perstack.schedules.scheduler",
         "perstack.tasks.execution_memory",
     ),
     *(
         "perstack.audit.verify",
-        "perstack.engine.jobs.inbox",
         "perstack.iterations.iterations",
         "perstack.diagnostics.install",
     ),

@@ -11,11 +11,11 @@ from hosts import Bench, crashing, expert, until_it_crashes, wait_for
 from perstack.core.base.chain import Head, open_line, seal
 from perstack.core.base.ids import By
 from perstack.core.definitions.experts import Expert
-from perstack.core.jobs.cloud_events import CloudEvent
 from perstack.core.jobs.summary import JobSummary
-from perstack.engine.jobs.inbox import waiting_jobs
 from perstack.errors import UsageError
 from perstack.host import Host
+from perstack.oversight.cloud_events import CloudEvent
+from perstack.oversight.inbox import waiting_jobs
 from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import text, tool

@@ -12,9 +12,9 @@ from hosts import Bench, Seen, expert, results, wait_for
 from perstack.audit.redact import redact_event
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.skills import PluginSkill
-from perstack.core.jobs.cloud_events import CloudEvent
 from perstack.engine.runs import job_context
 from perstack.errors import Conflict, UsageError
+from perstack.oversight.cloud_events import CloudEvent
 from perstack.testing.scripted import text, tool, turn
 
 

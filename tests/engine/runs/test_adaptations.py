@@ -18,13 +18,11 @@ from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.messages.adaptations import (
     MAX_RUNGS,
     Adaptation,
-    adapted_message,
     in_words,
     names_in,
     new_adaptations,
     offered_tools,
     problem_of,
-    thoughts_of,
 )
 from perstack.core.messages.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
 from perstack.core.runs.events import AdaptRequest
@@ -33,6 +31,7 @@ from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import begin
 from perstack.doors.shared.activity import JobActivity
 from perstack.errors import ProviderError, UsageError
+from perstack.http_providers.adapted_messages import adapted_message, thoughts_of
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.testing.crashing_storage import crash_points
 from perstack.testing.scripted import ScriptedProvider, ScriptLike, TurnLike, fail, text, tool, turn

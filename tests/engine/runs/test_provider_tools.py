@@ -11,11 +11,11 @@ from perstack.core.definitions.experts import Expert, ProviderToolOptions, WebTo
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.to_toml import toml_of
-from perstack.core.jobs.stream_events import TextDelta, ToolCall, ToolResult
 from perstack.core.messages.adaptations import Adaptation
 from perstack.core.messages.messages import ProviderToolPart
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.provider import Generation, GenerationRequest, OfferedProviderTool, ProviderTool
+from perstack.streams.events import TextDelta, ToolCall, ToolResult
 from perstack.testing.crashing_storage import CrashPoint
 from perstack.testing.scripted import Cost, ProviderUse, ScriptedProvider, Turn, text, tool, turn
 from perstack_acp.updates import Updates, replay_updates

@@ -12,7 +12,7 @@ from pictures import picture
 
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
 from perstack.core.messages.adaptations import Adaptation
-from perstack.core.messages.media_limits import MediaLimits
+from perstack.core.messages.media import MediaLimits
 from perstack.core.messages.messages import BlobPart, UserMessage, blobs_of
 from perstack.errors import ProviderError, UsageError
 from perstack.ports.hooks import hookimpl

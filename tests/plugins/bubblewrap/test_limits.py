@@ -12,8 +12,9 @@ from sandbox_programs import PYTHON, Box
 
 from perstack.core.definitions.sandbox import Sandbox, bytes_of, policy_of
 from perstack.errors import SkillError, UsageError
-from perstack.ports.runtime import LocalRuntimeFactory, Surroundings
+from perstack.ports.runtime import Surroundings
 from perstack.system.processes import end_with_block
+from perstack_base.plugin import LocalRuntimeFactory
 from perstack_bubblewrap import cgroups, limits
 from perstack_bubblewrap import limits as pid_max
 from perstack_bubblewrap.plugin import BubblewrapFactory

@@ -41,7 +41,7 @@ from perstack.core.definitions.skills import ToolSpec
 from perstack.core.jobs.job import Job
 from perstack.core.messages.adaptations import MAX_RUNGS, Adaptations
 from perstack.core.messages.messages import History, Message, TextPart, UserMessage
-from perstack.engine.runs.generation import adaptations_after, adapted_request
+from perstack.engine.runs.attempts import adaptations_after, adapted_request
 from perstack.errors import ProviderError
 from perstack.host import Host
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider

@@ -20,8 +20,8 @@ from provider_suite import capability
 from wire import Said, Wire
 
 from perstack.core.definitions.settings import Overrides, ProviderSetting
-from perstack.core.messages.media import media_type
 from perstack.host import Host
+from perstack.media.formats import media_type
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 
 _SHOW = Said(calls=(("c1", "x"),), tool="show")

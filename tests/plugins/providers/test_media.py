@@ -32,7 +32,7 @@ from perstack.core.definitions.settings import Overrides, ProviderSetting
 from perstack.core.jobs.job import Job
 from perstack.core.messages.media import image_type
 from perstack.host import Host
-from perstack.support import images
+from perstack.media import smaller_images
 from perstack.testing.fake_endpoint import FakeEndpoint, PreparedReply, ReceivedRequest
 
 _SHOW = Said(calls=(("c1", "x"),), tool="show")
@@ -284,7 +284,7 @@ def test_without_pillow_a_job_goes_on_with_a_text(tmp_path: Path, monkeypatch: p
 
 
 def test_an_image_that_takes_too_long_is_told_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perstack.engine.runs.media._DECODING_TIMEOUT_S", 0)
+    monkeypatch.setattr("perstack.media.fitting._DECODING_TIMEOUT_S", 0)
     scene = Scene(tmp_path, [("image/png", picture("PNG", (9_000, 20)))])
     assert (scene.run().status, scene.sent) == ("completed", [])
     assert "making it smaller takes longer than 0 s" in scene.texts
@@ -324,7 +324,7 @@ def test_a_medium_that_was_refused_once_is_not_sent_again_by_a_later_process(tmp
 
 
 def test_a_format_whose_decoder_starts_programs_is_not_decoded() -> None:
-    with pytest.raises(images.UnreadableImage, match="format cannot be decoded here"):
-        images.smaller_image(
+    with pytest.raises(smaller_images.UnreadableImage, match="format cannot be decoded here"):
+        smaller_images.smaller_image(
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", max_side=8, max_pixels=None, max_bytes=None
         )

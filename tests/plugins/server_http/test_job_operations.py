@@ -12,11 +12,11 @@ from pages import ROOT
 from pydantic import Field
 from starlette.applications import Starlette
 
-from perstack.core.base.decisions import FREE, FreeArgument
 from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
 from perstack.doors.served_project import ServedProject
+from perstack.oversight.decisions import FREE, FreeArgument
 from perstack_server.http import openapi, routes
 from perstack_server.mcp.tools import list_tools
 

@@ -18,12 +18,12 @@ from pages import ROOT
 from pydantic import Field
 from starlette.applications import Starlette
 
-from perstack.core.base.decisions import FREE
 from perstack.core.definitions.skills import PluginSkill
 from perstack.doors.cli.tasks import COMMAND_HELP, command_of, task_command
 from perstack.doors.shared.next_steps import BASE
 from perstack.errors import NotFound
 from perstack.memory import ExecutionMemory
+from perstack.oversight.decisions import FREE
 from perstack.tasks.arguments import Text
 from perstack.tasks.events import CheckpointTask, StoredTaskEvent
 from perstack.tasks.memory import TaskMemory

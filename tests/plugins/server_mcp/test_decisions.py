@@ -10,10 +10,10 @@ from http_server import AUTH_HEADERS, DECIDING_HEADERS, DECISION_TOKEN, TOKEN, a
 from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal, reply
 
-from perstack.core.base.decisions import FREE, decisions_in
 from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, marks_of, task_operation
 from perstack.doors.operations.driving import EXPERT_OPERATION
 from perstack.doors.operations.jobs import JOB_OPERATIONS
+from perstack.oversight.decisions import FREE, decisions_in
 from perstack.tasks.operation_table import OPERATIONS
 
 ALL = (*JOB_OPERATIONS, *map(task_operation, OPERATIONS), EXPERT_OPERATION)

@@ -79,7 +79,7 @@ def test_while_a_job_is_at_work_enter_alone_says_what_it_does_and_nothing_is_sen
             await one.repeat_until(lambda: one.types("", "at work"), "writer#1: the model writes")
         (job,) = (await host.jobs.list()).jobs
         assert len(job.runs) == 1
-        assert len(await host.jobs.texts.standing_texts(job.id)) == 1
+        assert len(await host.texts.standing_texts(job.id)) == 1
 
     wait_for(person())
 

@@ -10,8 +10,9 @@ settle it. So a generation that was running when its process was killed stays ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field
+from typing import Literal
 
 from perstack.core.base.usage import (
     NANO_PER_DOLLAR,
@@ -26,7 +27,6 @@ from perstack.core.base.usage import (
 )
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Budget
-from perstack.core.jobs.budget_shares import WHOLE, Amounts, Unit
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -38,6 +38,9 @@ FIRST_REPLY_TOKENS = 8_192
 """Maximum tokens of a first reply without a limit of the user. A reply that needs more is repeated with twice as
 many."""
 ENDPOINT_OVERHEAD_TOKENS = 1_000  # tokens that endpoints add, for example to describe how tools are called
+
+Unit = Literal["tokens", "nano", "calls", "steps"]
+Amounts = Mapping[Unit, int]  # amounts by unit (`nano`: billionths of a dollar); a missing unit has no limit
 
 JOB = ""  # account of the whole Job; the other accounts are named by Expert keys
 _UNLIMITED = 10**30
@@ -207,14 +210,14 @@ class Ledger:
         return None
 
     def left_for(self, run_id: str, expert: Expert) -> dict[str, Amounts]:
-        """Return the unused amounts open to a delegate: of the Run's accounts as `WHOLE`, and of its Expert's own."""
+        """Return the unused amounts open to a delegate: of the Run's accounts as `JOB`, and of its Expert's own."""
         job_amounts: dict[Unit, int] = {}
         for key in self._keys[run_id]:
             for unit, amount in self._accounts[key].amounts.items():
                 job_amounts[unit] = min(amount, job_amounts.get(unit, amount))
         if expert.budget is None or expert.key in self._keys[run_id]:
-            return {WHOLE: job_amounts}
-        return {WHOLE: job_amounts, expert.key: self._accounts.get(expert.key, _Account(expert.budget)).amounts}
+            return {JOB: job_amounts}
+        return {JOB: job_amounts, expert.key: self._accounts.get(expert.key, _Account(expert.budget)).amounts}
 
     def used_by(self, run_ids: Iterable[str]) -> Amounts:
         """Return the usage of these Runs, including reservations."""

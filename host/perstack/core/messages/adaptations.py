@@ -7,36 +7,24 @@ Run to that model, and is never taken back: a rung is climbed at most once, so t
 record what holds for them too (`shared_adaptations`) before they ask that model.
 
 A provider names the parts (`Provider.adapt`); what is sent must be as the adaptations of its request say. The host
-leaves out tools (`offered`). Messages are adapted here (`adapted_message`), before a codec sees them; fields and the
-schemas of tools by the codec, which knows its format. Change together: a new kind of part with `words`, `problem_of`
-and the codecs that write it.
+leaves out tools (`offered_tools`). Providers adapt messages before a codec sees them (http_providers/
+adapted_messages.py); fields and the schemas of tools are adapted by the codec, which knows its format. Change together:
+a new kind of part with `words`, `problem_of` and the codecs that write it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from hashlib import sha256
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.records import TEXT, Fact, canonical_json, falsy
+from perstack.core.base.records import TEXT, Fact, falsy
 from perstack.core.base.text import one_line
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.messages.media import PDF, medium_noun
-from perstack.core.messages.messages import (
-    BlobPart,
-    ExpertMessage,
-    Message,
-    ReplyPart,
-    ResultContent,
-    TextPart,
-    ThinkingPart,
-    ToolMessage,
-    UserMessage,
-    blobs_of,
-)
+from perstack.core.messages.messages import BlobPart, Message, blobs_of
 
 RequestPart = Literal["field", "tool", "providerTool", "media", "thinking"]
 AdaptedForm = Literal["plain", "omitted", "replaced"]
@@ -65,9 +53,7 @@ class Adaptation(Fact):
     shared_limit: bool = Field(default=False, exclude_if=falsy)
     """True if all images and documents of a request were too much together, which says nothing about this one."""
     definition: str = Field(default="", exclude_if=falsy)  # digest of the tool's definition, added by the host
-    thoughts: tuple[str, ...] = Field(
-        default=(), exclude_if=falsy
-    )  # digests of parts of messages (`digest_of_thought`)
+    thoughts: tuple[str, ...] = Field(default=(), exclude_if=falsy)  # digests of parts of replies, which are omitted
 
     def __hash__(self) -> int:
         """Hash the fields that tell adaptations apart: records have no hash of their own."""
@@ -176,30 +162,6 @@ def names_in(adaptations: Adaptations, part: RequestPart, form: AdaptedForm = "o
     return frozenset(name for name, latest in forms.items() if latest == form)
 
 
-def digest_of_thought(part: ReplyPart) -> str:
-    """Return the name of a part of a reply in `Adaptation.thoughts`: 16 hex digits."""
-    return sha256(canonical_json(part.model_dump(mode="json"))).hexdigest()[:16]
-
-
-def thoughts_of(messages: Iterable[Message], known: Adaptations = ()) -> tuple[str, ...]:
-    """Return the names of what replies have of thinking and signatures, without what is left out already."""
-    if _omits_any_thinking(known):
-        return ()
-    omitted = {digest for item in known for digest in item.thoughts}
-    replies = (message for message in messages if isinstance(message, ExpertMessage))
-    digests = (digest_of_thought(part) for reply in replies for part in reply.contents if _has_thought(part))
-    return tuple(digest for digest in dict.fromkeys(digests) if digest not in omitted)
-
-
-def _omits_any_thinking(adaptations: Adaptations) -> bool:
-    return any(item.part == "thinking" and item.name == ANY_THINKING for item in adaptations)
-
-
-def _has_thought(part: ReplyPart) -> bool:
-    """Return True for thinking, and for a call that its vendor has signed."""
-    return isinstance(part, ThinkingPart) or (not isinstance(part, TextPart) and part.opaque is not None)
-
-
 def offered_tools(specs: tuple[ToolSpec, ...], adaptations: Adaptations) -> tuple[ToolSpec, ...]:
     """Return the tools without the ones that the endpoint refuses in any form."""
     omitted = names_in(adaptations, "tool")
@@ -215,61 +177,9 @@ def in_words(adaptations: Adaptations) -> str:
 
 MAX_LISTED = 5  # adaptations of one event that are named in a line
 
-# Adapted messages.
-
-
-def of_messages(adaptations: Adaptations) -> Adaptations:
-    """Return the adaptations that change messages in a way that no wire format matters for."""
-    return tuple(item for item in adaptations if item.part in ("media", "thinking"))
-
-
-def adapted_message(message: Message, adaptations: Adaptations) -> Message:
-    """Return a message as it is sent: with substitutes of images and documents, and without refused thinking."""
-    media = {item.name: item for item in adaptations if item.part == "media"}
-    match message:
-        case ExpertMessage():
-            return _without_thoughts(message, adaptations)
-        case UserMessage():
-            return message.model_copy(update={"contents": _adapted(message.contents, media)}) if media else message
-        case ToolMessage():
-            results = (
-                result.model_copy(update={"contents": _adapted(result.contents, media)}) for result in message.contents
-            )
-            return message.model_copy(update={"contents": tuple(results)}) if media else message
-        case _:
-            assert_never(message)
-
-
-def _without_thoughts(message: ExpertMessage, adaptations: Adaptations) -> ExpertMessage:
-    is_any = _omits_any_thinking(adaptations)
-    refused = {digest for item in adaptations for digest in item.thoughts}
-    if not (is_any or refused) or not any(_has_thought(part) for part in message.contents):
-        return message
-    parts = (_without_thought(part, None if is_any else refused) for part in message.contents)
-    return ExpertMessage(contents=tuple(part for part in parts if part is not None))
-
-
-def _without_thought(part: ReplyPart, refused: Set[str] | None) -> ReplyPart | None:
-    """Return a part without refused thinking; `refused` None: any is refused."""
-    if not _has_thought(part) or (refused is not None and digest_of_thought(part) not in refused):
-        return part
-    return None if isinstance(part, ThinkingPart) else part.model_copy(update={"opaque": None})
-
 
 def media_adaptation(part: BlobPart, adaptations: Mapping[str, Adaptation]) -> Adaptation | None:
     """Return how an image or document is sent, of the adaptations of media by their names; None: as it is."""
     kind = ANY_DOCUMENT if part.mime_type == PDF else ANY_IMAGE
     is_of_kind = kind == ANY_DOCUMENT or part.mime_type.startswith("image/")
     return adaptations.get(part.sha256) or (adaptations.get(kind) if is_of_kind else None)
-
-
-def _adapted(contents: Sequence[ResultContent], media: Mapping[str, Adaptation]) -> tuple[ResultContent, ...]:
-    return tuple(
-        _substitute(part, media_adaptation(part, media)) if isinstance(part, BlobPart) else part for part in contents
-    )
-
-
-def _substitute(part: BlobPart, adaptation: Adaptation | None) -> ResultContent:
-    if adaptation is None:
-        return part
-    return TextPart(text=adaptation.text) if adaptation.blob is None else adaptation.blob

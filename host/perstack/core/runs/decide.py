@@ -9,14 +9,13 @@ from typing import assert_never
 
 from perstack.core.base.ids import By, event_id_of, run_id_of
 from perstack.core.base.records import JsonObject, fields_of
-from perstack.core.base.usage import Charge, Exceeded, Usage
+from perstack.core.base.usage import Exceeded
 from perstack.core.definitions.instruction import names_directory
 from perstack.core.definitions.permissions import UNATTENDED, Approval, RuleSet, call_digest
 from perstack.core.definitions.settings import Limits
 from perstack.core.definitions.skills import DecidedCall
-from perstack.core.messages.messages import TextPart, estimated_tokens
+from perstack.core.messages.messages import TextPart
 from perstack.core.runs import commands, events
-from perstack.core.runs.context import summary_tokens, window_of
 from perstack.core.runs.facts import (
     Answer,
     Definition,
@@ -102,66 +101,6 @@ def _delegation_events(
         for index, call in enumerate(command.calls)
     )
     return events.CallDelegate(**stamp(), delegates=delegations), events.StopRunByDelegate(**at_checkpoint(stamp(1)))
-
-
-# --- a full context -----------------------------------------------------------------------------------------------
-
-
-def shrink_event(run: Run, command: commands.Shrink, stamp: Stamps) -> events.ShrinkResults:
-    """Return the event that shortens old results for the model. Their whole texts are stored as blobs already."""
-    return events.ShrinkResults(
-        **stamp_for_next_step(run, stamp), results=command.results, head=command.head, tail=command.tail
-    )
-
-
-def start_compaction_event(
-    run: Run, command: commands.Compact, model: str, reserved: Charge | None, stamp: Stamps
-) -> events.StartCompaction:
-    """Return the event that precedes the request for a summary."""
-    next_stamp = stamp_for_next_step(run, stamp)
-    return events.StartCompaction(
-        **next_stamp, first=command.first, through=command.through, model=model, reserved=reserved
-    )
-
-
-def compact_history_event(
-    run: Run,
-    command: commands.Compact,
-    text: str,
-    stamp: Stamps,
-    *,
-    model: str,
-    spent: SummaryCost,
-    error: ErrorInfo | None,
-    left_out: int = 0,
-) -> events.CompactHistory:
-    """Return the event that replaces a part of the history by a text. `model` is empty if no model wrote the text."""
-    text_tokens = estimated_tokens(len(text.encode(errors="replace")))
-    window = window_of(run) or 0
-    return events.CompactHistory(
-        **stamp_for_next_step(run, stamp),
-        first=command.first,
-        through=command.through,
-        kept=command.kept,
-        text=text,
-        model=model,
-        usage=spent.usage,
-        assumed=spent.assumed,
-        tokens_before=command.tokens_before,
-        tokens_after=max(0, command.tokens_after - summary_tokens(window) + text_tokens),
-        duration_ms=spent.duration_ms,
-        error=error,
-        left_out=left_out,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryCost:
-    """Cost and duration of one summary."""
-
-    usage: Usage | None = None
-    assumed: Charge | None = None
-    duration_ms: int = 0
 
 
 def stamp_for_next_step(run: Run, stamp: Stamps, ahead: int = 0) -> EventStamp:

@@ -13,7 +13,6 @@ from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
 from perstack.core.jobs.answers import WITH, accepted_answers
-from perstack.core.jobs.cloud_events import CloudEvent, read_cloud_event
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import (
@@ -43,11 +42,12 @@ from perstack.doors.shared.questions import is_refusal, question_text, select_op
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import age_text
-from perstack.engine.jobs.inbox import InboxItem
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.host import Host
 from perstack.next_steps import GiveAnswer, NextStep
+from perstack.oversight.cloud_events import CloudEvent, read_cloud_event
+from perstack.oversight.inbox import InboxItem
 from perstack.system.clock import SYSTEM
 from perstack.system.user import this_user
 from perstack.tasks.state import TaskState

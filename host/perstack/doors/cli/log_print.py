@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar, cast, get_args
 
 from pydantic_core import from_json
 
+from perstack.compaction.visibility import visibility_of
 from perstack.config.check import suggestion
 from perstack.core.base.ids import event_id_of
 from perstack.core.base.lifecycle import JobStatus
@@ -50,7 +51,7 @@ async def marks_of(host: Host, logs: Sequence[RunLog]) -> Marks:
     for log in logs:
         if not any(line.startswith(_SHORTENED) for line in log.lines):
             continue
-        visibility = await host.jobs.visibility(log.run_id)
+        visibility = await visibility_of(host.jobs.storage, log.run_id)
         signs = dict.fromkeys(visibility.shortened, "~") | dict.fromkeys(visibility.hidden, "·")
         for index in range(len(log.lines)):
             sign = signs.get(event_id_of(log.run_id, index + 1))

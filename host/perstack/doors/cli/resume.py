@@ -10,7 +10,6 @@ import click
 
 from perstack.core.base.ids import job_of_run
 from perstack.core.base.text import approvable_line
-from perstack.core.jobs.posted_texts import Delivery, StandingText
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
@@ -37,6 +36,7 @@ from perstack.errors import UsageError
 from perstack.host import Host
 from perstack.iterations.state import SeriesState
 from perstack.next_steps import Resume
+from perstack.posted_texts.model import Delivery, StandingText
 from perstack.system.user import this_user
 
 # perstack tell, and perstack log --standing
@@ -67,7 +67,7 @@ def tell_command(
     async def tell(host: Host) -> tuple[Delivery, JobSummary]:
         job_id, by = await host.jobs.find(job), this_user("cli")
         if said is None:
-            delivery = await host.jobs.texts.drop(job_id, dropped or "", by=by)
+            delivery = await host.texts.drop(job_id, dropped or "", by=by)
         else:
             run = await host.jobs.find(run_id)
             delivery = await host.tell(job_id, said, run_id=run, by=by)
@@ -90,7 +90,7 @@ async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, a
     """Print what is never summarised away for the Coordinator of a Job, or for another Run. Return the exit status."""
     run_id = await host.jobs.find(run_id)
     job_id = await host.jobs.find(job_id) if run_id is None or job_id is not None else job_of_run(run_id)
-    texts = await host.jobs.texts.standing_texts(await host.jobs.resolve(job_id), run_id=run_id)
+    texts = await host.texts.standing_texts(await host.jobs.resolve(job_id), run_id=run_id)
     if as_json:
         for text in texts:
             write_json_line(text.to_json())

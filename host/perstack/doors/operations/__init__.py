@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
-from perstack.core.base.decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, needs_person
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, JsonObject
 from perstack.core.base.validation_errors import in_words
@@ -30,6 +29,7 @@ from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.next_steps import BASE
 from perstack.errors import Conflict, NotFound, UsageError
+from perstack.oversight.decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, needs_person
 from perstack.tasks import operation_table
 from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.memory import TaskMemory

@@ -11,11 +11,21 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from typing_extensions import override
 
 from perstack.config.settings import resolve_settings
-from perstack.core.base.decisions import FREE, Decides, FreeArgument
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord, changed_answer, yes_or_no
-from perstack.core.jobs.decisions import (
+from perstack.core.jobs.resuming import new_limits, unsettled_calls
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.facts import Settlement
+from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
+from perstack.doors.served_project import DriveJob
+from perstack.doors.shared.consent import page_of
+from perstack.doors.shared.workspace_files import read_workspace_file, workspace_for_diff
+from perstack.errors import Conflict, UsageError
+from perstack.media.attachments import MAX_ATTACHMENTS
+from perstack.next_steps import GiveAnswer
+from perstack.oversight.decisions import FREE, Decides, FreeArgument
+from perstack.oversight.job_decisions import (
     JobSubject,
     answers_question,
     branches,
@@ -25,23 +35,14 @@ from perstack.core.jobs.decisions import (
     settles_calls,
     tells_job,
 )
-from perstack.core.jobs.posted_texts import Delivery, check_posted
-from perstack.core.jobs.resuming import new_limits, unsettled_calls
-from perstack.core.jobs.summary import JobSummary
-from perstack.core.messages.media import MAX_ATTACHMENTS
-from perstack.core.runs.facts import Settlement
-from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
-from perstack.doors.served_project import DriveJob
-from perstack.doors.shared.consent import page_of
-from perstack.errors import Conflict, UsageError
-from perstack.next_steps import GiveAnswer
+from perstack.posted_texts.model import Delivery, check_posted
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from perstack.core.base.ids import By
-    from perstack.engine.jobs.attachments import Attachable
     from perstack.engine.log.run_session import OnEvent
+    from perstack.engine.runs.inputs import Attachable
     from perstack.host import Host
 
 _Wait = Annotated[
@@ -87,7 +88,7 @@ class StartQuery(Protocol):
 
 async def read_attachments(host: Host, files: Sequence[str | LinkedFile]) -> list[Attachable]:
     """Return files of the workspace that tools may read: a caller may name no others. Raises UsageError."""
-    return [await host.jobs.attachment(file if isinstance(file, str) else file.uri) for file in files]
+    return [await read_workspace_file(host, file if isinstance(file, str) else file.uri) for file in files]
 
 
 def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -> DriveJob:
@@ -337,7 +338,7 @@ class _TellJob(OperationArguments):
     @override
     async def perform(self, call: OperationCall[R]) -> R:
         await self.subject(call)
-        texts = call.project.host.jobs.texts
+        texts = call.project.host.texts
         if self.text is not None:
             delivery = await texts.tell(self.job, self.text, run_id=self.run, by=call.by)
         else:
@@ -377,7 +378,7 @@ class Decision(OperationArguments):
             raise UsageError(f"question {self.id} asks for no approval of a call")
         if self.call_digest not in (None, asking.call_digest):
             raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
-        page = page_of(asking, await call.project.host.jobs.workspace_for_diff(asking))
+        page = page_of(asking, await workspace_for_diff(call.project.host, asking))
         if page.missing and self.answer != DENIES:
             text = f"{page.missing}, so only a `{DENIES}` is taken here"
             raise UsageError(text, next_steps=(GiveAnswer(self.id, is_approval=True),))

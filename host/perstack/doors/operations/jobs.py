@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 from typing_extensions import override
 
-from perstack.core.base.decisions import FREE, Decides, FreeArgument, NeededDecision
 from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
@@ -15,8 +14,10 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
+from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Decide
+from perstack.oversight.decisions import FREE, Decides, FreeArgument, NeededDecision
 
 if TYPE_CHECKING:
     from perstack.host import Host
@@ -145,9 +146,9 @@ class ListApprovals(OperationArguments):
     @override
     async def perform(self, call: OperationCall[R]) -> R:
         questions = [item.asking for item in await call.project.inbox()]
-        workspace_of = call.project.host.jobs.workspace_for_diff
+        host = call.project.host
         calls = [asking for asking in questions if asking is not None and asking.call_digest]
-        approvals = [views.open_approval(asking, await workspace_of(asking)) for asking in calls]
+        approvals = [views.open_approval(asking, await workspace_for_diff(host, asking)) for asking in calls]
         return call.reply(views.Approvals(approvals=tuple(approvals)))
 
 

@@ -25,7 +25,7 @@ from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
 from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
-from perstack.engine.jobs.inbox import InboxItem
+from perstack.oversight.inbox import InboxItem
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind
 

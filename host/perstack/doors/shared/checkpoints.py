@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from perstack.compaction.summary_texts import COMPACTED_MARK
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.messages.messages import (
     AnyMessage,
@@ -18,7 +19,6 @@ from perstack.core.messages.messages import (
     ToolMessage,
     text_of,
 )
-from perstack.core.runs.compaction import COMPACTED_MARK
 from perstack.core.runs.log_rows import arguments, tokens
 from perstack.doors.shared.job_status import STATUS_WORDS
 from perstack.doors.shared.log_view import places_in

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ from perstack.engine.plugins.agent_skills import SkillLibrary, UnpackedSkill, re
 from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
-from perstack.engine.plugins.runtimes import CommandSandbox, Runtimes, check_policies, command_sandbox
+from perstack.engine.plugins.runtimes import Runtimes, check_policies
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts
@@ -164,16 +163,6 @@ class HostContext:
     def runtimes(self, job_id: str) -> Runtimes:
         """Return the runtimes for programs of a Job."""
         return Runtimes(self.plugins, self.surroundings(job_id), self.laid_out or ())
-
-    def ground(self, expert_key: str | None) -> AbstractAsyncContextManager[CommandSandbox]:
-        """Prepare the sandbox for a program that is no tool's: of an Expert, or with None of no Expert.
-
-        Raises NotAgreed if the definition has declarations that nobody has agreed to.
-        """
-        self.agreement.check_definition()
-        expert = None if expert_key is None else self.project.expert(expert_key)
-        policy = relocate_policy(self.policy(expert), self.laid_out or ())
-        return command_sandbox(self.plugins, policy, self.surroundings(""))
 
     def surroundings(self, job_id: str) -> Surroundings:
         """Return what sandboxes need to know of this machine: the workspace, and hidden and protected files."""

@@ -1,9 +1,9 @@
 """The public operations on Jobs: run, continue, answer, resume, signal, cancel, delete.
 
 `host.jobs` is a `Jobs`: a reader (reader.py) with these operations. Its parts are public: `runner` drives Jobs
-(runner.py), `queue` queues them for workers (job_queue.py), and `texts` posts texts to their Runs (posted_texts.py). An
-operation that continues a Job gives `JobRunner.run_existing` a function that, under the Job's lease, checks the loaded
-states and returns the Run that begins or resumes, as data. So every operation takes leases, limits and audits alike.
+(runner.py), `queue` queues them for workers (job_queue.py). An operation that continues a Job gives
+`JobRunner.run_existing` a function that, under the Job's lease, checks the loaded states and returns the Run that
+begins or resumes, as data. So every operation takes leases, limits and audits alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from perstack.config.settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
@@ -29,12 +29,12 @@ from perstack.engine.context.host_context import ContextSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.model_output import result_reader
-from perstack.engine.jobs.posted_texts import PostedTexts
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
-from perstack.engine.jobs.runner import JobRequest, JobRunner, read_attachments
+from perstack.engine.jobs.runner import JobRequest, JobRunner
 from perstack.engine.log.leases_and_stop_requests import StopRequests
 from perstack.engine.log.run_session import JobSummaryFile, OnEvent, RunSession
+from perstack.engine.runs.inputs import TEXT_INBOX, Attachable, read_attachments
 from perstack.errors import Conflict, NotFound, StorageError, UsageError
 from perstack.next_steps import Continue, Inspect
 from perstack.support.storage import pages
@@ -44,14 +44,32 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, JsonValue
 
     from perstack.core.jobs.answers import GivenAnswer
-    from perstack.core.jobs.cloud_events import CloudEvent
-    from perstack.core.jobs.stream_events import Question
-    from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
-    from perstack.toolkit.context import Blob
+
+    class Question(Protocol):
+        """A question with an id: the event of a stream (`perstack.Question`), or the `asking` of a summary."""
+
+        @property
+        def id(self) -> str: ...
 
 
 _PAGE = 500
+
+
+class OutsideEvent(Protocol):
+    """An event of another program, such as a CloudEvent."""
+
+    @property
+    def key(self) -> str:
+        """Source and id, which together are unique."""
+        ...
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def text(self) -> str:
+        """The answer to a Job's question."""
+        ...
 
 
 class Jobs(JobReader):
@@ -61,7 +79,6 @@ class Jobs(JobReader):
         """Operate on Jobs. `active` has the Jobs driven already."""
         super().__init__(source.current.storage)
         self.source = source
-        self.texts = PostedTexts(source, self)
         self.runner = JobRunner(source, self, active or ActiveJobs())
 
     @cached_property
@@ -140,14 +157,14 @@ class Jobs(JobReader):
         expert, query = context.expert(expert_key), check_query(query)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
-        attached_files = await read_attachments(context, expert.key, attachments)
+        store_attachments = await read_attachments(context, expert.key, attachments)
 
         async def decide(loaded: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             base = await self._base(loaded, resume_from)
             check_same_expert(base, expert, job_id)
-            contents = await self.runner.store_attachments(job_id, attached_files)
+            contents = await store_attachments(self.storage, job_id)
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
             return NewRun(expert, query, labels, contents, continued_from=origin, base=base)
 
@@ -293,7 +310,7 @@ class Jobs(JobReader):
     async def signal(
         self,
         job_id: str,
-        event: CloudEvent,
+        event: OutsideEvent,
         *,
         by: By | None = None,
         drive: bool | None = None,
@@ -382,7 +399,7 @@ class Jobs(JobReader):
         await self.runner.active.close_skills(job_id)
         async with self.source.current.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
-            await self.texts.forget_job(job_id)
+            await self.source.current.parts.get(TEXT_INBOX)(self.storage).forget_job(job_id)
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
@@ -410,27 +427,6 @@ class Jobs(JobReader):
             return []
         all_jobs = [job async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for job in page.jobs]
         return not_retained(all_jobs, retention, context.clock.now())
-
-    async def attachment(self, place: str) -> Blob:
-        """Read a file of the workspace, by its path or a `file:` address, for a caller who may read no others.
-
-        Raises UsageError for a file that does not exist, is outside, or is off limits to tools.
-        """
-        from perstack.engine.jobs.attachments import read_workspace_file
-
-        return await read_workspace_file(self.source.current, place)
-
-    async def workspace_for_diff(self, question: OpenQuestion) -> Path | None:
-        """Return the workspace in which a person may see the file that a call would change.
-
-        None for a file that is off limits to tools: a person who answers from outside may read no more than they.
-        """
-        from perstack.engine.jobs.attachments import is_hidden
-
-        context, path = self.source.current, question.args.get("path")
-        if isinstance(path, str) and await asyncio.to_thread(is_hidden, context, path):
-            return None
-        return context.workspace
 
     async def _base(self, loaded: Job, resume_from: str | None) -> Run:
         if resume_from is None:

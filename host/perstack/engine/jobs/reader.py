@@ -12,12 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from pydantic import JsonValue
-
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import OwnerKind, check_id, check_job_id, is_place, job_of_run, place_of
-from perstack.core.base.records import Fact
-from perstack.core.base.usage import cost
 from perstack.core.jobs.due import DUE, due_of, job_state
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import has_labels
@@ -25,8 +21,6 @@ from perstack.core.jobs.resuming import UnsettledCall, unsettled_calls
 from perstack.core.jobs.summary import JobSummary, RunSummary, summarize
 from perstack.core.runs.events import StartRun, StoredEvent, parse_event
 from perstack.core.runs.facts import ContinuedFrom
-from perstack.core.runs.questions import OpenQuestion
-from perstack.core.runs.recall import Visibility
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
@@ -61,16 +55,6 @@ class RunPage:
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class JobNeedingAttention:
-    """A Job that needs a person: it asks something, or cannot be read."""
-
-    job_id: str
-    asking: OpenQuestion | None = None
-    damaged: JobSummary | None = None  # readable part of a damaged Job; None for an intact one
-    cost: str = ""  # of the Job so far, as text
-
-
 class JobReader:
     """Reader of the Jobs in a storage."""
 
@@ -103,7 +87,7 @@ class JobReader:
         jobs: list[JobSummary] = []
         while True:
             page = await self.storage.jobs(limit=limit, after=after)
-            jobs += [job for job in await self._summaries(page.ids) if has_labels(job.labels, labels or {})]
+            jobs += [job for job in await self.rows(page.ids) if has_labels(job.labels, labels or {})]
             after = page.next
             if after is None or not labels or len(jobs) >= limit:
                 return JobPage(tuple(jobs), after)
@@ -119,18 +103,8 @@ class JobReader:
         """
         return None if typed is None else await resolve_id(self.storage, typed, kinds)
 
-    async def needing_attention(self) -> Sequence[JobNeedingAttention]:
-        """Return every Job that asks a person something or cannot be read, in no order.
-
-        The logs of a Job with an intact summary that asks nothing are not read: `verify` finds their damage. A question
-        is computed from the logs.
-        """
-        summaries = await self.storage.summaries()
-        unread = [job_id for job_id, data in summaries.items() if not _asks_nothing(job_id, data)]
-        jobs = map(_as_needing_attention, await self._summaries(unread))
-        return [job for job in jobs if job.asking is not None or job.damaged is not None]
-
-    async def _summaries(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
+    async def rows(self, job_ids: Sequence[str]) -> Sequence[JobSummary]:
+        """Return the `row` of each Job that was not deleted."""
         summaries: list[JobSummary | None] = []
         for start in range(0, len(job_ids), _MAX_CONCURRENT_READS):
             summaries += await asyncio.gather(*map(self.row, job_ids[start : start + _MAX_CONCURRENT_READS]))
@@ -203,7 +177,7 @@ class JobReader:
         collected: list[RunSummary] = []
         while True:
             page = await self.storage.jobs(limit=1, after=cursor)
-            for job in await self._summaries(page.ids):
+            for job in await self.rows(page.ids):
                 runs = _runs_after(job.runs, run_id)
                 room = limit - len(collected)
                 collected += [run.model_copy(update={"job_id": job.id}) for run in runs[:room]]
@@ -248,15 +222,6 @@ class JobReader:
         job_id = await self.resolve(job_id)
         ids = await run_ids(self.storage, job_id)
         return [RunLog(run_id, await self.storage.end(RunRef(job_id, run_id), count)) for run_id in ids]
-
-    async def visibility(self, run_id: str, *, job_id: str | None = None) -> Visibility:
-        """Return which events of a Run its model no longer sees in full, or at all, as far as its log can be read."""
-        seen_events = Visibility()
-        with suppress(Damaged):
-            await load_run(
-                self.storage, RunRef(job_id or job_of_run(run_id), check_id(run_id, "run")), observe=seen_events.observe
-            )
-        return seen_events
 
     async def watch(
         self,
@@ -426,23 +391,6 @@ def _runs_after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSu
     return runs[start:]
 
 
-class _InboxSummary(Fact):
-    """The part of job.json that the inbox needs: with thousands of Jobs the rest is not worth making objects of."""
-
-    id: str
-    status: str
-    asking: JsonValue = None
-
-
-def _asks_nothing(job_id: str, data: bytes) -> bool:
-    """Return whether job.json says that the Job is at rest and asks nothing, so that its logs need not be read."""
-    try:
-        summary = _InboxSummary.model_validate_json(data)
-    except ValueError:
-        return False
-    return summary.id == job_id and summary.status != "running" and summary.asking is None
-
-
 def _unreadable_job(job_id: str, error: StorageError | NotFound) -> JobSummary:
     return JobSummary(
         id=job_id,
@@ -454,9 +402,3 @@ def _unreadable_job(job_id: str, error: StorageError | NotFound) -> JobSummary:
         error=str(error),
         damaged=True,
     )
-
-
-def _as_needing_attention(job: JobSummary) -> JobNeedingAttention:
-    if job.damaged:
-        return JobNeedingAttention(job.id, damaged=job)
-    return JobNeedingAttention(job.id, job.asking, cost=cost(job.usage, job.unpriced_tokens))

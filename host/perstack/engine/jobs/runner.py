@@ -20,7 +20,6 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_query
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.messages.messages import ResultContent
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.context.job_limit import job_slots
@@ -33,6 +32,7 @@ from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.agreements import ToolLock
+from perstack.engine.runs.inputs import Attachable, read_attachments
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
 from perstack.ports.parts import Part
@@ -42,8 +42,6 @@ from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.core.messages.media import Attached
-    from perstack.engine.jobs.attachments import Attachable  # what a Run without attachments does not need
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
     from perstack.engine.runs.decisions import PersonDecisions
     from perstack.engine.runs.job_context import JobContext, StopFlags, WorkerRole
@@ -121,7 +119,7 @@ class JobRunner:
         runnable.knowledge.with_skill_digests(expert)
         if queue is not None:
             context.parts.get(QUEUEING).check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
-        attached_files = await read_attachments(context, expert.key, request.attachments)
+        store_attachments = await read_attachments(context, expert.key, request.attachments)
 
         async def work() -> JobSummary:
             from perstack.engine.runs.beginning import NewRun
@@ -131,7 +129,7 @@ class JobRunner:
                 async with self._leased(created_id) as stop:
                     if created_id == job_id:
                         await self._check_not_begun(created_id)  # check again under the lease
-                    contents = await self.store_attachments(created_id, attached_files)
+                    contents = await store_attachments(self._reader.storage, created_id)
                     new = NewRun(expert, query, request.labels, contents)
                     return await self.drive(runnable, Job(created_id), new, listener, stop, queue=queue)
 
@@ -287,14 +285,6 @@ class JobRunner:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    async def store_attachments(self, job_id: str, added: tuple[Attached, ...]) -> tuple[ResultContent, ...]:
-        """Store the bytes of attachments with a Job, and return the parts of its query."""
-        if not added:
-            return ()
-        from perstack.engine.jobs.attachments import store_attached
-
-        return await store_attached(self._reader.storage, job_id, added)
-
     @asynccontextmanager
     async def _leased(self, job_id: str) -> AsyncGenerator[StopFlags]:
         holder, storage = this_process(), self._reader.storage
@@ -333,14 +323,3 @@ class JobRunner:
         if state == "removed":
             words = f"Job {job_id} had events, and its logs are gone: put them back"
             raise UsageError(words, next_steps=(SetOption("job_id"),))
-
-
-async def read_attachments(
-    context: HostContext, expert_key: str, attachments: Sequence[Attachable]
-) -> tuple[Attached, ...]:
-    """Read attachments, if there are any. Raises UsageError if the Expert's model does not take them."""
-    if not attachments:
-        return ()
-    from perstack.engine.jobs.attachments import read_supported
-
-    return await read_supported(context, expert_key, attachments)

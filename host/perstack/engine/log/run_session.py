@@ -221,7 +221,7 @@ class RunSession:
         self.clock = clock
         self.expert_key = expert_key
         self.base: Run | None = None  # the state that this Run continues from, of another Run; None for a new start
-        self.memo: dict[Hashable, object] = {}  # data that the Run's provider keeps from one request to the next
+        self.memo: dict[Hashable, object] = {}  # data that the provider and features keep between requests
         self.first_try: float | None = None
         """Start of the first try of the current generation in this process, by `time.monotonic`; None between
         generations."""

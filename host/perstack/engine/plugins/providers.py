@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
 
 from perstack.config.settings import Candidates, ChosenSettings, provider_setting, resolve_provider, resolve_settings
 from perstack.core.base.records import JsonObject
@@ -13,15 +14,16 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import ModelTier, Price, ProviderLimits, full_name, parts_of, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
+from perstack.core.runs.display_events import WaitReason
 from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.plugins.agreements import TrustCheck
-from perstack.engine.plugins.pacing import OnWait, QueueTicket, ticket_for
 from perstack.engine.plugins.provider_tools import check_provider_tools
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import MissingCredential, PerstackError, UsageError
 from perstack.next_steps import Continue, Inspect, SetOption
+from perstack.ports.parts import Part, Parts
 from perstack.ports.provider import (
     Generation,
     OfferedProviderTool,
@@ -143,21 +145,38 @@ _Kind = Literal["provider", "model"]
 _MAX_LISTED = 3  # ways to configure a provider that an error message lists at most
 
 
+OnWait = Callable[[WaitReason, int, float | None], None]
+"""Called with the reason why a generation waits, how many are ahead of it, and the seconds until that may change."""
+
+
+class Turns(AbstractContextManager["Turns"], Protocol):
+    """Turns of one generation's attempts, among all that use its endpoint. Entered until the last attempt is over."""
+
+    async def take(self, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
+        """Run an attempt that sends about `tokens` tokens when it is its turn. Raises ProviderError."""
+        ...
+
+
+PACING: Part[Callable[[Provider, str, ProviderLimits | None, OnWait], Turns]] = Part("queue of requests")
+"""Returns the turns of a generation at a provider; the name is for people."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenProvider:
     """An open provider, with the `[limits]` that the project sets for it."""
 
     provider: Provider
     name: str
-    limits: ProviderLimits | None = None
+    limits: ProviderLimits | None
+    parts: Parts
 
     @property
     def reply_settings(self) -> JsonObject:
         return self.provider.reply_settings
 
-    def place(self, on_wait: OnWait = lambda waiting: None) -> QueueTicket:
-        """Return a place in the queue of all Runs that use this endpoint."""
-        return ticket_for(self.provider, self.name, self.limits, on_wait)
+    def turns(self, on_wait: OnWait = lambda reason, ahead, seconds: None) -> Turns:
+        """Return the turns of one generation among those of all Runs that use this endpoint."""
+        return self.parts.get(PACING)(self.provider, self.name, self.limits, on_wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +195,9 @@ class RunSettings:
 class ProviderPool:
     """The open endpoints of a process, each opened once."""
 
-    def __init__(self, plugins: Plugins, env: Mapping[str, str], agreement: TrustCheck) -> None:
+    def __init__(self, plugins: Plugins, env: Mapping[str, str], agreement: TrustCheck, parts: Parts) -> None:
         """Create an empty pool; `agreement` is checked before an endpoint is opened."""
+        self._parts = parts
         self._plugins = plugins
         self._env = env
         self._agreement = agreement
@@ -303,7 +323,7 @@ class ProviderPool:
         """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
         limits = next((provider_limits for provider_limits in project.limits if provider_limits.name == name), None)
-        return OpenProvider(self.get(setting, is_agreed=is_agreed), name, limits)
+        return OpenProvider(self.get(setting, is_agreed=is_agreed), name, limits, self._parts)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
         """Return the endpoint of the Run's current model, with its present settings.

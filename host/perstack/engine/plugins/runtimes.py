@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from perstack.core.definitions.sandbox import LOCAL, SandboxPolicy
-from perstack.dataclass import dataclass
+from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.engine.plugins.agent_skills import UnpackedSkill, relocate_policy
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import UsageError
@@ -70,31 +68,3 @@ class Runtimes:
         prepared, self._prepared = list(self._prepared.values()), {}
         for runtime in prepared:
             await runtime.close()
-
-
-@dataclass(frozen=True, slots=True)
-class CommandSandbox:
-    """The runtime of a program that no tool starts: an evaluator, or the command of a task."""
-
-    runtime: Runtime = LOCAL_RUNTIME
-    variables: tuple[str, ...] = ()  # names of additional environment variables to pass to the program
-    confines: bool = False  # True if the program has fewer rights than the host's user
-
-
-NO_SANDBOX = CommandSandbox()
-
-
-@asynccontextmanager
-async def command_sandbox(
-    plugins: Plugins, policy: SandboxPolicy | None, surroundings: Surroundings
-) -> AsyncGenerator[CommandSandbox]:
-    """Prepare a policy's runtime for the duration of the block. Raises UsageError if it cannot be enforced here."""
-    if policy is None:
-        yield NO_SANDBOX
-        return
-    await check_policies(plugins, (policy,), lambda: surroundings)
-    runtimes = Runtimes(plugins, surroundings)
-    try:
-        yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
-    finally:
-        await runtimes.close()

@@ -42,7 +42,6 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
 from perstack.engine.plugins.agent_skills import SkillLibrary
 from perstack.engine.plugins.agreements import AgreedDefinitions, JudgedToolset, ToolLock, TrustCheck, own_tools
-from perstack.engine.plugins.builtin_tools import context_tools
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
     Catalogue,
@@ -55,6 +54,7 @@ from perstack.engine.plugins.tool_catalogue import (
 )
 from perstack.errors import SkillError, UsageError
 from perstack.next_steps import Inspect, Note
+from perstack.ports.parts import Part, Parts
 from perstack.ports.skill import SkillContext, SkillFactory, SkillSession, ToolCall, ToolResult, Toolset
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_settings
@@ -62,6 +62,9 @@ from perstack.system.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
     from perstack.engine.plugins.secret_masking import SecretVault
+
+CONTEXT_TOOLS: Part[Callable[[Run, Storage], tuple[OfferedTool, ...]]] = Part("tools for a full context")
+"""Returns the tools of a Run that may pin notes, or from whose context something was left out."""
 
 
 # A skill whose tools are known from perstack.lock.
@@ -468,13 +471,15 @@ class RunSkills:
         """The changes of the Run's Expert that are in `expert`."""
         self.catalogue = Catalogue([])
 
-    def fit_to(self, run: Run, storage: Storage) -> None:
+    def fit_to(self, run: Run, storage: Storage, parts: Parts) -> None:
         """Update the context tools to the Run's context; they are offered from the next `refresh` on."""
         policy, context = policy_of(run), run.context
         needs = (policy is not None and policy.offers_pin, context.has_dropped, context.revealed)
         if needs != self._context:
             self._context, self._known_toolsets = needs, {}
-            self._context_tools, self._revealed = context_tools(run, storage), context.revealed
+            has_tools = needs[0] or context.has_dropped
+            self._context_tools = parts.get(CONTEXT_TOOLS)(run, storage) if has_tools else ()
+            self._revealed = context.revealed
 
     async def refresh(self) -> Catalogue:
         """Return the current catalogue, without skills that cannot be reached. Raises the errors of opening a skill."""

@@ -24,16 +24,16 @@ from perstack.core.jobs.budget import (
     WaitForRoom,
 )
 from perstack.core.jobs.job import Job
-from perstack.core.messages.adaptations import adapted_message
-from perstack.core.messages.media import PDF, most_tokens
-from perstack.core.messages.messages import BlobPart, Message, blobs_of
+from perstack.core.messages.messages import Message, blobs_of
 from perstack.core.runs.context import window_of
 from perstack.core.runs.request_digest import KeptTools
 from perstack.core.runs.retries_and_fallbacks import models_of
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import Prices
-from perstack.errors import NotFound, ProviderError
+from perstack.engine.runs.inputs import MEDIA, MediaTokens
+from perstack.errors import ProviderError
+from perstack.ports.parts import Parts
 from perstack.ports.provider import BlobReader, OfferedProviderTool
 from perstack.system.user import notice
 
@@ -63,6 +63,7 @@ class JobBudget:
         limit: Budget | None,
         prices: Prices,
         runs: Iterable[Run],
+        parts: Parts,
         read: BlobReader,
         sessions: Mapping[str, RunSession],
         root: str = "",
@@ -70,14 +71,15 @@ class JobBudget:
         """Create the ledger from the states of `runs`.
 
         `root` is the Run that is driven apart from its Job, with `limit` for it and its descendants; "" for a whole
-        Job. `read` returns the Job's media. `sessions` are the writers of the Runs that are driven now.
+        Job. `read` returns the Job's media, and `parts` has what judges them. `sessions` are the writers of the Runs
+        that are driven now.
         """
         self._job = job
         self.ledger = Ledger(limit, root)
         self._prices = prices
+        self._parts = parts
         self._read = read
-        self._media: dict[tuple[str, str], int | None] = {}
-        """Maximum tokens of images and documents, by digest and media type; None without a bound."""
+        self._media_tokens: MediaTokens = {}
         self._unbounded: set[str] = set()  # Runs whose next request has a document without a bound on its tokens
         self._has_room = asyncio.Event()  # set, and replaced, when reserved amounts shrink
         self._sessions = sessions
@@ -198,28 +200,17 @@ class JobBudget:
             return min(estimate, from_counted) if not messages.blobs(message_count) else from_counted
         return await self._with_media(run, from_counted, messages[counted.messages :])
 
-    async def _with_media(self, run: Run, sent: int, messages: Iterable[Message]) -> int:
+    async def _with_media(self, run: Run, sent: int, messages: Sequence[Message]) -> int:
         """Add the tokens of images beyond their bytes; media without a bound count as the model's whole window."""
         self._unbounded.discard(run.id)
-        sent_messages = (adapted_message(message, run.adaptations) for message in messages)
-        for part in (blob for message in sent_messages for blob in blobs_of(message)):
-            if not _is_read_as_text(part.mime_type):
-                tokens = await self._max_media_tokens(part)
-                if tokens is None:
-                    self._unbounded.add(run.id)
-                    return max(sent, await self._window(run))
-                sent += max(0, tokens - part.size * 4 // 3)
-        return sent
-
-    async def _max_media_tokens(self, part: BlobPart) -> int | None:
-        key = (part.sha256, part.mime_type)
-        if key not in self._media:
-            try:
-                data = await self._read(part.sha256)
-            except NotFound:  # a missing blob is not sent either
-                return 0
-            self._media[key] = most_tokens(part.mime_type, data)
-        return self._media[key]
+        if not any(map(blobs_of, messages)):
+            return sent
+        bound = self._parts.get(MEDIA).most_tokens_beyond_bytes
+        tokens = await bound(messages, run.adaptations, self._read, self._media_tokens)
+        if tokens is None:
+            self._unbounded.add(run.id)
+            return max(sent, await self._window(run))
+        return sent + tokens
 
     async def _window(self, run: Run) -> int:
         """Return the most tokens that the model takes; for an unknown model, more than any known one."""
@@ -282,7 +273,3 @@ def _wanted_tokens(run: Run, *, thinks: bool) -> int:
         return FIRST_REPLY_TOKENS
     budget = run.start.reasoning_budget
     return FIRST_REPLY_TOKENS + (budget if isinstance(budget, int) else 3 * FIRST_REPLY_TOKENS)
-
-
-def _is_read_as_text(mime_type: str) -> bool:
-    return mime_type != PDF and not mime_type.startswith(("image/", "audio/", "video/"))

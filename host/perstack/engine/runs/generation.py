@@ -1,262 +1,53 @@
-"""Ask a model for one reply, with retries, a time limit and fallback models.
+"""Ask a model for one reply, in as many attempts (attempts.py) as needed, and record each outcome.
 
-Each try flushes `startGeneration`, with the most that it may cost, before the model is called. `after_failure`
-(core/runs/retries_and_fallbacks.py) decides what follows a failed try. A try that the endpoint refuses because of one
-part of the request is repeated with that part adapted (core/messages/adaptations.py), which is no retry of the policy.
-compaction.py uses these tries for summaries too.
+`startGeneration`, with the most that the reply may cost, is flushed before the model is called. A reply that is no
+answer counts as a failed attempt. An overflow is recorded with the window that it reveals, so that the next command
+makes room (core/runs/context.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from perstack.core.base.records import JsonObject
-from perstack.core.base.text import one_line
-from perstack.core.base.usage import Exceeded, Usage
 from perstack.core.definitions.instruction import whole_instruction
-from perstack.core.definitions.models import parts_of
-from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import unrecorded
-from perstack.core.jobs.budget import Grant, excess_over, is_reported, is_uncharged
-from perstack.core.messages.adaptations import (
-    MAX_RUNGS,
-    REFUSAL_STATUSES,
-    Adaptations,
-    names_in,
-    new_adaptations,
-    offered_tools,
-    with_definitions,
-)
-from perstack.core.messages.messages import (
-    ExpertMessage,
-    Message,
-    ProviderToolPart,
-    ToolCallPart,
-    generated_tokens,
-    usable_reply,
-)
-from perstack.core.runs.commands import Fail, Generate
+from perstack.core.jobs.budget import Grant, excess_over, is_reported
+from perstack.core.messages.adaptations import names_in, offered_tools
+from perstack.core.messages.messages import ExpertMessage, ProviderToolPart, ToolCallPart
+from perstack.core.runs.commands import Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
-from perstack.core.runs.decide import (
-    budget_stop_event,
-    events_of_command,
-    rate_limit_pause_event,
-    switch_back_event,
-    switch_event,
-)
-from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint
-from perstack.core.runs.events import AdaptRequest, FinishGeneration, Retry, StartGeneration
+from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint, WaitReason
+from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
 from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
 from perstack.core.runs.facts import ErrorInfo, EventStamp
 from perstack.core.runs.request_digest import KeptTools, request_digest
-from perstack.core.runs.retries_and_fallbacks import (
-    GiveUp,
-    PauseJob,
-    after_failure,
-    cannot_stand_in,
-    is_due_back,
-    models_left,
-    models_of,
-    needs_no_retry,
-    next_model,
-    time_for_try,
-)
+from perstack.core.runs.retries_and_fallbacks import GiveUp
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import Emitter, RunSession
-from perstack.engine.plugins.pacing import OnWait, Waiting, run_in_turn
 from perstack.engine.plugins.provider_tools import ProviderToolOffer, offer_tools
-from perstack.engine.plugins.providers import OpenProvider, Prices
+from perstack.engine.plugins.providers import OnWait, Prices
 from perstack.engine.plugins.tool_catalogue import Catalogue
-from perstack.engine.runs.budget import UnknownPrice
-from perstack.engine.runs.job_context import JobContext, RunContext
-from perstack.engine.runs.media import fit_media
+from perstack.engine.runs.attempts import (
+    Attempts,
+    Ladder,
+    adapt_as_before,
+    error_info,
+    fail,
+    releases_reservation,
+    reserve_or_stop,
+    retry_or_give_up,
+    switch_model,
+)
+from perstack.engine.runs.inputs import MEDIA
+from perstack.engine.runs.job_context import RunContext
 from perstack.engine.runs.playback import playback_of
-from perstack.errors import PerstackError, ProviderError
-from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
+from perstack.errors import ProviderError
+from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.system.user import notice
-
-# Tries of a generation, for a reply or a summary: what one may cost, its time limit, and how a failure is handled.
-
-
-class Attempts:
-    """The tries of one generation with one model. Time in the endpoint's queue does not count against the limit."""
-
-    def __init__(self, session: RunSession, endpoint: OpenProvider, on_wait: OnWait = lambda waiting: None) -> None:
-        """Start the clock. Each fallback model gets an equal share of the time that is left."""
-        now = time.monotonic()
-        if session.first_try is None:
-            session.first_try = now
-        limits, models_remaining = session.run.limits, models_left(session.run)
-        if models_remaining > 1 or session.run.stands_in:  # fallback models get their share
-            time_left = limits.retry_timeout - (now - session.first_try) * 1000
-            limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / models_remaining))})
-        self.limits = limits
-        self.has_stand_in = models_remaining > 1
-        self.try_began = now  # start of the latest try, by `time.monotonic`
-        self._began = now
-        self._session = session
-        self.provider = endpoint.provider
-        self.ticket = endpoint.place(on_wait)  # for the endpoint's queue, which the caller enters
-
-    @property
-    def spent(self) -> float:
-        """Seconds since the first try began, without those in the queue."""
-        return time.monotonic() - self._began
-
-    async def once(self, request: GenerationRequest, show: Callable[[Delta], None], tokens: int) -> Generation:
-        """Make one try, of about `tokens` tokens, when the queue allows it, in its time limit. Raises ProviderError."""
-        asked_at = time.monotonic()
-
-        async def work() -> Generation:
-            self.try_began = time.monotonic()
-            self._began += self.try_began - asked_at
-            if self._session.first_try is not None:
-                self._session.first_try += self.try_began - asked_at
-            return await _try_once(self.provider, request, show, *time_for_try(self.limits, self.spent))
-
-        generation = await run_in_turn(self.ticket, tokens, work)
-        is_whole = generation.usage.input_tokens and generation.usage.output_tokens
-        if is_whole or not self.provider.may_omit_usage:
-            return generation
-        usage = generation.usage.completed(tokens, generated_tokens(generation.reply))
-        return replace(generation, usage=usage)
-
-
-async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exceeded]) -> Grant | None:
-    """Await a reservation. Returns None if no budget allows it or the price is unknown, and records that."""
-    try:
-        grant = await reserving
-    except UnknownPrice as error:
-        await fail(session, error_info(error))
-        return None
-    if isinstance(grant, Exceeded):
-        session.record(budget_stop_event(grant, session.stamp))
-        await session.flush()
-        return None
-    return grant
-
-
-async def retry_or_give_up(
-    session: RunSession, error: ProviderError, attempt: int, attempts: Attempts, usage: Usage | None = None
-) -> GiveUp | bool:
-    """Record a failed try, wait, and return True if there may be another. `usage`: what it has used, if known.
-
-    Returns False if the Job pauses for the rate limit, which is recorded, or the reason why there is no further try.
-    """
-    decision = after_failure(
-        attempts.limits,
-        is_retryable=error.is_retryable,
-        retry_after=error.retry_after,
-        attempt=attempt,
-        spent=attempts.spent,
-        has_stand_in=attempts.has_stand_in,
-        is_hopeless=needs_no_retry(error_info(error)),
-        jitter=random.random(),  # noqa: S311 - spreads load, no secret
-    )
-    if isinstance(decision, GiveUp):
-        return decision
-    info, delay = error_info(error), round(decision.delay * 1000)
-    is_reserved = session.run.spending.reserved is not None
-    session.record(
-        Retry(
-            **session.stamp(),
-            error=info,
-            attempt=attempt,
-            delay_ms=delay,
-            usage=usage,
-            uncharged=releases_reservation(session.run, info) or (usage is not None and is_reserved),
-            most_tries=attempts.limits.max_retries + 1,
-            most_ms=attempts.limits.retry_timeout,
-        )
-    )
-    if isinstance(decision, PauseJob):
-        session.record(rate_limit_pause_event(session.clock.now() + delay, session.stamp))
-    await session.flush()
-    if isinstance(decision, PauseJob):
-        return False
-    await asyncio.sleep(decision.delay)
-    return True
-
-
-def releases_reservation(run: Run, error: ErrorInfo) -> bool:
-    """Return whether a failed try releases what was reserved for it."""
-    return run.spending.reserved is not None and is_uncharged(error)
-
-
-async def fail(session: RunSession, error: ErrorInfo, *, uncharged: bool = False) -> None:
-    session.record_all(events_of_command(session.run, Fail(error, uncharged), session.stamp, 0))
-    await session.flush()
-
-
-def error_info(error: ProviderError) -> ErrorInfo:
-    """Convert a provider's error to its recorded form, with the endpoint's message and status."""
-    return ErrorInfo(
-        name=error.name, message=str(error), status_code=error.status_code, is_retryable=error.is_retryable
-    )
-
-
-async def _try_once(
-    provider: Provider, request: GenerationRequest, show: Callable[[Delta], None], seconds: float, is_last: bool
-) -> Generation:
-    try:
-        async with asyncio.timeout(seconds):
-            generation = await provider.generate(request, show)
-            reply = usable_reply(generation.reply)
-            return generation if reply is generation.reply else replace(generation, reply=reply)
-    except TimeoutError as error:
-        remedy = "" if is_last else "; give more time with `timeout`"
-        message = f"no whole reply within {seconds * 1000:.0f} ms{remedy}"
-        raise ProviderError(message, name="Timeout", is_retryable=True) from error
-    except ProviderError:
-        raise
-    except Exception as error:  # a fault in a provider's code must not lose the Run
-        raise ProviderError(one_line(f"{type(error).__name__}: {error}"), name="ProviderFault") from error
-
-
-# Fallback models: the endpoint of the model in force, and the records of a switch.
-
-
-async def open_endpoint(job: JobContext, session: RunSession) -> OpenProvider | None:
-    """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
-
-    A fallback model without a key is skipped. Raises PerstackError if the first model's endpoint cannot be opened.
-    """
-    host, prices = job.host, job.prices
-    while True:
-        try:
-            return host.providers.for_run(session.run, host.project, host.overrides)
-        except PerstackError as error:
-            if not session.run.stands_in:
-                raise
-            info = ErrorInfo(name="MissingCredential", message=str(error))
-        if not await switch_model(session, info, prices) and not await return_to_first_model(session, prices):
-            await fail(session, cannot_stand_in(session.run, info.message))
-            return None
-
-
-async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *, uncharged: bool = False) -> bool:
-    """Record that the next model takes over after this error. Returns False without a suitable one."""
-    next_name = next_model(session.run)
-    window = None if next_name is None else await prices.window(*parts_of(next_name))
-    event = switch_event(session.run, error, session.stamp, uncharged=uncharged, window=window)
-    if event is None:
-        return False
-    session.record(event)
-    await session.flush()
-    return True
-
-
-async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
-    """Record that the first model is tried again. Returns False if it is in force or has not rested long enough."""
-    if not is_due_back(session.run, session.clock.now()):
-        return False
-    window = await prices.window(*parts_of(models_of(session.run.start)[0]))
-    session.record(switch_back_event(session.run, session.stamp, window))
-    return True
 
 
 async def generate(context: RunContext, command: Generate) -> None:
@@ -275,7 +66,8 @@ async def generate(context: RunContext, command: Generate) -> None:
         return await _begin(context, command, tools, offer())
 
     adapt_as_before(job, session, session.run.on, tools.specs, session.run.messages)
-    await fit_media(context)
+    if session.run.messages.blobs(len(session.run.messages)):
+        await job.host.parts.get(MEDIA).fit_request(session, endpoint.provider, job.blobs)
     if not await begin():
         return
     await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running
@@ -300,8 +92,8 @@ async def generate(context: RunContext, command: Generate) -> None:
     )
     show = _show_deltas(session, command.step, job.emit)
     job.prices.prepare(run.provider)
-    attempts = Attempts(session, endpoint, _show_wait(session, command.step, job.emit))
-    with attempts.ticket:
+    with endpoint.turns(_show_wait(session, command.step, job.emit)) as turns:
+        attempts = Attempts(session, endpoint.provider, turns)
         is_reserved = context.budget is not None
         reply = await _reply(
             session, request, show, attempts, job.prices, begin, is_reserved=is_reserved, tools_bytes=len(tools.blob)
@@ -407,72 +199,6 @@ async def _problem_after_retries(
         return _TRY_AGAIN
     words = f"{problem.message} ({decision.reason})" if decision.reason else problem.message
     return problem.model_copy(update={"message": words})
-
-
-# Adaptations: parts of a request that the endpoint does not take as they are.
-
-
-class Ladder:
-    """The repetitions of one generation's request with parts adapted that its endpoint has refused."""
-
-    def __init__(self, session: RunSession, provider: Provider, model: str) -> None:
-        """Start without adaptations; `model` is the model that is asked, as `provider/model`."""
-        self._session, self._provider, self._model = session, provider, model
-        self._rungs = 0
-
-    async def climb(self, request: GenerationRequest, error: ProviderError) -> GenerationRequest | None:
-        """Record how the parts that a refusal names are sent from now on, and return the request to repeat.
-
-        Returns None if it names none that could be sent in another form, or after `MAX_RUNGS` refusals.
-        """
-        adaptations = () if self._rungs >= MAX_RUNGS else adaptations_after(self._provider, request, error)
-        if not adaptations:
-            return None
-        self._rungs += 1
-        session, info = self._session, error_info(error)
-        session.record(
-            AdaptRequest(
-                **session.stamp(),
-                model=self._model,
-                adaptations=adaptations,
-                error=info,
-                uncharged=releases_reservation(session.run, info),
-            )
-        )
-        await session.flush()
-        return adapted_request(request, adaptations)
-
-
-def adaptations_after(provider: Provider, request: GenerationRequest, error: ProviderError) -> Adaptations:
-    """Return what a provider finds in a refusal that could be sent in another form; empty for other errors."""
-    if error.status_code not in REFUSAL_STATUSES:
-        return ()
-    try:
-        named = with_definitions(provider.adapt(request, error), request.tools)
-        return new_adaptations(request.adaptations, named)
-    except Exception as fault:  # noqa: BLE001 - a fault in a provider's code must not replace the endpoint's own error
-        notice(one_line(f"what was refused could not be found: {type(fault).__name__}: {fault}"))
-        return ()
-
-
-def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> GenerationRequest:
-    known = (*request.adaptations, *adaptations)
-    refused = names_in(known, "providerTool")
-    return replace(
-        request,
-        adaptations=known,
-        tools=offered_tools(tuple(request.tools), known),
-        provider_tools=tuple(tool for tool in request.provider_tools if tool.name not in refused),
-    )
-
-
-def adapt_as_before(
-    job: JobContext, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
-) -> None:
-    """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
-    adaptations = job.missing_adaptations(session.run, model, tools, messages)
-    if adaptations:
-        session.record(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))
 
 
 _MAX_NAME_CHARS, _MAX_LISTED = 40, 5  # characters and names of tools that were not offered, in a notice
@@ -594,15 +320,15 @@ def _display_stamp(session: RunSession, step: int, name: int | str) -> EventStam
 
 
 def _show_wait(session: RunSession, step: int, emit: Emitter) -> OnWait:
-    def show(waiting: Waiting) -> None:
+    def show(reason: WaitReason, ahead: int, seconds: float | None) -> None:
         session.show_written()
         emit.display(
             WaitForEndpoint(
                 **_display_stamp(session, step, "wait"),
                 provider=session.run.provider,
-                reason=waiting.reason,
-                ahead=waiting.ahead,
-                delay_ms=None if waiting.seconds is None else round(waiting.seconds * 1000),
+                reason=reason,
+                ahead=ahead,
+                delay_ms=None if seconds is None else round(seconds * 1000),
             )
         )
 

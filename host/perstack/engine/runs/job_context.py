@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -13,8 +12,7 @@ from perstack.core.definitions.skills import Skill, ToolSpec, shared_definition,
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
 from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
-from perstack.core.messages.media import MediaFacts
-from perstack.core.messages.messages import History, Message
+from perstack.core.messages.messages import Message
 from perstack.core.runs.events import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
@@ -222,23 +220,11 @@ class Allowance:
         budget: JobBudget | None = None
         if limits.budget is not None or any(expert.budget is not None for expert in experts):
             root_id = "" if run.is_coordinator else run.id
-            budget = JobBudget(job.job, limits.budget, job.prices, runs.values(), job.blobs.get, job.sessions, root_id)
+            prices, parts, read = job.prices, job.host.parts, job.blobs.get
+            budget = JobBudget(job.job, limits.budget, prices, runs.values(), parts, read, job.sessions, root_id)
             await budget.check_prices(run)
             job.job.watch = budget.watch
         return cls(job.job, run.id, limits, outside_steps, budget)
-
-
-@dataclass(slots=True)
-class KnownMedia:
-    """Facts about the images and documents that one model was sent, so that no step examines them again."""
-
-    facts: dict[str, MediaFacts] = field(default_factory=dict[str, MediaFacts])  # by the sha256 of a blob
-    fitted: History = field(default_factory=History)  # the latest messages whose media fit
-
-    def are_fitted(self, messages: History) -> bool:
-        """Return True if `messages` have no media that `fitted` has not."""
-        count = messages.blobs(len(messages))
-        return not count or (messages.continues(self.fitted) and count == self.fitted.blobs(len(self.fitted)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +238,6 @@ class RunContext:
     stand_in: str  # the fallback model in force, as `provider/model`; empty if it is the first one
     budget: JobBudget | None
     vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
-    media: KnownMedia = field(default_factory=KnownMedia)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -265,5 +250,5 @@ class RunContext:
 
     async def refresh(self) -> Catalogue:
         """Return the tools that the next request offers."""
-        self.skills.fit_to(self.session.run, self.job.host.storage)
+        self.skills.fit_to(self.session.run, self.job.host.storage, self.job.host.parts)
         return await self.skills.refresh()

@@ -16,8 +16,9 @@ begins (intent before effect): `startGeneration` before the model is called, `ca
 effect runs, the ids of delegates before one starts. After a crash the log is folded, `RunStarter.resume` records
 `resumeRun`, and `drive` continues: a stop changes the status of a Run and not its phase.
 
-What features do for a Run (play a recording, drive delegates on other workers, take snapshots) is asked of parts of the
-host: engine/runs/playback.py, engine/runs/remote.py, engine/log/snapshot_recorder.py.
+What features do for a Run (play a recording, drive delegates on other workers, take snapshots, fit images, take posted
+texts, make room in a full context) is asked of parts of the host: playback.py, remote.py and inputs.py here,
+`MAKE_ROOM`, engine/log/snapshot_recorder.py.
 
 A new command needs its class in core/runs/commands.py, the rule in `pending` that returns it, and a case in
 `RunLoop._perform`; `assert_never` makes the type check fail without one. For an event see «How to add» in
@@ -27,6 +28,7 @@ docs/architecture.md.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -68,12 +70,13 @@ from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_
 from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
 from perstack.core.schemas.result_schemas import ResultCheck, check_result
-from perstack.engine.log.mailboxes import Mailboxes, take_posted
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
+from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.delegates import Delegates
-from perstack.engine.runs.generation import fail, generate, open_endpoint, return_to_first_model, switch_model
+from perstack.engine.runs.generation import generate
+from perstack.engine.runs.inputs import TEXT_INBOX
 from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
 from perstack.engine.runs.playback import differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
@@ -83,7 +86,11 @@ from perstack.engine.runs.tool_calls import (
     refuse_calls,
     run_tools,
 )
+from perstack.ports.parts import Part
 from perstack.system.concurrency import leaves, shield_until_done
+
+MAKE_ROOM: Part[Callable[[RunContext, Shrink | Compact], Awaitable[None]]] = Part("compaction")
+"""Shrinks old results of a Run or summarizes its history, and records that, or that no budget allows it."""
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
 
@@ -95,7 +102,7 @@ class RunLoop:
         """Drive Runs of this Job within the allowance of the Run that was given to drive."""
         self._job = job
         self._allowance = allowance
-        self._mailboxes = Mailboxes(job.host.storage)
+        self._text_inbox = job.host.parts.get(TEXT_INBOX)(job.host.storage)
         self._delegates = Delegates(job, allowance, self.drive_within_time)
 
     async def drive_job(self, session: RunSession) -> JobSummary:
@@ -157,7 +164,7 @@ class RunLoop:
         """Record texts that people posted to the Run, and return whether there were new ones."""
         if run.plays_recording and playback_of(run).take_recorded(run):
             return True
-        return await take_posted(self._mailboxes, self._job.job, run.session)
+        return await self._text_inbox.take(self._job.job, run.session)
 
     async def _perform(self, run: RunContext, command: Work) -> None:  # noqa: C901 - one case for each command
         if await differs_from_recording(run, command):
@@ -197,9 +204,7 @@ class RunLoop:
                 judged = await self._judge_result(session.run, command)
                 session.record(result_event(session.run, command.text, judged, session.stamp))
             case Shrink() | Compact():
-                from perstack.engine.runs.compaction import make_room  # few Runs are that long
-
-                await make_room(run, command)
+                await job.host.parts.get(MAKE_ROOM)(run, command)
             case Snapshot():
                 session.record(await job.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():

@@ -39,7 +39,7 @@ async def open_skills(job: JobContext, run: Run) -> RunSkills:
     """Open the skills that a Run has now. Raises SkillError, or what the code of a skill raises."""
     skills = await _open(job, run)
     skills.changes = run.changes
-    skills.fit_to(run, job.host.storage)
+    skills.fit_to(run, job.host.storage, job.host.parts)
     await skills.refresh()
     return skills
 

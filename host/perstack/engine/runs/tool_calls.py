@@ -14,7 +14,14 @@ from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
 from perstack.core.messages.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
-from perstack.core.messages.messages import History, TextPart, ToolCallPart, estimated_tokens, generated_tokens
+from perstack.core.messages.messages import (
+    BlobPart,
+    History,
+    TextPart,
+    ToolCallPart,
+    estimated_tokens,
+    generated_tokens,
+)
 from perstack.core.runs.commands import Call, RunTools
 from perstack.core.runs.decide import changed_call_event, text_result_event
 from perstack.core.runs.events import AdaptRequest, CallInteractiveTool, FinishToolCall, StartSample
@@ -22,7 +29,6 @@ from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.pacing import run_in_turn
 from perstack.engine.plugins.skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import (
@@ -32,9 +38,9 @@ from perstack.engine.runs.approvals import (
     sandboxed_session,
     show_progress,
 )
-from perstack.engine.runs.generation import adaptations_after, adapted_request, error_info
+from perstack.engine.runs.attempts import adaptations_after, adapted_request, error_info
+from perstack.engine.runs.inputs import MEDIA
 from perstack.engine.runs.job_context import RunContext
-from perstack.engine.runs.media import substitutes_for, with_readable_media
 from perstack.engine.runs.playback import playback_of
 from perstack.engine.runs.run_skills import ChangeResult
 from perstack.errors import PerstackError, ProviderError, SkillError
@@ -155,8 +161,8 @@ class Sampling:
             step=self._run.step,
         )
         try:
-            with context.endpoint.place() as ticket:
-                reply = await run_in_turn(ticket, estimated_tokens(input_bytes), lambda: self._climb(generation))
+            with context.endpoint.turns() as turns:
+                reply = await turns.take(estimated_tokens(input_bytes), lambda: self._climb(generation))
         except ProviderError as error:
             if is_uncharged(error_info(error)):
                 self._settle(key, NO_USAGE, granted)
@@ -190,8 +196,11 @@ class Sampling:
 
     async def _fit_media(self, messages: History) -> Adaptations:
         """Return how the request is sent, with what its images and documents need."""
-        known = self._context.session.run.adaptations
-        found = await substitutes_for(self._context, messages, known)
+        context, known = self._context, self._context.session.run.adaptations
+        if not messages.blobs(len(messages)):
+            return known
+        media = context.job.host.parts.get(MEDIA)
+        found = await media.substitutes(context.session, context.endpoint.provider, context.job.blobs, messages)
         # media that are too many together may fit another request, so nothing of them is kept
         crowded = tuple(item for item in found if item.shared_limit)
         if crowded:
@@ -391,8 +400,8 @@ async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
         result = await _call_masked(tool, session, request, context.vault)
     if is_confined and isinstance(result, ToolResult):
         result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
-    if isinstance(result, ToolResult):
-        result = await with_readable_media(result, job.blobs.get, call.decided.tool_name)
+    if isinstance(result, ToolResult) and any(isinstance(part, BlobPart) for part in result.contents):
+        result = await job.host.parts.get(MEDIA).repair_result(result, job.blobs.get, call.decided.tool_name)
     spent = sampling.usage if sampling is not None else None
     highest = 0 if context.vault is None else context.vault.highest
     return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)

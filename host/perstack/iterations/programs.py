@@ -1,0 +1,192 @@
+"""Run a command of a definition, which no tool starts, to its end and return its exit status and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from perstack.core.definitions.sandbox import LOCAL
+from perstack.dataclass import dataclass
+from perstack.engine.context.host_context import HostContext
+from perstack.errors import SkillError
+from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
+from perstack.system.process_groups import signal_group
+from perstack.system.processes import await_start, end_with_block
+
+MAX_OUTPUT_BYTES = 16 << 20  # maximum bytes that a program may write to stdout
+
+_MAX_ERROR_CHARACTERS = 400
+_CHUNK_BYTES = 1 << 16
+_MAX_CHUNKS_AFTER_END = 32
+"""Chunks read after the end: more than a pipe holds, but bounded, as a process left behind may write on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """Exit status and output of a program that has ended."""
+
+    status: int
+    out: bytes
+    last_words: str  # the last line of its stderr, truncated
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSandbox:
+    """The runtime of a program that no tool starts: an evaluator, or the command of a task."""
+
+    runtime: Runtime = LOCAL_RUNTIME
+    variables: tuple[str, ...] = ()  # names of additional environment variables to pass to the program
+    confines: bool = False  # True if the program has fewer rights than the host's user
+
+
+NO_SANDBOX = CommandSandbox()
+
+
+@asynccontextmanager
+async def command_sandbox(host: HostContext, expert_key: str | None) -> AsyncGenerator[CommandSandbox]:
+    """Prepare the sandbox of an Expert, or with None of no Expert, for programs that are started in the block.
+
+    Raises NotAgreed if the definition has declarations that nobody has agreed to, and UsageError if this machine cannot
+    enforce its policy.
+    """
+    host.agreement.check_definition()
+    policy = host.policy(None if expert_key is None else host.project.expert(expert_key))
+    if policy is None:
+        yield NO_SANDBOX
+        return
+    await host.check_policies((policy,))
+    runtimes = host.runtimes("")
+    try:
+        yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
+    finally:
+        await runtimes.close()
+
+
+async def run_program(
+    name: str,
+    argv: Sequence[str],
+    directory: Path,
+    env: Mapping[str, str],
+    timeout: int,
+    stdin_data: bytes = b"",
+    records: Path | None = None,
+    runtime: Runtime = LOCAL_RUNTIME,
+    readable: tuple[Path, ...] = (),
+) -> ProgramResult:
+    """Run a program with `stdin_data` on stdin, for at most `timeout` milliseconds, and end all its processes.
+
+    While it runs it is recorded in the folder `records`. `readable` are paths that its sandbox lets it read. Raises
+    SkillError if it cannot be started, exceeds its timeout, is ended by a signal or a limit, or writes more than
+    `MAX_OUTPUT_BYTES` bytes.
+    """
+    with tempfile.TemporaryFile() as stdin, _ProgramOutput() as out, _ProgramOutput() as err:
+        stdin.write(stdin_data)
+        stdin.seek(0)
+        program = Program(
+            tuple(argv), directory, env, stdin, out.to_write, err.to_write, records=records, readable=readable
+        )
+        try:
+            process = await await_start(asyncio.create_task(runtime.start(program)))
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise SkillError(f"{name} could not be started: {reason.lower()}") from error
+        out.read(MAX_OUTPUT_BYTES, lambda: signal_group(process.pid, signal.SIGKILL))
+        err.read_end()
+        try:
+            async with end_with_block(process), asyncio.timeout(timeout / 1000):
+                status = await process.wait()
+        except TimeoutError as error:
+            raise SkillError(
+                f"{name} was ended after its timeout of {timeout} ms{_after_colon(_words(err))}"
+            ) from error
+        output, limit = out.read_rest(), runtime.ending(process).limit
+        if limit:
+            raise SkillError(f"{name} was ended by the sandbox: {limit}{_after_colon(_words(err))}")
+        if len(output) > MAX_OUTPUT_BYTES:
+            limit = f"{MAX_OUTPUT_BYTES:,} bytes"
+            raise SkillError(f"{name} wrote more than {limit} to stdout: let it write its answer alone")
+        if status < 0:
+            raise SkillError(f"{name} was ended by signal {-status}{_after_colon(_words(err))}")
+        return ProgramResult(status, output, _words(err))
+
+
+class _ProgramOutput:
+    """The read end of a program's pipe. Processes that keep the write end open after the program do not block it."""
+
+    def __init__(self) -> None:
+        self._pipe, self.to_write = os.pipe()
+        os.set_blocking(self._pipe, False)
+        self._data = bytearray()
+        self._keep: Callable[[], None] = lambda: None
+        self._is_full = False
+
+    def __enter__(self) -> _ProgramOutput:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._forget()
+        for end in (self._pipe, self.to_write):
+            with suppress(OSError):
+                os.close(end)
+
+    def read(self, max_bytes: int, on_exceeded: Callable[[], object]) -> None:
+        """Keep all output; after more than `max_bytes` bytes stop reading and call `on_exceeded`."""
+
+        def keep() -> None:
+            if len(self._data) > max_bytes and not self._is_full:
+                self._is_full = True
+                self._forget()
+                on_exceeded()
+
+        self._begin(keep)
+
+    def read_end(self) -> None:
+
+        def keep() -> None:
+            del self._data[: -4 * _MAX_ERROR_CHARACTERS]
+
+        self._begin(keep)
+
+    def read_rest(self) -> bytes:
+        for _ in range(_MAX_CHUNKS_AFTER_END):
+            if self._is_full or not self._take():
+                break
+        return bytes(self._data)
+
+    def _begin(self, keep: Callable[[], None]) -> None:
+        self._keep = keep
+        os.close(self.to_write)
+        self.to_write = -1
+        asyncio.get_running_loop().add_reader(self._pipe, self._take)
+
+    def _take(self) -> bool:
+        try:
+            chunk = os.read(self._pipe, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._forget()
+            return False
+        self._data += chunk
+        self._keep()
+        return True
+
+    def _forget(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pipe)
+
+
+def _after_colon(words: str) -> str:
+    return words and f": {words}"
+
+
+def _words(err: _ProgramOutput) -> str:
+    lines = err.read_rest().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][-_MAX_ERROR_CHARACTERS:] if lines else ""

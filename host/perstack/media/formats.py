@@ -1,0 +1,317 @@
+"""Headers of images and documents: their types, sizes and defects, and the tokens that they cost at most.
+
+An endpoint's price of an image depends on the pixels, the price of a document on pages and texts, which only a reader
+of the format knows. Nothing here decodes an image: headers are enough to judge it, and decoding is what hostile files
+attack.
+"""
+
+import re
+from math import ceil
+from typing import Literal
+
+from perstack.core.messages.media import PDF, image_type, medium_noun, pdf_type
+from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
+from perstack.dataclass import dataclass
+
+SVG = "image/svg+xml"
+
+_HEADS = (
+    (b"II*\0", "image/tiff"),
+    (b"MM\0*", "image/tiff"),
+    (b"\0\0\1\0", "image/x-icon"),
+    (b"\0\0\0\x0cjP  ", "image/jp2"),
+)
+_BRANDS = {b"avif": "image/avif", b"avis": "image/avif"} | dict.fromkeys(
+    (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"), "image/heic"
+)
+_BMP_HEADER_BYTES = frozenset((12, 40, 52, 56, 64, 108, 124))  # sizes of a bitmap's second header, by version
+
+
+def other_image_type(head: bytes) -> str | None:
+    """Return the media type of an image in a format that most models cannot see; None for anything else."""
+    for start, kind in _HEADS:
+        if head.startswith(start):
+            return kind
+    if head.startswith(b"BM") and int.from_bytes(head[14:18], "little") in _BMP_HEADER_BYTES:
+        return "image/bmp"
+    if head[4:8] == b"ftyp":
+        return _BRANDS.get(head[8:12])
+    return SVG if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") and b"<svg" in head[:4096] else None
+
+
+def media_type(data: bytes) -> str | None:
+    """Return the media type of an image or a PDF, from its bytes; None for anything else."""
+    return image_type(data) or pdf_type(data) or other_image_type(data)
+
+
+_TILE_PIXELS = 512
+_TILE_TOKENS = 5_667
+_IMAGE_TOKENS_MEDIA = 2_833  # openAI, «Images and vision»: gpt-4o-mini, most tokens per pixel of all models
+
+_MAX_SEGMENTS = 10_000
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
+# No segments for decoders, which continue right after them; bytes taken for a length could hide the real frame.
+_IGNORED_MARKERS = frozenset((0x00, 0xD9))
+
+
+def most_tokens(mime_type: str, data: bytes) -> int | None:
+    """Return the maximum tokens of a medium at any endpoint; None without a bound, as for all but images."""
+    size = image_size(data) if mime_type.startswith("image/") else None
+    if size is None:
+        return None
+    width, height = size
+    return _IMAGE_TOKENS_MEDIA + _TILE_TOKENS * ceil(width / _TILE_PIXELS) * ceil(height / _TILE_PIXELS)
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height from an image's header; None without one, and for a GIF, whose frames may be larger."""
+    match image_type(data):
+        case "image/png":
+            size = _numbers(data, 16, 4, "big") if data[12:16] == b"IHDR" else None
+        case "image/jpeg":
+            size = _size_of_jpeg(data)
+        case "image/webp":
+            size = _size_of_webp(data)
+        case _:
+            size = None
+    return size if size is not None and min(size) > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFacts:
+    """The properties of an image or document that endpoints limit."""
+
+    mime_type: str
+    size: int  # bytes
+    sides: tuple[int, int] | None = None  # pixels; None if the header does not tell
+    is_animated: bool = False
+    oddity: str = ""  # what decoders of endpoints often fail at, as the end of «refused because …»
+    is_encrypted: bool = False
+    pages: int = 0  # of a PDF, as far as they can be counted without reading it whole
+
+    @property
+    def base64_size(self) -> int:
+        """Return the bytes in base64."""
+        return -(-self.size // 3) * 4
+
+
+def facts_of(mime_type: str, data: bytes) -> MediaFacts:
+    """Return the facts of an image or document from its headers."""
+    if mime_type == PDF:
+        return MediaFacts(mime_type, len(data), is_encrypted=_is_encrypted(data), pages=_count_pages(data))
+    return MediaFacts(
+        mime_type,
+        len(data),
+        sides=image_size(data) or _gif_size(data),
+        is_animated=_is_animated(data),
+        oddity=_oddity_of(data),
+    )
+
+
+def defect_of(data: bytes) -> str | None:
+    """Return why an image cannot be read by anyone, as far as its header tells; None if it may be readable.
+
+    A JPEG has no fixed place for its size, and decoders find it where a search of the header does not.
+    """
+    match image_type(data):
+        case "image/png" | "image/webp" if image_size(data) is None:
+            return "its header is damaged"
+        case "image/gif" if _gif_size(data) is None:
+            return "its header is damaged"
+        case _:
+            return None
+
+
+_MAX_TRAILER_BYTES = 1 << 16  # bytes that cameras add after the end of a JPEG
+
+
+def _oddity_of(data: bytes) -> str:
+    """Return what makes decoders of endpoints fail, though better ones may succeed; empty for a common image."""
+    match image_type(data):
+        case "image/jpeg" if _jpeg_components(data) == 4:
+            return "its colours are for print (CMYK)"
+        case "image/jpeg":
+            is_whole = b"\xff\xd9" in data[-_MAX_TRAILER_BYTES:]
+        case "image/png":
+            is_whole = _has_end_of_png(data)
+        case "image/webp":
+            is_whole = len(data) >= 8 + int.from_bytes(data[4:8], "little")
+        case _:
+            is_whole = True
+    return "" if is_whole else "its end is missing"
+
+
+def _has_end_of_png(data: bytes) -> bool:
+    position = 8
+    while position + 8 <= len(data):
+        if data[position + 4 : position + 8] == b"IEND":
+            return True
+        position += 12 + int.from_bytes(data[position : position + 4], "big")
+    return False
+
+
+_ENCRYPTED = rb"/Encrypt\s*(\d+\s+\d+\s+R|<<)"
+_PAGE = rb"/Type\s*/Page(?![A-Za-z])"
+_LINEARIZED = rb"/Linearized\b[^>]{0,200}/N\s+(\d{1,6})\b"  # a PDF for the web tells its pages at its start
+
+
+def _is_encrypted(data: bytes) -> bool:
+    return re.search(_ENCRYPTED, data) is not None
+
+
+def _count_pages(data: bytes) -> int:
+    told = re.search(_LINEARIZED, data[:2048])
+    return max(0 if told is None else int(told[1]), sum(1 for _ in re.finditer(_PAGE, data)))
+
+
+def _gif_size(data: bytes) -> tuple[int, int] | None:
+    size = _numbers(data, 6, 2, "little") if image_type(data) == "image/gif" else None
+    return size if size is not None and min(size) > 0 else None
+
+
+def _is_animated(data: bytes) -> bool:
+    match image_type(data):
+        case "image/gif":
+            return _has_frames(data)
+        case "image/webp":
+            return data[12:16] == b"VP8X" and bool(data[20:21] and data[20] & 0x02)
+        case _:
+            return False
+
+
+def _has_frames(data: bytes) -> bool:
+    """Return True if a GIF has a second frame: its blocks are walked, since their data may contain any byte."""
+    if len(data) < 13:
+        return False
+    position = 13 + _palette_bytes(data[10])
+    frames = 0
+    for _ in range(_MAX_SEGMENTS):
+        match data[position : position + 1]:
+            case b",":
+                frames += 1
+                if frames > 1 or len(data) < position + 10:
+                    return frames > 1
+                position = _after_blocks(data, position + 11 + _palette_bytes(data[position + 9]))
+            case b"!":
+                position = _after_blocks(data, position + 2)
+            case _:
+                return False
+    return True
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
+
+
+def _after_blocks(data: bytes, position: int) -> int:
+    while position < len(data) and data[position]:
+        position += 1 + data[position]
+    return position + 1
+
+
+def _numbers(data: bytes, position: int, size: int, order: Literal["big", "little"]) -> tuple[int, int] | None:
+    if len(data) < position + 2 * size:
+        return None
+    return int.from_bytes(data[position : position + size], order), int.from_bytes(
+        data[position + size : position + 2 * size], order
+    )
+
+
+def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
+    frame = _jpeg_frame(data)
+    dimensions = None if frame is None else _numbers(data, frame + 5, 2, "big")
+    return None if dimensions is None else (dimensions[1], dimensions[0])
+
+
+def _jpeg_components(data: bytes) -> int:
+    frame = _jpeg_frame(data)
+    return 0 if frame is None or len(data) < frame + 10 else data[frame + 9]
+
+
+def _jpeg_frame(data: bytes) -> int | None:
+    """Return the position of the segment that tells size and components of a JPEG; None without one."""
+    position = 2
+    for _ in range(_MAX_SEGMENTS):
+        while data[position : position + 2] == b"\xff\xff":
+            position += 1
+        if len(data) < position + 4 or data[position] != 0xFF:
+            return None
+        kind = data[position + 1]
+        if kind in _START_OF_FRAME:
+            return position
+        if kind in _IGNORED_MARKERS:
+            return None
+        position += 2 if kind in _WITHOUT_LENGTH else 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return None
+
+
+def _size_of_webp(data: bytes) -> tuple[int, int] | None:
+    match data[12:16]:
+        case b"VP8X":
+            dimensions = _numbers(data, 24, 3, "little")
+            return None if dimensions is None else (dimensions[0] + 1, dimensions[1] + 1)
+        case b"VP8L" if data[20:21] == b"\x2f" and len(data) >= 25:
+            bits = int.from_bytes(data[21:25], "little")
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8 " if data[23:26] == b"\x9d\x01\x2a":
+            dimensions = _numbers(data, 26, 2, "little")
+            return None if dimensions is None else (dimensions[0] & 0x3FFF, dimensions[1] & 0x3FFF)
+        case _:
+            return None
+
+
+# What a tool calls an image or a document.
+
+_MAX_SVG_CHARS = 30_000
+_MAX_QUOTED_CHARS = 2_000
+_SYNONYMS = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
+
+
+def declared_type(mime_type: str) -> str:
+    """Return a declared media type in its usual spelling, without parameters."""
+    kind = mime_type.partition(";")[0].strip().lower()
+    return _SYNONYMS.get(kind, kind)
+
+
+def readable_medium(part: BlobPart, data: bytes) -> ResultContent:
+    """Return a blob with the media type that its bytes have, or a text in place of an image that nobody can read.
+
+    What is not declared as an image or document, and is none, stays as it is.
+    """
+    declared, kind = declared_type(part.mime_type), media_type(data)
+    is_medium = declared.startswith("image/") or declared == PDF
+    if not is_medium and (kind is None or kind == SVG or declared.startswith("text/")):
+        return part
+    if kind == SVG:
+        return TextPart(text=_shortened(data.decode("utf-8", "replace"), _MAX_SVG_CHARS))
+    reason = _why_unreadable(data) if kind is None else defect_of(data)
+    if reason is not None:
+        return TextPart(text=unreadable(PDF if declared == PDF else "image", part.name, reason))
+    return part if kind == part.mime_type else part.model_copy(update={"mime_type": kind})
+
+
+def unreadable(kind: str, name: str | None, reason: str) -> str:
+    """Return the text for the model in place of an image or document."""
+    return f"[{medium_noun(kind, name)} could not be read: {reason}]"
+
+
+def left_out(part: BlobPart, reason: str) -> str:
+    """Return the text for the model in place of an image or document that its endpoint does not take."""
+    return f"[{medium_noun(part.mime_type, part.name)} left out: {reason}]"
+
+
+def _why_unreadable(data: bytes) -> str:
+    if not data:
+        return "it is empty"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        return "its bytes are in no known format"
+    return f"it is a text: {_shortened(text, _MAX_QUOTED_CHARS)}"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} characters more)"

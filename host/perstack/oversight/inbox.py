@@ -1,0 +1,95 @@
+"""The inbox: everything that waits for a person, over all Jobs and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+from perstack.core.base.records import Fact
+from perstack.core.base.usage import cost
+from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
+from perstack.engine.jobs.reader import JobReader
+from perstack.next_steps import Inspect, NextStep
+from perstack.next_steps import in_words as step_in_words
+
+
+@dataclass(frozen=True, slots=True)
+class InboxItem:
+    """An open question, or a Job or task that cannot be read."""
+
+    id: str  # the id for `answer`; of two answers to one question the second is refused
+    who: str  # the key of the Expert that asks, or the agent of a task
+    text: str
+    since: int  # milliseconds since 1970
+    is_approval: bool
+    job_id: str | None = None
+    asking: OpenQuestion | None = None  # the question of a Job; None for a task
+    task_id: str | None = None
+    damaged: bool = False  # True for a Job or a task that cannot be read, whose `text` says where the damage is
+    next_steps: tuple[NextStep, ...] = ()  # alternatives for what to do if no answer helps
+    cost: str = ""  # of the Job so far, as text; empty if nothing was used
+
+    @property
+    def next(self) -> str | None:
+        """The next steps as text; None without any."""
+        return "; ".join(map(step_in_words, self.next_steps)) or None
+
+
+async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
+    """Return the open questions of Jobs, and Jobs that cannot be read and may have asked something, oldest first.
+
+    The logs of a Job with an intact summary that asks nothing are not read: `verify` finds their damage. A question is
+    computed from the logs.
+    """
+    summaries = await reader.storage.summaries()
+    unread = [job_id for job_id, data in summaries.items() if not _asks_nothing(job_id, data)]
+    items = (item for job in await reader.rows(unread) for item in _of_job(job))
+    return tuple(sorted(items, key=age_of_item))
+
+
+def in_order(*lists: tuple[InboxItem, ...]) -> tuple[InboxItem, ...]:
+    """Merge the lists, oldest first."""
+    return tuple(sorted((item for items in lists for item in items), key=age_of_item))
+
+
+def age_of_item(item: InboxItem) -> tuple[int, str]:
+    return item.since, item.id
+
+
+class _InboxSummary(Fact):
+    """The part of job.json that the inbox needs: with thousands of Jobs the rest is not worth making objects of."""
+
+    id: str
+    status: str
+    asking: JsonValue = None
+
+
+def _asks_nothing(job_id: str, data: bytes) -> bool:
+    """Return whether job.json says that the Job is at rest and asks nothing, so that its logs need not be read."""
+    try:
+        summary = _InboxSummary.model_validate_json(data)
+    except ValueError:
+        return False
+    return summary.id == job_id and summary.status != "running" and summary.asking is None
+
+
+def _of_job(job: JobSummary) -> Iterator[InboxItem]:
+    asking = job.asking
+    if job.damaged:
+        steps = (Inspect("damage", job.id),)
+        text, since = job.error or "", job.updated_at
+        yield InboxItem(job.id, job.expert_key, text, since, False, job_id=job.id, damaged=True, next_steps=steps)
+    elif asking is not None:
+        yield InboxItem(
+            asking.id,
+            asking.expert_key,
+            asking.text,
+            asking.asked_at,
+            asking.approval,
+            job_id=job.id,
+            asking=asking,
+            cost=cost(job.usage, job.unpriced_tokens),
+        )

@@ -1,0 +1,189 @@
+"""Decisions of a call over MCP or HTTP about a Job: pure functions for the marks of `core.base.decisions`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from perstack.core.definitions.settings import Budget, Limits
+from perstack.core.jobs.answers import read_approval
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import UnsettledCall
+from perstack.core.runs.facts import Settlement
+from perstack.core.runs.questions import OpenQuestion
+from perstack.dataclass import dataclass
+from perstack.next_steps import Decide, NextStep
+from perstack.oversight.decisions import NeededDecision
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubject:
+    """Job of a call, from its logs: a summary is a cache that others may have written."""
+
+    job: Job
+    limits: Limits | None = None  # limits that the call gives the Job; None if it gives none
+    unsettled: tuple[UnsettledCall, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The Job in a sentence."""
+        return f"Job {self.job.id} of {self.job.coordinator.start.expert_key}"
+
+    @property
+    def question(self) -> OpenQuestion | None:
+        """The open question; None if the Job waits for no answer."""
+        return self.job.question if self.job.coordinator.status == "stoppedByInteractiveTool" else None
+
+
+def raised_limits(before: Limits, after: Limits) -> Iterator[tuple[str, float | None, float | None]]:
+    """Yield name, value and new value of each limit of a Job that is higher afterwards; None is no limit."""
+    old, new = before.budget or Budget(), after.budget or Budget()
+    pairs = {name: (getattr(old, name), getattr(new, name)) for name in Budget.model_fields}
+    for name, (was, will_be) in {"max_steps": (before.max_steps, after.max_steps), **pairs}.items():
+        if was is not None and (will_be is None or will_be > was):
+            yield name, was, will_be
+
+
+def _limit_decision(subject: JobSubject, step: NextStep) -> NeededDecision | None:
+    if subject.limits is None:
+        return None
+    raised = tuple(raised_limits(subject.job.coordinator.limits, subject.limits))
+    if not raised:
+        return None
+    changes = ", ".join(f"{name} from {_limit(was)} to {_limit(value)}" for name, was, value in raised)
+    return NeededDecision(f"Raise a limit of {subject.words}: {changes}", step)
+
+
+def _limit(value: float | None) -> str:
+    return "no limit" if value is None else f"{_exact(value):,}"
+
+
+def _exact(value: float) -> float:
+    return int(value) if value == int(value) else value
+
+
+def resuming_raises(subject: JobSubject, arguments: object) -> NeededDecision | None:
+    """Return the decision to resume with a higher limit."""
+    if subject.limits is None:
+        return None
+    raised = raised_limits(subject.job.coordinator.limits, subject.limits)
+    options = tuple((name, f"{0 if value is None else _exact(value)}") for name, _, value in raised)
+    return _limit_decision(subject, Decide("resume", subject.job.id, options=options))
+
+
+def continuing_raises(subject: JobSubject | None, arguments: object) -> NeededDecision | None:
+    """Return the decision to continue with a higher limit: a new Run has those of the definition. None begins a Job."""
+    if subject is None:
+        return None
+    key = subject.job.coordinator.start.expert_key
+    return _limit_decision(subject, Decide("continue", subject.job.id, key))
+
+
+class _WithSettlements(Protocol):
+    @property
+    def settle(self) -> Mapping[str, Settlement]: ...
+
+
+def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDecision | None:
+    """Return the decision on calls without a result. To ask a person, or tell the model, decides nothing."""
+    calls = {name: call for call in subject.unsettled for name in (call.key, call.call_id)}
+    settled: dict[UnsettledCall, Settlement] = {
+        calls[name]: how for name, how in arguments.settle.items() if how in _SETTLED and name in calls
+    }
+    if not settled:
+        return None
+    lines = (
+        f"{_SETTLED[how]} {call.tool_name} of {call.expert_key} (call {call.key}) with {call.args}"
+        for call, how in settled.items()
+    )
+    options = tuple(("settle", f"{call.key}={how}") for call, how in settled.items())
+    return NeededDecision(
+        f"Settle calls of {subject.words} that may have had their effect: {'; '.join(lines)}",
+        Decide("resume", subject.job.id, options=options),
+        seal="\n".join(f"{call.run_id} {call.call_id} {how}" for call, how in settled.items()),
+    )
+
+
+_SETTLED: Mapping[Settlement, str] = {"done": "count as done", "retry": "repeat"}  # what only a person decides
+
+
+class _FromCheckpoint(Protocol):
+    @property
+    def resume_from(self) -> str | None: ...
+
+
+def branches(subject: JobSubject, arguments: _FromCheckpoint) -> NeededDecision | None:
+    """Return the decision to go back in a Job: what was said and refused since would not be in the branch."""
+    if arguments.resume_from is None:
+        return None
+    key, job_id = subject.job.coordinator.start.expert_key, subject.job.id
+    return NeededDecision(
+        f"Rewind {subject.words} to checkpoint {arguments.resume_from}, and continue there",
+        Decide("continue", job_id, key, options=(("resume_from", arguments.resume_from),)),
+    )
+
+
+class _WithAnswer(Protocol):
+    @property
+    def answer_text(self) -> str: ...
+
+
+def answers_question(subject: JobSubject, arguments: _WithAnswer) -> NeededDecision | None:
+    """Return the decision to answer for a person. To deny a call that needs approval is none: nothing runs then."""
+    asking = subject.question
+    if asking is None:
+        return None
+    if asking.call_digest and read_approval(asking, arguments.answer_text).denies:
+        return None
+    words = "Approve a call" if asking.call_digest else "Answer a question"
+    answer = arguments.answer_text
+    shown = json.dumps(asking.shown, ensure_ascii=False)
+    return NeededDecision(
+        f"{words} of {subject.words}, {shown}, with {json.dumps(answer, ensure_ascii=False)}",
+        Decide("answer", asking.id, answer),
+        seal=asking.call_digest,
+        answers=subject.job.id,
+    )
+
+
+class _ToldText(Protocol):
+    @property
+    def text(self) -> str | None: ...
+    @property
+    def run(self) -> str | None: ...
+    @property
+    def drop(self) -> str | None: ...
+
+
+def tells_job(subject: JobSubject, arguments: _ToldText) -> NeededDecision:
+    """Return the decision to speak for a person: what is told counts as theirs, and is never summarised away."""
+    run = () if arguments.run is None else (("run", arguments.run),)
+    if arguments.drop is not None:
+        kept = [saying.text for saying in subject.job.coordinator.said if saying.id == arguments.drop]
+        shown = f": {json.dumps(kept[0], ensure_ascii=False)}" if kept else ""
+        return NeededDecision(
+            f"Remove what a person said to {subject.words}, {arguments.drop}{shown}",
+            Decide("drop_text", subject.job.id, arguments.drop),
+        )
+    text = arguments.text or ""
+    return NeededDecision(
+        f"Tell {subject.words if arguments.run is None else f'Run {arguments.run} of {subject.words}'}, as your words:"
+        f" {json.dumps(text, ensure_ascii=False)}",
+        Decide("tell", subject.job.id, text, run),
+    )
+
+
+class _MayBeFinal(Protocol):
+    @property
+    def final(self) -> bool: ...
+
+
+def closes_job(subject: JobSubject, arguments: _MayBeFinal) -> NeededDecision | None:
+    """Return the decision to close a Job for good. To stop one decides nothing: it can be resumed."""
+    if not arguments.final or subject.job.closed is not None:
+        return None
+    return NeededDecision(
+        f"Close {subject.words} for good: nothing continues it",
+        Decide("close", subject.job.id),
+    )

@@ -1,0 +1,222 @@
+"""Rate limiter: Runs in this process that share an endpoint and key share one queue per event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from types import TracebackType
+from typing import Self, assert_never
+from weakref import WeakKeyDictionary
+
+from perstack.core.definitions.models import ProviderLimits
+from perstack.engine.plugins.providers import OnWait
+from perstack.errors import ProviderError
+from perstack.pacing.rate_limit import (
+    NO_LIMITS,
+    CircuitOpen,
+    Delay,
+    Pace,
+    StartNow,
+    abandoned,
+    admission,
+    after_rate_limit,
+    after_refusal,
+    after_start,
+    after_success,
+    failed,
+)
+from perstack.ports.provider import Generation, Provider
+from perstack.system.user import notice
+
+_WAIT_NOTICE_DELAY_S = 0.5  # seconds of waiting after which a person is shown that a Run waits
+_GRACE_S = 0.25  # seconds after the end of a rate limit for which the queue position of a rejected generation is kept
+
+_tickets = count(1)
+
+
+class EndpointQueue:
+    """The queue and state of one endpoint; generations start in the order of their tickets."""
+
+    def __init__(self, provider: Provider | None = None) -> None:
+        """Create an empty queue. `provider` is kept alive if it identifies the endpoint, so its id is not reused."""
+        self.pace = Pace()
+        self._provider = provider
+        self._queue: list[QueueTicket] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def admits(self, ticket: QueueTicket) -> bool:
+        """Let a generation start at once if nobody waits and nothing delays it."""
+        now = asyncio.get_running_loop().time()
+        if self._queue or not isinstance(admission(self.pace, ticket.limits, now), StartNow):
+            return False
+        self.pace = after_start(self.pace, ticket.limits, now, ticket.tokens)
+        return True
+
+    def join(self, ticket: QueueTicket) -> None:
+        """Enter the queue, or keep the position in it."""
+        if ticket not in self._queue:
+            insort(self._queue, ticket, key=lambda queued: queued.ticket)
+        self.advance()
+
+    def leave(self, ticket: QueueTicket) -> None:
+        with suppress(ValueError):
+            self._queue.remove(ticket)
+        self.advance()
+
+    def ahead_of(self, ticket: QueueTicket) -> int:
+        """Return how many generations are ahead in the queue."""
+        return sum(queued.ticket < ticket.ticket for queued in self._queue)
+
+    def advance(self) -> None:
+        """Let generations start, from the head of the queue, until one has to wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = asyncio.get_running_loop()
+        for ticket in tuple(self._queue):
+            now = loop.time()
+            if ticket.turn is None:  # rejected, and not retried yet
+                kept_until = self.pace.held_until + _GRACE_S
+                if now < kept_until:
+                    self._timer = loop.call_at(kept_until, self.advance)
+                    return
+                continue
+            if ticket.turn.done():  # its owner was cancelled, and will call leave()
+                continue
+            decision = admission(self.pace, ticket.limits, now)
+            match decision:
+                case StartNow():
+                    self.pace = after_start(self.pace, ticket.limits, now, ticket.tokens)
+                    self._queue.remove(ticket)
+                    ticket.turn.set_result(None)
+                case CircuitOpen():
+                    self._queue.remove(ticket)
+                    ticket.turn.set_exception(_circuit_open(ticket.name, decision))
+                case Delay():
+                    ticket.waits_for = decision
+                    if decision.at is not None:
+                        self._timer = loop.call_at(decision.at, self.advance)
+                    return
+                case _:
+                    assert_never(decision)
+
+    def failed(self, name: str, words: str) -> None:
+        """Count a failure that suggests that the endpoint is down. Print a notice when the circuit opens."""
+        previous, now = self.pace, asyncio.get_running_loop().time()
+        self.pace = failed(previous, now, words)
+        if self.pace.open_until > previous.open_until:
+            seconds = self.pace.open_until - now
+            notice(
+                f"{name} has failed {self.pace.failures} times in a row; nothing is sent there for {seconds:.0f} s."
+                f" The latest: {words}"
+            )
+
+
+class QueueTicket:
+    """The position of one generation in the queue of its endpoint, kept over all its attempts."""
+
+    def __init__(self, queue: EndpointQueue, name: str, limits: ProviderLimits, on_wait: OnWait) -> None:
+        """Create a place outside the queue; it gets a ticket at the first `enter`."""
+        self.ticket = 0
+        self.name = name
+        self.limits = limits
+        self.tokens = 0
+        self.turn: asyncio.Future[None] | None = None
+        """Future that is done once the attempt may start; None while the place is not waiting."""
+        self.waits_for: Delay | None = None
+        self._queue = queue
+        self._on_wait = on_wait
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._queue.leave(self)
+
+    async def take(self, tokens: int, work: Callable[[], Awaitable[Generation]]) -> Generation:
+        """Run one attempt in its turn, and record its outcome for all that wait. Raises ProviderError."""
+        await self.enter(tokens)
+        outcome: Generation | ProviderError | None = None
+        try:
+            outcome = await work()
+            return outcome
+        except ProviderError as error:
+            outcome = error
+            raise
+        finally:
+            self.record_outcome(outcome)
+
+    async def enter(self, tokens: int) -> None:
+        """Wait until an attempt that sends about `tokens` may start. Raises ProviderError while the circuit is open."""
+        self.ticket = self.ticket or next(_tickets)
+        self.tokens = tokens
+        if self._queue.admits(self):
+            return
+        loop = asyncio.get_running_loop()
+        turn = self.turn = loop.create_future()
+        self._queue.join(self)
+        timer = None if turn.done() else loop.call_later(_WAIT_NOTICE_DELAY_S, self._show)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._queue.pace = abandoned(self._queue.pace)
+            self._queue.leave(self)
+            raise
+        finally:
+            self.turn = None
+            if timer is not None:
+                timer.cancel()
+
+    def record_outcome(self, outcome: Generation | ProviderError | None) -> None:
+        """Record the outcome of an attempt: a reply, an error, or None if it ended for another reason."""
+        queue = self._queue
+        if outcome is None:
+            queue.pace = abandoned(queue.pace)
+        elif isinstance(outcome, Generation):
+            queue.pace = after_success(queue.pace, self.limits, outcome.usage.total_tokens - self.tokens)
+        elif outcome.status_code == 429 and outcome.is_retryable:
+            queue.pace = after_rate_limit(queue.pace, asyncio.get_running_loop().time(), outcome.retry_after)
+            if outcome.retry_after is not None:
+                queue.join(self)  # keeps its position for the retry
+        elif outcome.is_retryable:
+            queue.failed(self.name, str(outcome))
+        else:
+            queue.pace = after_refusal(queue.pace)
+        queue.advance()
+
+    def _show(self) -> None:
+        delay = self.waits_for
+        if delay is not None and self.turn is not None:
+            now = asyncio.get_running_loop().time()
+            seconds = None if delay.at is None else max(0.0, delay.at - now)
+            self._on_wait(delay.reason, self._queue.ahead_of(self), seconds)
+
+
+def _circuit_open(name: str, circuit: CircuitOpen) -> ProviderError:
+    return ProviderError(
+        f"{name} has failed {circuit.failures} times in a row, so nothing is sent there for"
+        f" {circuit.seconds:.0f} s more; the latest: {circuit.latest}",
+        name="CircuitOpen",
+        is_retryable=True,
+        retry_after=circuit.seconds,
+    )
+
+
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, EndpointQueue]] = WeakKeyDictionary()
+
+
+def ticket_for(provider: Provider, name: str, limits: ProviderLimits | None, on_wait: OnWait) -> QueueTicket:
+    """Return a place in the queue of a provider's endpoint; `name` is the name shown to people."""
+    queues = _queues.setdefault(asyncio.get_running_loop(), {})
+    endpoint_id = provider.endpoint_id
+    key = endpoint_id or f"object {id(provider)}"
+    queue = queues.get(key)
+    if queue is None:
+        queue = queues[key] = EndpointQueue(None if endpoint_id else provider)
+    return QueueTicket(queue, name, limits or NO_LIMITS, on_wait)

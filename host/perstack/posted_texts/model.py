@@ -1,0 +1,131 @@
+"""Texts that people post to a Run of a Job: which are accepted, and the events by which a Run takes them.
+
+A text waits in a mailbox (mailboxes.py) until the process that drives its Run takes it. Each has an id that its event
+repeats, so that a text which is still in the mailbox after a crash is not taken twice.
+"""
+
+from collections.abc import Collection, Sequence
+
+from pydantic import Field
+
+from perstack.core.base.ids import By
+from perstack.core.base.records import Fact, Text, falsy
+from perstack.core.base.text import is_blank
+from perstack.core.jobs.job import Job
+from perstack.core.jobs.resuming import check_not_closed
+from perstack.core.messages.standing import of_definition
+from perstack.core.runs.decide import stamp_for_next_step
+from perstack.core.runs.events import DropText, StoredEvent, TellRun
+from perstack.core.runs.facts import Stamps
+from perstack.core.runs.state import Run, RunStatus
+from perstack.errors import NotFound, UsageError
+from perstack.next_steps import Continue, Inspect
+
+MAX_TEXT_CHARS = 20_000
+MAX_WAITING = 100  # texts that wait for one Run
+
+
+class PostedText(Fact):
+    """A text that waits for a Run, or the removal of an earlier one."""
+
+    id: str
+    timestamp: int  # milliseconds since 1970, UTC
+    by: By
+    text: Text = Field(default="", exclude_if=falsy)
+    drops: str = Field(default="", exclude_if=falsy)  # id of the text to remove; empty for a new text
+
+
+class Delivery(Fact):
+    """A text that was posted, and how it reaches its Run."""
+
+    id: str
+    run_id: str
+    status: RunStatus  # of the Run when the text was posted
+    is_driven: bool  # True if a process drives the Job, so that the next generation has the text
+
+    @property
+    def words(self) -> str:
+        if self.is_driven:
+            return f"it takes effect before the next generation of {self.run_id}"
+        if self.status == "queued":
+            return f"it takes effect when a worker continues {self.run_id}"
+        return "it takes effect when the Job continues"
+
+
+class StandingText(Fact):
+    """A text that is never summarised away: of a person, or of the Expert's definition."""
+
+    id: str = Field(default="", exclude_if=falsy)  # of the event that brought it, or of a text that waits
+    text: Text
+    run_id: str
+    by: By | None = None  # None if unknown, as of a query, and for a text of the definition
+    is_of_definition: bool = Field(default=False, exclude_if=falsy)
+    is_waiting: bool = Field(default=False, exclude_if=falsy)  # True if no generation of the Run has had it yet
+
+
+def standing_texts(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingText, ...]:
+    """Return what is never summarised away for a Run, oldest first: of its definition, of people, and what waits."""
+    dropped = {posted.drops for posted in waiting}
+    always = [
+        StandingText(text=saying.text, run_id=run.id, is_of_definition=True)
+        for saying in of_definition(run.start.expert.standing)
+    ]
+    kept = [
+        StandingText(id=saying.id, text=saying.text, run_id=run.id, by=saying.by)
+        for saying in run.said
+        if saying.id not in dropped
+    ]
+    posted = [
+        StandingText(id=text.id, text=text.text, run_id=run.id, by=text.by, is_waiting=True)
+        for text in waiting
+        if text.text and text.id not in dropped and text.id not in run.posted
+    ]
+    return (*always, *kept, *posted)
+
+
+def check_posted(text: str) -> str:
+    """Return the text of a person. Raises UsageError if it is empty or too long."""
+    if is_blank(text):
+        raise UsageError("TEXT is empty: say what the Run is to know")
+    if len(text) > MAX_TEXT_CHARS:
+        raise UsageError(
+            f"TEXT has {len(text):,} characters, and may have {MAX_TEXT_CHARS:,}: put it in a file of the workspace,"
+            " and tell its path"
+        )
+    return text
+
+
+def receiver(job: Job, run_id: str | None) -> Run:
+    """Return the Run that takes a text, by default the Coordinator. Raises UsageError if it has ended."""
+    check_not_closed(job)
+    coordinator = job.coordinator
+    run = coordinator if run_id is None else job.runs.get(run_id)
+    if run is None:
+        raise NotFound(f"Job {job.id} has no Run {run_id}", next_steps=(Inspect("log", job.id),))
+    if coordinator.status == "completed":
+        raise UsageError(f"Job {job.id} is completed", next_steps=(Continue(job.id, coordinator.start.expert_key),))
+    if run.status == "completed" or (run.is_coordinator and run is not coordinator):
+        raise UsageError(f"Run {run.id} has ended; tell it to the Coordinator {coordinator.id}")
+    return run
+
+
+def posted_events(
+    run: Run, texts: Sequence[PostedText], taken: Collection[str], stamp: Stamps
+) -> tuple[StoredEvent, ...]:
+    """Return the events by which a Run takes posted texts, in order, without those that any Run has `taken`.
+
+    A text that is removed while it waits is not taken at all.
+    """
+    withdrawn = {text.drops for text in texts}
+    kept = {saying.id for saying in run.said}
+    found: list[StoredEvent] = []
+    for posted in texts:
+        if posted.id in taken or posted.id in withdrawn:
+            continue
+        fields = stamp_for_next_step(run, stamp, len(found))
+        if posted.text:
+            found.append(TellRun(**fields, posted=posted.id, text=posted.text, by=posted.by))
+        elif posted.drops in kept:
+            kept.discard(posted.drops)
+            found.append(DropText(**fields, posted=posted.id, dropped=posted.drops, by=posted.by))
+    return tuple(found)

@@ -1,0 +1,109 @@
+"""Divide a Job's remaining budget among delegates that other workers drive.
+
+Only the process that awaits the delegates sees all of them, so each gets a share before it starts, which is recorded
+with it. A share is a cap on what the delegate and all Runs below it may have used when it ends; the unused part is held
+until it has ended or stopped. So usage and held amounts together never exceed the limit, whichever process dies.
+
+A delegate that stops because its share is used up reports what it needs, and gets a larger share once there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from perstack.core.base.usage import NANO_PER_DOLLAR, nano
+from perstack.core.definitions.settings import Budget, Limits
+from perstack.core.jobs.budget import JOB, Amounts, Unit
+from perstack.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sharer:
+    """The state of one delegate that needs a share."""
+
+    run_id: str
+    account: str = JOB  # account of its Expert that it spends from in addition to the Job's
+    used: Amounts = field(default_factory=dict[Unit, int])  # by the delegate and Runs below it, reserved amounts too
+    cap: Amounts | None = None  # None if it has not started, or has stopped and shall continue
+    needs: Amounts = field(default_factory=dict[Unit, int])  # for its next work, if it stopped for lack of that
+
+
+def grant_caps(remaining: Mapping[str, Amounts], sharers: Sequence[Sharer]) -> dict[str, Amounts]:
+    """Return the caps, by Run id, of the delegates that may start or continue now.
+
+    `remaining`: unused amounts by account. What is free is divided equally among as many delegates as can work with
+    their part. The others get nothing: they wait until a running one returns something, or, if none is running, have
+    reached the limit.
+    """
+    free = {account: _unheld_amounts(account, amounts, sharers) for account, amounts in remaining.items()}
+    waiting = [sharer for sharer in sharers if sharer.cap is None]
+    for count in range(len(waiting), 0, -1):
+        fitting = [sharer for sharer in waiting if _can_work(sharer, _part(sharer, free, [sharer] * count))][:count]
+        if len(fitting) == count:
+            return {sharer.run_id: _cap(sharer, _part(sharer, free, fitting)) for sharer in fitting}
+    return {}
+
+
+def short_account(remaining: Mapping[str, Amounts], sharer: Sharer) -> str:
+    """Return the account that has too little for a delegate when no other is running; the whole one takes priority."""
+    of_all = remaining.get(JOB, {})
+    is_whole = any(of_all[unit] < need for unit, need in sharer.needs.items() if unit in of_all)
+    return JOB if is_whole else sharer.account
+
+
+def _unheld_amounts(account: str, remaining: Amounts, sharers: Sequence[Sharer]) -> Amounts:
+    """Return the amounts less what running delegates hold."""
+    holders = [sharer for sharer in sharers if account in (JOB, sharer.account)]
+    return {
+        unit: max(0, amount - sum(_held_amount(sharer, unit) for sharer in holders))
+        for unit, amount in remaining.items()
+    }
+
+
+def _held_amount(sharer: Sharer, unit: Unit) -> int:
+    return 0 if sharer.cap is None or unit not in sharer.cap else max(0, sharer.cap[unit] - sharer.used.get(unit, 0))
+
+
+def _part(sharer: Sharer, free: Mapping[str, Amounts], among: Sequence[Sharer]) -> Amounts:
+    """Return a delegate's part if all of `among` share what is free."""
+    amounts: dict[Unit, int] = {}
+    for account in {JOB, sharer.account}:
+        number = len(among) if account == JOB else sum(other.account == account for other in among)
+        for unit, amount in free.get(account, {}).items():
+            part = amount // number
+            amounts[unit] = min(part, amounts.get(unit, part))
+    return amounts
+
+
+def _can_work(sharer: Sharer, part: Amounts) -> bool:
+    return all(part[unit] >= need for unit, need in sharer.needs.items() if unit in part)
+
+
+def _cap(sharer: Sharer, part: Amounts) -> Amounts:
+    return {unit: sharer.used.get(unit, 0) + amount for unit, amount in part.items()}
+
+
+def budget_of(cap: Amounts, milliseconds: int | None) -> Budget | None:
+    """Return the budget for this share and so much time; None without a limit."""
+    budget = Budget(
+        max_cost=cap["nano"] / NANO_PER_DOLLAR if "nano" in cap else None,
+        max_tokens=cap.get("tokens"),
+        max_time=milliseconds,
+        max_tool_calls=cap.get("calls"),
+    )
+    return None if budget == Budget() else budget
+
+
+def capped(limits: Limits) -> Amounts:
+    """Return the share that was recorded as these limits."""
+    budget, share = limits.budget or Budget(), dict[Unit, int]()
+    if budget.max_tokens is not None:
+        share["tokens"] = budget.max_tokens
+    if budget.max_cost is not None:
+        share["nano"] = nano(budget.max_cost)
+    if budget.max_tool_calls is not None:
+        share["calls"] = budget.max_tool_calls
+    if limits.max_steps is not None:
+        share["steps"] = limits.max_steps
+    return share
