@@ -11,7 +11,9 @@ from perstack.core.base.ids import number_of_run
 from perstack.core.files.text_diff import EFFORT_STEPS, Effort, FileDiff, compared_bytes, file_diff
 from perstack.core.files.tree_diff import Change
 from perstack.core.files.trees import Entry, File
-from perstack.core.runs.events import CallDelegate, FinishRewind, RecordSnapshot, StartRewind, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.files import FinishRewind, RecordSnapshot, StartRewind
+from perstack.core.runs.events.tool_calls import CallDelegate
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_log import RunLog, event_of
 from perstack.errors import NotFound, StorageError

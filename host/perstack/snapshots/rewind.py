@@ -14,7 +14,7 @@ from perstack.core.files.text_diff import FileDiff
 from perstack.core.files.tree_diff import Change, KeptReason, RewindPlan, RewindScope, rewind_plan
 from perstack.core.files.trees import File, Link, Subfolder, TreeFolder
 from perstack.core.jobs.job import Job
-from perstack.core.runs.events import FinishRewind, StartRewind
+from perstack.core.runs.events.files import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.audit_trail import AuditTrail

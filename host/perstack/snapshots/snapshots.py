@@ -11,7 +11,7 @@ from perstack.core.definitions.project import SnapshotPolicy
 from perstack.core.files.text_diff import changed_lines
 from perstack.core.files.tree_diff import Change, counts_of
 from perstack.core.files.trees import Entry, File, SkippedEntry
-from perstack.core.runs.events import RecordSnapshot
+from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
 from perstack.errors import PerstackError

@@ -37,7 +37,7 @@ from perstack.core.files.trees import (
     folder_blob,
     folder_of,
 )
-from perstack.core.runs.events import MAX_LISTED_FILES, NotRecorded
+from perstack.core.runs.events.files import MAX_LISTED_FILES, NotRecorded
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.snapshots.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at
