@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.fork_server import build_models, compile_dataclasses
+from disk import do_not_wait_for_disk
 
 from perstack.engine.plugins.registry import load_plugins
 from perstack.system import plugin_modules
@@ -233,6 +234,7 @@ if __name__ == "__main__":
     for _factory in load_plugins().providers.values():
         if _factory.prices is not None:
             _factory.prices.models()  # cached: `init`, `doctor` and `models` need the price of every model
+    do_not_wait_for_disk()
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()  # keep memory shared with forked processes
