@@ -21,7 +21,8 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.runs.display_events import StreamText
-from perstack.core.runs.events import Event, StartGeneration
+from perstack.core.runs.events import Event
+from perstack.core.runs.events.generations import StartGeneration
 from perstack.doors.cli.live import LiveView
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn

@@ -16,6 +16,7 @@ import pytest
 from bench_fixture import bench as bench
 from bench_fixture import closed_hosts as closed_hosts
 from bench_fixture import leave_out_storages
+from disk import do_not_wait_for_disk
 from hypothesis import settings
 from postgres_fixture import postgres as postgres
 from processes import at_work
@@ -40,6 +41,8 @@ created once."""
 os.environ["XDG_STATE_HOME"] = _STATE_HOME.name
 
 _OF_SERVER = re.compile("^postgres: |/postgres -D |/temporal server start-dev |/atomic_moto.py ")
+
+do_not_wait_for_disk()
 
 # under nohup, or in the background of a shell, all programs that tests start would ignore these signals, and their
 # handling could not be tested

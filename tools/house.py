@@ -164,8 +164,8 @@ LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
 """What one reads to change the loop."""
 FEATURES = (
     *("python_api", "feature_logs"),
-    *("state_guard", "expert_tests", "agent_skills", "media", "oversight", "posted_texts", "streams", "pacing"),
-    *("compaction", "recordings"),
+    *("lockfile", "expert_tests", "trust", "agent_skills", "state_guard", "media", "oversight", "posted_texts"),
+    *("streams", "pacing", "compaction", "recordings"),
     *("snapshots", "tasks", "iterations", "workers", "schedules", "audit"),
 )
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from perstack.config.check import SEPARATE_TABLES, read_table
 from perstack.config.experts import AGENT_SKILLS, Draft
 from perstack.config.load import SCHEDULES, DefinitionFile, LoadedProject
+from perstack.config.project import folder_contains
 from perstack.config.source import NotRead, Reporter, Source, parse_toml
 from perstack.core.base.records import Fact
 from perstack.core.definitions.experts import Expert
@@ -84,7 +85,7 @@ def open_definition(path: Path, *, must_be_whole: bool = True) -> DefinitionFile
     definition = read_definition(path)
     if not definition.includes_outside:
         return definition
-    from perstack.config.trust import Agreement  # few definitions leave their folder
+    from perstack.trust.agreements import Agreement  # few definitions leave their folder
 
     project = Project(includes=tuple(definition.includes), path=str(path.absolute()))
     try:
@@ -162,9 +163,6 @@ _UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
 
 def expert_of_file(host: HostContext, path: str, name: str) -> Expert:
     """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
-    from perstack.config.trust import folder_contains, ownership_of
-    from perstack.core.definitions.trust_items import digests_of, items_to_trust
-
     if not path.endswith(".toml") or not folder_contains(host.workspace, path):
         raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")
     loaded = load_project(host.workspace / path).project
@@ -175,13 +173,11 @@ def expert_of_file(host: HostContext, path: str, name: str) -> Expert:
     if unkept:
         raise SkillError(f"{name} is not added: the top of {path} has {', '.join(unkept)}: write it for the Expert")
     project = host.project
-    own = replace(host.agreement.own, contains=ownership_of(loaded).contains)
-    declared = digests_of(items_to_trust(host.declared or project, host.agreement.own))
-    missing = [item for item in items_to_trust(Project(experts={name: expert}), own) if item.digest not in declared]
-    if missing:
+    undeclared = host.agreement.undeclared(expert, loaded, host.declared or project)
+    if undeclared:
         # without the values: file tools do not read this file, and it may have secrets written out
-        places = ", ".join(f"{item.place} ({', '.join(item.kinds)})" for item in missing)
-        raise SkillError(f"{name} is not added: {path} has what this project does not declare in these words: {places}")
+        words = f"{path} has what this project does not declare in these words: {', '.join(undeclared)}"
+        raise SkillError(f"{name} is not added: {words}")
     if expert.provider is not None and expert.provider == project.provider:
         expert = expert.model_copy(update={"provider": None})
     if expert.provider != without_secrets(expert).provider:

@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
 from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
-from perstack.config.trust import Agreement, environment_of
 from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -42,6 +41,7 @@ from perstack.python_api.calls import called_as, checked_call
 from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
+from perstack.trust.agreements import Agreement, environment_of
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -185,6 +185,7 @@ class Host:
         if storage is None or isinstance(storage, str):
             storage = open_own_state(registry, project, place, storage, public, describe_waiting_work, agreement)
         storage = guard_state(storage, place, describe_waiting_work)
+        self._agreement = agreement
         adopted = agreement.adopt(project)
         agreement.take_choices(adopted, overrides or Overrides())
         folder = place.workspace(adopted, workspace)
@@ -380,7 +381,7 @@ class Host:
         current = self._source.current
         project, functions = _take_functions(project)
         plugins = replace(current.plugins, skills=(*functions, *current.plugins.skills))
-        self._source.replace(replace(current, project=current.agreement.adopt(project), plugins=plugins))
+        self._source.replace(replace(current, project=self._agreement.adopt(project), plugins=plugins))
 
     def check_agreed(self) -> None:
         """Raise NotAgreed if the definition has declarations that its user has not agreed to."""

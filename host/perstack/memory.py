@@ -12,11 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perstack.config.project import find_place
-from perstack.config.trust import environment_of
 from perstack.core.definitions.project import Project
 from perstack.definition_files import load_usable
 from perstack.engine.context.audit_trail import NO_AUDIT
-from perstack.engine.context.connections import state_environment
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, NotAllowed, NotFound
 from perstack.parts import describe_waiting_work
@@ -25,6 +23,7 @@ from perstack.tasks.events import StoredTaskEvent, TaskConfig, WaitingFor
 from perstack.tasks.execution_memory import StoredTasks
 from perstack.tasks.state import Dependency, TaskCheckpoint, TaskState
 from perstack.tasks.summaries import TaskPage, TaskSummary
+from perstack.trust.agreements import environment_of, state_environment
 
 __all__ = [
     "Conflict",

@@ -10,11 +10,13 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perstack.engine.context.protection import RUN_FILES, RunFiles
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.queueing import QUEUEING, Queueing
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS, RecordedAnswers
 from perstack.engine.jobs.runner import WAITING_COMMANDS, WORKSPACE_LEASE, Lease
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock
 from perstack.engine.plugins.knowledge import LIBRARY, OpenLibrary
 from perstack.engine.plugins.providers import PACING, OnWait, Turns
 from perstack.engine.plugins.skills import CONTEXT_TOOLS
@@ -52,6 +54,8 @@ def parts_of_features(tasks: Callable[[], TaskMemory]) -> Parts:
             JOB_QUEUE.offer(_job_queue),
             QUEUEING.offer(_queueing),
             REMOTE.offer(_remote_delegation),
+            RUN_FILES.offer(_run_files),
+            TOOL_LOCKS.offer(_tool_locks),
             CONTEXT_TOOLS.offer(_context_tools),
             PACING.offer(_pacing),
             ATTACHMENTS.offer(_attachments),
@@ -128,6 +132,18 @@ def _remote_delegation() -> RemoteDelegation:
     from perstack.workers import remote_delegates
 
     return remote_delegates
+
+
+def _run_files() -> RunFiles:
+    from perstack.trust import protection
+
+    return protection
+
+
+def _tool_locks() -> Callable[[str | None], ToolLock]:
+    from perstack.lockfile.lock import lock_of
+
+    return lock_of
 
 
 def _context_tools() -> Callable[[Run, Storage], tuple[OfferedTool, ...]]:

@@ -23,7 +23,8 @@ from perstack.core.messages.messages import (
 )
 from perstack.core.runs import events
 from perstack.core.runs.display_events import SkillDisconnected, StreamReasoning, StreamText
-from perstack.core.runs.events import Event, FinishRun
+from perstack.core.runs.events import Event
+from perstack.core.runs.events.lifecycle import FinishRun
 from perstack.core.runs.facts import RunEvent
 from perstack.doors.shared.activity import CallActivity, JobActivity, todos_in
 from perstack.doors.shared.next_steps import acp_phrase

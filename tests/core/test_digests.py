@@ -27,7 +27,9 @@ from perstack.core.messages.messages import (
     ToolResultPart,
     UserMessage,
 )
-from perstack.core.runs.events import FinishGeneration, FinishToolCall, StartGeneration, StoredEvent, parse_event
+from perstack.core.runs.events import StoredEvent, parse_event
+from perstack.core.runs.events.generations import FinishGeneration, StartGeneration
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.request_digest import kept_tools, request_digest, tools_blob
 from perstack.core.runs.start import StartRun

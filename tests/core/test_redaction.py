@@ -14,7 +14,9 @@ from perstack.audit.redaction import fields_to_blank, remains_of
 from perstack.core.base.chain import open_line
 from perstack.core.base.records import Fact, Written, blank
 from perstack.core.base.text import REDACTED
-from perstack.core.runs.events import FinishToolCall, RedactEvent, StoredEvent, is_at_home, parse_event
+from perstack.core.runs.events import StoredEvent, is_at_home, parse_event
+from perstack.core.runs.events.lifecycle import RedactEvent
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.redacted_events import parse_remains
 
 HISTORIES = Path(__file__).parents[1] / "histories"

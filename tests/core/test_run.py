@@ -10,14 +10,10 @@ from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.jobs.job import Job
 from perstack.core.messages.messages import ExpertMessage, History, TextPart, ToolMessage, UserMessage
-from perstack.core.runs.events import (
-    CallInteractiveTool,
-    FinishGeneration,
-    FinishStep,
-    FinishToolCall,
-    StartGeneration,
-    parse_event,
-)
+from perstack.core.runs.events import parse_event
+from perstack.core.runs.events.generations import FinishGeneration, FinishStep, StartGeneration
+from perstack.core.runs.events.questions import CallInteractiveTool
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import begin, inheritable

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from simulation import SCRIPTS, Simulation
 
 from perstack.core.base.records import IllegalFact
-from perstack.core.runs.events import FinishToolCall, StartRun, StoredEvent
+from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.base import LaterEvent, RunTransition
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import Phase, Run, RunStatus
 

@@ -297,7 +297,8 @@ def test_an_event_that_is_added_needs_no_case_but_in_the_files_that_name_most_ki
 
 
 @pytest.mark.parametrize(
-    "folder", ["core", "engine", "doors", "config", "ports", "support", "system", "toolkit", "testing"]
+    "folder",
+    ["core", "engine", "doors", "config", "lockfile", "trust", "ports", "support", "system", "toolkit", "testing"],
 )
 def test_every_match_says_what_becomes_of_the_rest(folder: str) -> None:
     """`assert_never` where there is no rest: a new member of a union is then an error of the type checkers."""

@@ -35,7 +35,9 @@ from perstack.core.messages.messages import (
     ToolCallPart,
 )
 from perstack.core.runs.display_events import DisplayEvent
-from perstack.core.runs.events import NotRecorded, ResumeReason, StoredEvent, TransientEvent
+from perstack.core.runs.events import StoredEvent, TransientEvent
+from perstack.core.runs.events.files import NotRecorded
+from perstack.core.runs.events.lifecycle import ResumeReason
 from perstack.core.runs.facts import (
     Answer,
     ContinuedFrom,

@@ -12,7 +12,7 @@ from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import ContextPolicy
 from perstack.core.runs.context import OVERFLOW
-from perstack.core.runs.events import CompactHistory, ShrinkResults, StartCompaction
+from perstack.core.runs.events.context import CompactHistory, ShrinkResults, StartCompaction
 
 PAGE = page("docs/long-jobs.md")
 

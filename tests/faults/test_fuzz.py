@@ -29,7 +29,6 @@ from wire import Said, Wire
 from perstack.audit.auditor import verify_any
 from perstack.audit.replay import replay_job
 from perstack.config.env import read_env
-from perstack.config.lock import read_lock
 from perstack.core.base.chain import EMPTY_LOG, seal
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.permissions.calls import policy_call
@@ -46,6 +45,7 @@ from perstack.doors.cli.param_types import (
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import Conflict, PerstackError
+from perstack.lockfile.lock import read_lock
 from perstack.memory import ExecutionMemory
 from perstack.oversight.cloud_events import read_cloud_event
 from perstack.ports.storage import RunRef

@@ -32,7 +32,9 @@ from payment_tool import SKILL, till
 
 from perstack.core.definitions.experts import Expert
 from perstack.core.messages.messages import ExpertMessage
-from perstack.core.runs.events import Event, FinishGeneration, FinishToolCall, StoredEvent
+from perstack.core.runs.events import Event, StoredEvent
+from perstack.core.runs.events.generations import FinishGeneration
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.host import Host
 from perstack.oversight.cloud_events import CloudEvent

@@ -14,15 +14,9 @@ from perstack.core.messages.messages import FinishReason, TextPart, text_of
 from perstack.core.messages.standing import STANDING_MARK, Saying, standing_text, without_text
 from perstack.core.runs.commands import Generate
 from perstack.core.runs.context import always_kept
-from perstack.core.runs.events import (
-    DropText,
-    FinishGeneration,
-    FinishStep,
-    StartGeneration,
-    StartRun,
-    TellRun,
-    parse_event,
-)
+from perstack.core.runs.events import StartRun, parse_event
+from perstack.core.runs.events.context import DropText, TellRun
+from perstack.core.runs.events.generations import FinishGeneration, FinishStep, StartGeneration
 from perstack.core.runs.evolve import difference, evolve
 from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.pending import pending, takes_posted

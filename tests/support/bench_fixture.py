@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 from hosts import OPENED, STORAGES, Bench, storage_of, wait_for
 
-_ONE_IN = {"sqlite:perstack/state.db": 4, "postgresql": 10, "s3": 100}
+_ONE_IN = {"sqlite:perstack/state.db": 8, "postgresql": 20, "s3": 100}
 """One test in so many also runs on this storage and not only on folders; all do with PERSTACK_STORAGES=all.
 
 Each storage passes the whole contract suite in any case.

@@ -14,15 +14,9 @@ from perstack.core.definitions.settings import Budget, Limits
 from perstack.core.jobs.budget import MIN_REPLY_TOKENS, Bound, Grant, Ledger, is_reported
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs.decide import budget_stop_event
-from perstack.core.runs.events import (
-    FinishGeneration,
-    ResumeRun,
-    Retry,
-    StartGeneration,
-    StartRun,
-    StopRunByExceededBudget,
-    StoredEvent,
-)
+from perstack.core.runs.events import StartRun, StoredEvent
+from perstack.core.runs.events.generations import FinishGeneration, Retry, StartGeneration
+from perstack.core.runs.events.lifecycle import ResumeRun, StopRunByExceededBudget
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import DelegatedBy, ErrorInfo
 from perstack.core.runs.state import Phase, Run, begin

@@ -26,7 +26,7 @@ from cluster_counts import Counts, count_outcomes
 from cluster_harms import HARMS, harmed
 from cluster_machines import Cluster, cluster, schedules_since_long_ago
 
-from perstack.core.runs.events import QueueRun
+from perstack.core.runs.events.lifecycle import QueueRun
 
 PAUSE = (1.0, 2.8)
 """Minimum and maximum seconds between two harms."""

@@ -15,7 +15,9 @@ from cluster_machines import Cluster
 from cluster_project import INPUT, KINDS, OUTPUT, SCHEDULES
 
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import CallTools, ErrorRun, FinishGeneration, FinishRun, FinishToolCall, QueueRun
+from perstack.core.runs.events.generations import FinishGeneration
+from perstack.core.runs.events.lifecycle import ErrorRun, FinishRun, QueueRun
+from perstack.core.runs.events.tool_calls import CallTools, FinishToolCall
 from perstack.ports.storage import RunRef
 
 MINUTE = 60_000

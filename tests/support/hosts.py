@@ -15,7 +15,6 @@ from typing import TypeVar
 import pytest
 
 from perstack.config.project import ProjectPlace
-from perstack.config.trust import TrustStore
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project, Workspace
@@ -33,6 +32,7 @@ from perstack.state_guard.state_marks import StateKey, StateMark
 from perstack.system.clock import SYSTEM, Clock
 from perstack.testing.crashing_storage import Crash, CrashingStorage, CrashPoint
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
+from perstack.trust.agreements import TrustStore
 
 T = TypeVar("T")
 

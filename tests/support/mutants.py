@@ -62,8 +62,8 @@ MUTANTS = (
     ),
     Mutant(
         "an Expert of another file has no effect that the project does not declare",
-        "perstack.definition_files",
-        "if item.digest not in declared]",
+        "perstack.trust.agreements",
+        "if item.digest not in known]",
         "if False]",
         "tests/doors/cli/test_changing_tools.py -k does_nothing_that",
     ),

@@ -9,7 +9,6 @@ from hosts import Bench, expert, recording, until_it_crashes
 from terminal_app import Screen
 from textual.widgets import Input
 
-from perstack.config.trust import TrustStore
 from perstack.core.definitions.permissions import Permissions
 from perstack.definition_files import load_usable
 from perstack.doors.shared.live_project import ReloadedProject
@@ -18,6 +17,7 @@ from perstack.ports.storage import RunRef
 from perstack.testing.crashing_storage import CrashingStorage, CrashPoint
 from perstack.testing.in_memory_dispatcher import InMemoryDispatcher
 from perstack.testing.scripted import text, tool, turn
+from perstack.trust.agreements import TrustStore
 from perstack_tui.app import StartApp
 
 BEGIN = 1_800_000_000_000

@@ -37,18 +37,11 @@ from perstack.core.runs.decide import (
     request_event,
     start_call_event,
 )
-from perstack.core.runs.events import (
-    AnswerQuestion,
-    CallInteractiveTool,
-    CallTools,
-    FinishGeneration,
-    FinishToolCall,
-    ResumeRun,
-    StartGeneration,
-    StartRun,
-    StopRunByInterrupt,
-    StoredEvent,
-)
+from perstack.core.runs.events import StartRun, StoredEvent
+from perstack.core.runs.events.generations import FinishGeneration, StartGeneration
+from perstack.core.runs.events.lifecycle import ResumeRun, StopRunByInterrupt
+from perstack.core.runs.events.questions import AnswerQuestion, CallInteractiveTool
+from perstack.core.runs.events.tool_calls import CallTools, FinishToolCall
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import Answer, DelegateHead, Question
 from perstack.core.runs.pending import pending

@@ -65,7 +65,7 @@ class Tmux:
         end = time.monotonic() + SECONDS
         while not all(one in (found := self.screen()) for one in words):
             assert time.monotonic() < end, f"waited in vain for {words} on:\n{found}"
-            time.sleep(0.02)  # a poll of another process, bounded above
+            time.sleep(0.05)  # a poll of another process, bounded above; each look starts one more
         return found
 
     def state(self) -> str:

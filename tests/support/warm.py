@@ -146,9 +146,8 @@ def _server() -> socket.socket:
                 calls.bind(str(_folder() / "socket"))
                 calls.listen()
                 fds = theirs.fileno(), calls.fileno()
-                process = subprocess.Popen(
-                    [sys.executable, str(_SERVER), *map(str, fds)], env={"PATH": os.environ["PATH"]}, pass_fds=fds
-                )
+                env = {name: os.environ[name] for name in ("PATH", "PERSTACK_FAULTS") if name in os.environ}
+                process = subprocess.Popen([sys.executable, str(_SERVER), *map(str, fds)], env=env, pass_fds=fds)
             SERVERS.add(process.pid)
             atexit.register(_end, _control, process)
     return _control

@@ -8,17 +8,20 @@ connection to CALLS carries the same, once.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib
 import io
 import json
 import os
 import pkgutil
+import re
 import runpy
 import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.fork_server import build_models, compile_dataclasses
+from disk import do_not_wait_for_disk
 
 from perstack.engine.plugins.registry import load_plugins
 from perstack.system import plugin_modules
@@ -41,6 +45,11 @@ _LEFT_OUT = ("perstack.__main__", "perstack_tui", "perstack.testing")
 _ALSO = ("perstack.testing.plugin", "acp", "jsonschema", "uvicorn")
 _INSTALLED = plugin_modules._entry_points(tuple(sys.path))
 """The installed plugins: reading the metadata of all distributions takes a third of the time of a short command."""
+_occupied: frozenset[str] = frozenset()
+"""Names of modules that a new Python would import from the command's own folders first. Made before forking: to go
+through `sys.modules` writes to a thousand pages, each of which the forked process would have to copy."""
+_HUGE, _HUGEPAGE, _COLLAPSE = 2 << 20, 14, 25
+"""Bytes of a huge page, and the advices to `madvise` that ask for them, in Linux's numbers."""
 _PATIENCE = 10
 """Maximum seconds for a caller to send its instructions."""
 _SIGNALS = {
@@ -139,8 +148,7 @@ def _run_command(fds: list[int]) -> int:
 def _hides_what_is_imported(folders: list[str]) -> bool:
     """Return whether a new Python would find other modules in these folders."""
     found = (path for folder in folders if os.path.isdir(folder) for path in Path(folder).iterdir())  # noqa: PTH112
-    named = {path.stem for path in found if path.suffix == ".py" or (path / "__init__.py").exists()}
-    return not named.isdisjoint({*sys.modules, "sitecustomize", "usercustomize"})
+    return any(path.stem in _occupied and (path.suffix == ".py" or (path / "__init__.py").exists()) for path in found)
 
 
 def _contains_distributions(folders: list[str]) -> bool:
@@ -225,6 +233,57 @@ def _modules() -> Iterator[str]:
                 yield module.name
 
 
+def _rehearse() -> None:
+    """Import and compile here what a short Job does in a forked process: each command would do it again."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_report_rehearsal(theirs))
+    os.close(theirs)
+    with os.fdopen(ours, encoding="utf-8") as report:
+        modules, patterns = json.load(report)
+    os.waitpid(pid, 0)
+    for name in modules:
+        importlib.import_module(name)
+    for pattern, flags in patterns:
+        re.compile(pattern, flags)
+
+
+def _report_rehearsal(report: int) -> int:
+    """Run a short Job, and write what it imported and which patterns it compiled."""
+    imported, compiled, compile_pattern = set(sys.modules), [], re._compiler.compile  # type: ignore[attr-defined]
+
+    def note(pattern: Any, flags: int = 0) -> Any:
+        if isinstance(pattern, str):
+            compiled.append((pattern, int(flags)))
+        return compile_pattern(pattern, flags)
+
+    re._compiler.compile = note  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
+        os.chdir(folder)
+        os.environ.update(XDG_STATE_HOME=folder, PERSTACK_TRUST=folder, PERSTACK_PLUGINS="perstack.testing.plugin")
+        os.environ["PERSTACK_SCRIPT"] = str(Path(folder, "script.json"))
+        Path("script.json").write_text('{"experts": {"one": {"turns": [{"text": "done"}]}}}')
+        Path("perstack.toml").write_text('[experts.one]\ninstruction = "You rehearse."\n')
+        sys.argv = ["perstack", "run", "one", "rehearse", "--provider", "scripted"]
+        sys.stdout = sys.stderr = nowhere
+        assert _ran(None) == 0
+    with os.fdopen(report, "w", encoding="utf-8") as file:
+        json.dump([sorted(set(sys.modules) - imported), compiled], file)
+    return 0
+
+
+def _use_huge_pages() -> None:
+    """Put the memory in pages of 2 MB, where the system can: a fork has to copy the table of its pages."""
+    madvise = ctypes.CDLL(None).madvise
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, mode, _, _, _, *name = line.split(maxsplit=5)
+        start, end = (int(one, 16) for one in place.split("-"))
+        if mode == "rw-p" and name in ([], ["[heap]"]) and end - start >= 2 * _HUGE:
+            for advice in (_HUGEPAGE, _COLLAPSE):  # refused by an older system, and then it stays as it is
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice)
+
+
 if __name__ == "__main__":
     for _name in _modules():
         importlib.import_module(_name)
@@ -233,7 +292,11 @@ if __name__ == "__main__":
     for _factory in load_plugins().providers.values():
         if _factory.prices is not None:
             _factory.prices.models()  # cached: `init`, `doctor` and `models` need the price of every model
+    _rehearse()
+    do_not_wait_for_disk()
     assert threading.active_count() == 1, threading.enumerate()
+    _occupied = frozenset({*sys.modules, "sitecustomize", "usercustomize"})
     gc.collect()
     gc.freeze()  # keep memory shared with forked processes
+    _use_huge_pages()
     serve(*(socket.socket(fileno=int(fd)) for fd in sys.argv[1:]))

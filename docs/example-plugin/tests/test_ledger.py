@@ -9,7 +9,7 @@ import pytest
 
 from perstack import Event, Host, JobSummary, Overrides
 from perstack.core.messages.messages import text_of
-from perstack.core.runs.events import FinishToolCall
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 CONFIG = Path(__file__).parents[1] / "perstack.toml"

@@ -9,9 +9,9 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.agent_skills.front_matter import SKILL_FILE, legal_skill_name
+from perstack.config.project import folder_contains
 from perstack.config.skills import resolve_from
 from perstack.config.source import Reporter, TooMuch, matches
-from perstack.config.trust import folder_contains
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.core.definitions.skills import AgentSkill, AnySkill, wrong_skill_name

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from os.path import relpath
 from pathlib import Path
 
 from perstack.agent_skills.agents_md import read_agents_md
 from perstack.agent_skills.front_matter import NotASkill
 from perstack.agent_skills.load_tool import loading_tool
 from perstack.agent_skills.skill_folders import SkillFolder, read_skill, skill_file_of
-from perstack.config.lock import Lock, LockedFolder, lock_path
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import AgentSkill, agent_skills
+from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.errors import UsageError
+from perstack.lockfile.lock import LockedFolder, path_in_lock
 from perstack.next_steps import Install
 from perstack.system.user import notice
 
@@ -32,14 +32,14 @@ class SkillLibrary:
     """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see one content."""
 
     def __init__(
-        self, project: Project, lock: Lock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
+        self, project: Project, lock: ToolLock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
     ) -> None:
         """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
         self.workspace = workspace
         self._project = project
         self._laid_out = None if laid_out is None else {skill.path: skill.folder for skill in laid_out}
         self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
-        self._locked = {skill.path: skill.digest for skill in lock.agent_skills}
+        self._lock = lock
         self._folders: dict[str, SkillFolder | UsageError] = {}
 
     def read(self, skills: Iterable[AgentSkill], *, agents_md: bool) -> None:
@@ -122,7 +122,7 @@ class SkillLibrary:
         file = self._project.path
         # skills stored with a Job were compared with the lock when it was submitted
         config = None if self._laid_out is not None else file
-        locked_digest = None if config is None else self._locked.get(path_in_lock(config, skill))
+        locked_digest = None if config is None else self._lock.folder_digest(config, skill)
         if locked_digest not in (None, folder.digest):
             raise UsageError(
                 f"Expert {expert.key}: skill {skill.name} is not the one that perstack.lock has:"
@@ -139,11 +139,6 @@ def library_of(knowledge: Knowledge) -> SkillLibrary:
     if not isinstance(library, SkillLibrary):
         raise TypeError(f"{library!r} is no SkillLibrary")
     return library
-
-
-def path_in_lock(config: str, skill: AgentSkill) -> str:
-    """Return a skill's path relative to perstack.lock, which is equal on each machine."""
-    return Path(relpath(skill.path, lock_path(config).parent)).as_posix()
 
 
 def read_to_lock(config: str, experts: Iterable[Expert]) -> tuple[LockedFolder | UsageError, ...]:

@@ -23,7 +23,6 @@ from perstack.audit.receipt_statements import (
     statement_of,
 )
 from perstack.audit.verification import Finding, Report, Unchecked
-from perstack.config.lock import MAX_LOCK_BYTES
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, open_line
 from perstack.core.base.chain import check as check_line
 from perstack.core.base.ids import Owner
@@ -31,6 +30,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.storage import OWNER_KINDS, space_of
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
+from perstack.lockfile.lock import MAX_LOCK_BYTES
 from perstack.next_steps import Inspect
 from perstack.ports.storage import RunRef, Storage
 from perstack.system.clock import Clock, iso

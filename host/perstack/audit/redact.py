@@ -11,7 +11,9 @@ from perstack.core.base.chain import BrokenSeal, open_line, read_remains, remove
 from perstack.core.base.ids import By, cleaned, event_id_of, number_of_run, place_of
 from perstack.core.jobs.summary import summarize
 from perstack.core.messages.messages import BlobPart
-from perstack.core.runs.events import QueueRun, RedactEvent, StartGeneration, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.generations import StartGeneration
+from perstack.core.runs.events.lifecycle import QueueRun, RedactEvent
 from perstack.core.runs.request_digest import tools_blob
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import InvalidEvent, job_ids, readable, run_ids

@@ -26,12 +26,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from perstack.config.lock import LOCK_NAME
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import Owner, run_id_of
 from perstack.core.definitions.project import Audit, Project
 from perstack.core.jobs.job import Job
 from perstack.errors import NotFound, StorageError, UsageError
+from perstack.lockfile.lock import LOCK_NAME
 from perstack.ports.storage import Storage
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import shield_until_done
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from perstack.audit.sending import AnchorSender
     from perstack.audit.targets import Anchor
     from perstack.audit.verification import Report
-    from perstack.config.trust import Agreement
+    from perstack.trust.agreements import Agreement
 
 Check: TypeAlias = "Callable[[str], Awaitable[Report]]"  # a function that makes the report of a Job. Raises NotFound
 
@@ -234,7 +234,7 @@ class AnchoredTrail:
 
     def _check_agreed(self) -> None:
         """Raise NotAgreed if nobody has agreed to what `[audit]` reads, starts and reaches."""
-        from perstack.config.trust import Agreement
+        from perstack.trust.agreements import Agreement
 
         (self._agreement or Agreement(self._project)).check_keys(self._project, ("audit",))
 

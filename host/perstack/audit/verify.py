@@ -24,18 +24,12 @@ from perstack.core.jobs.job import Job, job_of
 from perstack.core.jobs.resuming import may_have_own_driver
 from perstack.core.jobs.summary import JobSummary, storable
 from perstack.core.messages.messages import BlobPart, ResultContent, TextPart, text_of
-from perstack.core.runs.events import (
-    CallDelegate,
-    CallTools,
-    FinishToolCall,
-    QueueRun,
-    RedactEvent,
-    ShrinkResults,
-    StartGeneration,
-    StartRun,
-    StoredEvent,
-)
+from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.base import Repetition
+from perstack.core.runs.events.context import ShrinkResults
+from perstack.core.runs.events.generations import StartGeneration
+from perstack.core.runs.events.lifecycle import QueueRun, RedactEvent
+from perstack.core.runs.events.tool_calls import CallDelegate, CallTools, FinishToolCall
 from perstack.core.runs.evolve import contradictions
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.redacted_events import parse_remains

@@ -18,7 +18,7 @@ from perstack.core.messages.messages import History, TextPart, ToolMessage, User
 from perstack.core.runs.commands import Compact, Shrink
 from perstack.core.runs.context import blob_of, is_supposed, summary_tokens, window_of
 from perstack.core.runs.decide import stamp_for_next_step
-from perstack.core.runs.events import CompactHistory, ShrinkResults, StartCompaction
+from perstack.core.runs.events.context import CompactHistory, ShrinkResults, StartCompaction
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass

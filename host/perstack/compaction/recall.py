@@ -13,7 +13,10 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.messages.messages import text_of
 from perstack.core.runs.context import RECALL_TOOL
-from perstack.core.runs.events import FinishGeneration, FinishToolCall, RejectResult, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.generations import FinishGeneration
+from perstack.core.runs.events.lifecycle import RejectResult
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.start import StartRun
 from perstack.dataclass import dataclass
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from perstack.core.base.ids import job_of_run
-from perstack.core.runs.events import (
-    AttemptCompletion,
-    CallTools,
-    FinishGeneration,
-    FinishToolCall,
-    ShrinkResults,
-    StoredEvent,
-)
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.context import ShrinkResults
+from perstack.core.runs.events.generations import FinishGeneration
+from perstack.core.runs.events.tool_calls import AttemptCompletion, CallTools, FinishToolCall
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_log import load_run
 from perstack.errors import Damaged

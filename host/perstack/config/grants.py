@@ -6,8 +6,9 @@ For a tool of a server or plugin a grant holds only while the tool's definition 
 it: the grant has its digest, or perstack.lock has exactly this definition. Tools of the host need no pin.
 
 A grant of a program holds only while each file that its rule names has a content that the grant was given for. These
-are exactly the files that no Expert may write because of the grant (`perstack.engine.context.protection`). So what an
-Expert does to other files never makes a grant ask again, and a change of these was made by somebody else.
+are exactly the files that no Expert may write because of the grant (`perstack.engine.context.protection`, whose
+`RunFiles` reads their contents). So what an Expert does to other files never makes a grant ask again, and a change of
+these was made by somebody else.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from perstack.config.named_files import contents_of, words_of
 from perstack.core.base.ids import By
 from perstack.core.base.records import Fact, falsy
-from perstack.core.definitions.permissions import Permissions, wrong_rule
+from perstack.core.definitions.permissions import wrong_rule
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.errors import StorageError
 from perstack.system.clock import SYSTEM
@@ -53,24 +53,9 @@ class ProjectGrant(Fact):
         pinned = self.pins.get(skill, {}).get(tool)
         return not definition or (is_locked if pinned is None else pinned == definition)
 
-    @property
-    def names_files(self) -> bool:
-        """True if the rule names files that it runs, whether they exist or not."""
-        return bool(words_of(_permissions(self.rule)).started)
-
-    def changed_files(self, workspace: Path) -> tuple[str, ...]:
-        """Return the files that the rule names whose content is none that the grant was given for."""
-        contents = contents_of_rule(self.rule, workspace).items()
-        return tuple(path for path, content in contents if content not in self.files.get(path, ()))
-
-
-def contents_of_rule(rule: str, workspace: Path) -> dict[str, str]:
-    """Return the content of each file in the workspace that a rule names, as a digest, by its path."""
-    return contents_of(_permissions(rule), workspace, workspace)
-
-
-def _permissions(rule: str) -> Permissions:
-    return Permissions(allow=(rule,))
+    def changed_files(self, contents: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the files whose content is none that the grant was given for, of all that its rule names."""
+        return tuple(path for path, content in contents.items() if content not in self.files.get(path, ()))
 
 
 class _Grants(Fact):

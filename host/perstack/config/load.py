@@ -3,14 +3,15 @@
 `DefinitionFile` does the work. For each file it reads bounded text (source.py), parses TOML, and reads every table into
 its model with `read_table` (check.py), which collects problems instead of stopping at the first. Experts become drafts
 (experts.py, skills.py). Once all files are read, references between them are resolved: delegates, evaluators, names of
-models, schedules. `load_project` raises if anything is wrong; `load_usable` drops Experts with errors, and Experts that
-delegate to these, so that the others still run.
+models, schedules. `to_project` raises if anything is wrong or, if it is not strict, drops Experts with errors, and
+Experts that delegate to these, so that the others still run. Includes of another folder are a problem, unless the
+caller has found that a person has agreed to them.
 
 Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a
 line and a key; lines are computed only when there is a problem (toml_lines.py).
 
-Other modules of this package: settings.py resolves what one Run gets from options and definitions, trust.py decides
-what a person has to agree to, lock.py keeps what skills offered.
+Other modules of this package: settings.py resolves what one Run gets from options and definitions, grants.py keeps
+what a person has allowed in a project.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from perstack.config.experts import (
     warn_of_cycles,
     warn_of_runtime,
 )
-from perstack.config.project import check_owner, owner_of
+from perstack.config.project import check_owner, folder_contains, owner_of
 from perstack.config.skills import with_relative_files
 from perstack.config.source import (
     MAX_DEFINITION_BYTES,
@@ -181,8 +182,6 @@ class DefinitionFile:
 
     def _leaves_folder(self, path: str) -> bool:
         """Return whether a path, or a pattern, leads out of the folder of the first file, which needs an agreement."""
-        from perstack.config.trust import folder_contains  # few definitions have includes
-
         if self._may_leave_folder or folder_contains(self.path.absolute().parent, path):
             return False
         self.includes_outside = True

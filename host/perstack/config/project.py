@@ -17,6 +17,7 @@ CONFIG_NAME = "perstack.toml"
 TRUST_VARIABLE = "PERSTACK_TRUST"
 """Environment variable with absolute paths, separated as in PATH: of definition files that are trusted, or of their
 folders, and of projects or state folders whose state is."""
+_OWN_SCHEMES = ("file", "sqlite")  # addresses of storages that are paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,27 @@ class ProjectPlace:
 def workspace_folder(project: Project, named: str | Path, folder: str | Path = ".") -> Path:
     """Return the absolute path of the named folder; for the default `.`, the project's own, or `folder`."""
     return Path(named if str(named) != "." else project.folder or folder).resolve()
+
+
+def folder_contains(folder: Path, path: str) -> bool:
+    """Return whether a path, or the address of a file, relative to a folder stays in it, also through links."""
+    scheme, colon, rest = path.partition(":")
+    is_address = bool(colon) and scheme in (*_OWN_SCHEMES, "memory")
+    if colon and not is_address and not path.startswith("/"):
+        return False
+    # the key may mean a path, or an address: a name that looks like an address must stay in the folder as both
+    names = [path, rest] if is_address and scheme in _OWN_SCHEMES else [path]
+    try:
+        real = [os.path.realpath(folder / Path(name).expanduser()) for name in names]
+    except (RuntimeError, ValueError):  # an unknown user, or a NUL character
+        return False
+    top = os.path.realpath(folder)
+    return all(Path(name).is_relative_to(top) for name in real)
+
+
+def folder_of(project: Project, otherwise: Path) -> Path:
+    """Return the folder that agreements belong to: the definition's, or `otherwise` without a file."""
+    return otherwise if project.path is None else Path(project.path).parent.resolve()
 
 
 def find_config(start: Path) -> Path | None:

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from pydantic import JsonValue
 
+from perstack.config.project import folder_contains
 from perstack.config.source import Reporter
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
@@ -88,8 +89,6 @@ def _check_source(skill: PluginSkill, at: KeyPath, report: Reporter) -> None:
 
 def with_relative_files(expert: Expert, at: KeyPath, report: Reporter, folder: Path) -> Expert:
     """Return the Expert with each file of functions as seen from the definition's folder, which must contain it."""
-    from perstack.config.trust import folder_contains
-
     skills: list[AnySkill] = []
     for skill in expert.skills:
         if isinstance(skill, PluginSkill) and skill.file:

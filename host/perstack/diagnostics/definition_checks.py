@@ -11,7 +11,6 @@ from perstack.config.load import DefinitionFile
 from perstack.config.settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
 from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
-from perstack.config.trust import Agreement
 from perstack.core.base.text import nearest
 from perstack.core.definitions.expert_changes import CREATE_EXPERT
 from perstack.core.definitions.experts import Expert
@@ -34,7 +33,6 @@ from perstack.core.definitions.skills import (
     is_base_skill,
     is_picked,
 )
-from perstack.core.definitions.trust_items import items_of_provider, items_of_skill
 from perstack.core.secrets.masking import masked_words
 from perstack.diagnostics.rule_checks import warn_of_rules
 from perstack.engine.plugins.provider_tools import find_tool, offer_tools, problems, unused_options
@@ -43,6 +41,8 @@ from perstack.engine.plugins.skills import with_file_in
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.variables import fill_address, find_by_address, variables_in
+from perstack.trust.agreements import Agreement
+from perstack.trust.items import items_of_provider, items_of_skill
 
 
 async def check_with_plugins(definition: DefinitionFile, plugins: Plugins, env: Mapping[str, str]) -> None:

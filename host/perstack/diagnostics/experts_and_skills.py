@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock, LockedFolder, lock_path, read_lock
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
@@ -15,6 +14,7 @@ from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lo
 from perstack.engine.context.host_context import ContextSource, HostContext
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
+from perstack.lockfile.lock import Lock, LockedFolder, lock_path, read_lock
 from perstack.next_steps import Install
 from perstack.ports.skill import SkillContext, SkillFactory
 
@@ -177,8 +177,9 @@ class Skills:
         of the lock; without it they are refused. A skill that fails keeps its earlier entry. Raises NotAgreed,
         StorageError, and UsageError if the changes are not agreed to.
         """
-        from perstack.agent_skills.library import path_in_lock, read_to_lock
+        from perstack.agent_skills.library import read_to_lock
         from perstack.diagnostics.install import Installed, ask_skills
+        from perstack.lockfile.lock import path_in_lock
 
         setup = self._source.current
         setup.agreement.check_definition()

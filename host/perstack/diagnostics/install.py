@@ -9,14 +9,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from perstack.config.lock import Lock, LockedExpert, LockedSkill, digest_of_skill, shared_definition
-from perstack.config.trust import Agreement
 from perstack.core.definitions.experts import Expert
-from perstack.core.definitions.skills import InteractiveSkill, McpSseSkill, Skill, is_base_skill, with_tools
+from perstack.core.definitions.skills import (
+    InteractiveSkill,
+    McpSseSkill,
+    Skill,
+    is_base_skill,
+    shared_definition,
+    with_tools,
+)
 from perstack.dataclass import dataclass
 from perstack.diagnostics.lock_update import digest_of_expert
+from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.skills import open_skill
 from perstack.errors import SkillError, UsageError
+from perstack.lockfile.lock import Lock, LockedExpert, LockedSkill, digest_of_skill
 from perstack.next_steps import Note, SetOption
 from perstack.ports.skill import SkillContext, SkillFactory, Toolset
 
@@ -55,7 +62,7 @@ async def ask_skills(
     context_of: Callable[[str], Awaitable[SkillContext]],
     experts: Sequence[Expert],
     on_step: OnInstall,
-    agreement: Agreement,
+    agreement: TrustCheck,
 ) -> tuple[Lock, tuple[InstallStep, ...]]:
     """Open all distinct skills of these Experts concurrently, and close them. A skill that fails is not in the lock."""
     distinct = {
@@ -91,7 +98,7 @@ async def _ask(
     definition: Skill,
     name: str,
     on_step: OnInstall,
-    agreement: Agreement,
+    agreement: TrustCheck,
 ) -> tuple[LockedSkill | None, InstallStep]:
     began = time.monotonic()
     on_step(InstallStep(name, "starting"))
@@ -113,7 +120,7 @@ async def _ask(
 
 
 async def _toolset(
-    factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, agreement: Agreement
+    factories: Sequence[SkillFactory], context: SkillContext, definition: Skill, agreement: TrustCheck
 ) -> Toolset:
     # a skill's timeout is for connecting only, and listing the tools comes after it
     seconds = 2 * (getattr(definition, "timeout", None) or _ANSWER_TIMEOUT_MS // 2) / 1000

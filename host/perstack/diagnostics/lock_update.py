@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from perstack.config.lock import Lock, LockedSkill, digest_of_json, digest_of_skill
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import AgentSkill, agent_skills, with_tools
 from perstack.core.definitions.tool_definitions import by_name, definition_diff, definition_digest, text_diff
 from perstack.errors import StorageError
+from perstack.lockfile.lock import Lock, LockedSkill, digest_of_json, digest_of_skill
 
 
 def digest_of_expert(expert: Expert) -> str:

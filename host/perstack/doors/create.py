@@ -20,15 +20,14 @@ from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
 from perstack.config.load import DefinitionFile
-from perstack.config.trust import Agreement
 from perstack.core.base.text import count
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
 from perstack.core.definitions.settings import Overrides
-from perstack.core.definitions.trust_items import TrustItem, digests_of, inert_project, items_to_trust
 from perstack.core.files.file_names import STATE_FOLDER, is_variables
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import CallTools, Event
+from perstack.core.runs.events import Event
+from perstack.core.runs.events.tool_calls import CallTools
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_project, load_usable, read_definition
 from perstack.doors.shared.job_status import spending_line
@@ -38,6 +37,8 @@ from perstack.errors import DefinitionError, PerstackError, PluginError, Problem
 from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.toolkit import ToolContext, Toolkit
+from perstack.trust.agreements import Agreement
+from perstack.trust.items import TrustItem, digests_of, inert_project, items_to_trust
 
 # Additional reach of a changed definition.
 

@@ -12,7 +12,6 @@ from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator, Iterate
 from perstack.core.definitions.recorded_definition import SeriesDefinition, without_job_limits
 from perstack.core.definitions.settings import Budget
-from perstack.core.definitions.trust_items import items_of_iterate
 from perstack.core.jobs.due import is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
@@ -174,7 +173,7 @@ def check_ready(setup: HostContext, expert_key: str, recorded: Iterate, definiti
     """Raise NotAgreed, UsageError or MissingCredential if a Job of the Expert, or its evaluator, could not begin."""
     setup.with_recorded(definition).check_ready(expert_key)
     settings = settings_in_force(setup, expert_key, recorded)
-    setup.agreement.check(items_of_iterate(settings, expert_key, setup.agreement.own))
+    setup.agreement.check_evaluator(settings, expert_key)
     evaluator = settings.evaluator
     if isinstance(evaluator, ExpertEvaluator):
         setup.check_ready(evaluator.expert)

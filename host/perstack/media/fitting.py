@@ -17,7 +17,7 @@ from typing import cast
 from perstack.core.messages.adaptations import Adaptation, Adaptations, media_adaptation, new_adaptations
 from perstack.core.messages.media import PDF, MediaLimits
 from perstack.core.messages.messages import BlobPart, History, Message, ResultContent, TextPart, blobs_of
-from perstack.core.runs.events import AdaptRequest
+from perstack.core.runs.events.generations import AdaptRequest
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.inputs import MediaTokens

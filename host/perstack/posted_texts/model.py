@@ -15,7 +15,8 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.messages.standing import of_definition
 from perstack.core.runs.decide import stamp_for_next_step
-from perstack.core.runs.events import DropText, StoredEvent, TellRun
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.context import DropText, TellRun
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run, RunStatus
 from perstack.errors import NotFound, UsageError

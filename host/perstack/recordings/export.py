@@ -13,7 +13,8 @@ from perstack.core.base.records import Fact, JsonObject, read_json
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.messages.messages import BlobPart
-from perstack.core.runs.events import StartGeneration, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.core.secrets.masking import SecretMasker, known_secrets

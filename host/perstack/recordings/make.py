@@ -18,7 +18,8 @@ from perstack.core.definitions.models import full_name
 from perstack.core.definitions.skills import BASE_SKILL, Effect
 from perstack.core.messages import messages
 from perstack.core.runs import events
-from perstack.core.runs.events import RedactEvent, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.lifecycle import RedactEvent
 from perstack.core.runs.start import StartRun
 from perstack.core.secrets.masking import SecretMasker
 from perstack.dataclass import dataclass

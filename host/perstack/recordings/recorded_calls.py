@@ -42,14 +42,10 @@ from perstack.core.definitions.skills import (
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.messages.tool_search import search_spec
 from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
-from perstack.core.runs.events import (
-    CallTools,
-    DecideApproval,
-    DecideChangedCall,
-    RequestApproval,
-    StoredEvent,
-    parse_event,
-)
+from perstack.core.runs.events import StoredEvent, parse_event
+from perstack.core.runs.events.changed_calls import DecideChangedCall
+from perstack.core.runs.events.questions import DecideApproval, RequestApproval
+from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.state import Run, latest_reply
 from perstack.engine.log.event_log import readable, run_ids
 from perstack.engine.log.run_log import RunLog

@@ -9,7 +9,9 @@ from itertools import pairwise
 from perstack.core.base.chain import open_line
 from perstack.core.base.ids import number_of_run
 from perstack.core.files.line_diff import Effort
-from perstack.core.runs.events import CallDelegate, FinishRewind, RecordSnapshot, StartRewind, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.files import FinishRewind, RecordSnapshot, StartRewind
+from perstack.core.runs.events.tool_calls import CallDelegate
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_log import RunLog, event_of
 from perstack.errors import NotFound, StorageError

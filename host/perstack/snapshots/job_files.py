@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from perstack.core.base.ids import By, check_id, is_place, job_of_run, place_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.instruction import names_directory
-from perstack.core.runs.events import RecordSnapshot, StartRun
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import ContextSource

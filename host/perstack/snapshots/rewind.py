@@ -11,7 +11,7 @@ from pathlib import Path
 from perstack.core.base.ids import By
 from perstack.core.files.file_names import parse_spelling, spell
 from perstack.core.jobs.job import Job
-from perstack.core.runs.events import FinishRewind, StartRewind
+from perstack.core.runs.events.files import FinishRewind, StartRewind
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from perstack.core.definitions.project import SnapshotPolicy
-from perstack.core.runs.events import RecordSnapshot
+from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
 from perstack.errors import PerstackError

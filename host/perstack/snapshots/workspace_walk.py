@@ -25,8 +25,7 @@ from perstack.core.files.file_names import (
     is_state_folder,
     spell,
 )
-from perstack.core.runs.events import MAX_LISTED_FILES, NotRecorded
-from perstack.core.runs.events.files import SkipReason
+from perstack.core.runs.events.files import MAX_LISTED_FILES, NotRecorded, SkipReason
 from perstack.dataclass import dataclass
 from perstack.errors import StorageError
 from perstack.snapshots.ignore_rules import MAX_RULES_BYTES, IgnoreRules, rules_at

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing_extensions import override
 
 from perstack.config.project import ProjectPlace, is_state_named
-from perstack.config.trust import Agreement
 from perstack.core.base.chain import Head, SealedBatch, open_line
 from perstack.core.base.ids import Owner, OwnerKind, job_of_run
 from perstack.core.definitions.project import Project
@@ -39,6 +38,7 @@ from perstack.next_steps import Trust
 from perstack.ports.storage import JobSize, LeaseInfo, LocalState, Page, RunRef, Storage, StorageCheck, Watch
 from perstack.state_guard.log_marks import LogMarks
 from perstack.state_guard.state_marks import StateMark
+from perstack.trust.agreements import Agreement
 
 Describe = Callable[[Storage, Collection[Owner] | None], Awaitable[list[str]]]
 """Returns the page that a person sees before agreeing: the work that waits in a state, or for these owners in it."""
@@ -68,8 +68,12 @@ def open_own_state(
     describe: Describe,
     agreement: Agreement | None = None,
 ) -> Storage:
-    """Open the storage of a project as `open_state` does; state that this installation did not make is only read."""
-    return guard_state(open_state(plugins, project, place, named, env, agreement), place, describe, named)
+    """Open the storage of a project as `open_state` does; state that this installation did not make is only read.
+
+    `agreement` None: what was trusted by `perstack trust`.
+    """
+    state = open_state(plugins, project, place, named, env, agreement or Agreement(project))
+    return guard_state(state, place, describe, named)
 
 
 async def require_own_state(storage: Storage) -> None:

@@ -40,8 +40,8 @@ from perstack.system.files import (
     read_rest,
     sync,
 )
-from perstack.system.git_index import tracked_digest
 from perstack.system.user import user_directory
+from perstack.trust.git_index import tracked_digest
 
 _MIN_KEY_CHARACTERS = 32
 _MAX_FILE_BYTES = 1000

@@ -17,17 +17,10 @@ from perstack.core.jobs.answers import accepted_answers
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.messages.messages import ProviderToolPart, ResultContent, TextPart, text_of
 from perstack.core.runs.display_events import StreamText
-from perstack.core.runs.events import (
-    CallDelegate,
-    CallInteractiveTool,
-    CallTools,
-    Event,
-    FinishGeneration,
-    FinishToolCall,
-    RequestApproval,
-    StartGeneration,
-    StoredEvent,
-)
+from perstack.core.runs.events import Event, StoredEvent
+from perstack.core.runs.events.generations import FinishGeneration, StartGeneration
+from perstack.core.runs.events.questions import CallInteractiveTool, RequestApproval
+from perstack.core.runs.events.tool_calls import CallDelegate, CallTools, FinishToolCall
 from perstack.core.runs.questions import OpenQuestion
 from perstack.dataclass import dataclass
 

@@ -21,7 +21,8 @@ from typing import Literal, assert_never, get_args
 
 from perstack.core.jobs.due import DUE, JobState, job_state, limit_state
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import ResumeRun, StopRunByInterrupt, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.lifecycle import ResumeRun, StopRunByInterrupt
 from perstack.core.runs.state import ACTIVE, RunStatus
 from perstack.dataclass import dataclass
 from perstack.iterations.evolve import SeriesSummary

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
+from typing import cast
 
 from pydantic import Field, ValidationError
 
 from perstack.agent_skills.bundles import BundledSkill, bundle_skills, check_bundle, unpack_skills
 from perstack.agent_skills.library import library_of
-from perstack.config.lock import NO_LOCK, Lock
 from perstack.core.base.records import falsy
 from perstack.core.definitions.recorded_definition import SeriesDefinition, for_queued
 from perstack.core.definitions.skills import agent_skills
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import QueueFields, QueueRun
+from perstack.core.runs.events.lifecycle import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.jobs.queueing import QueueRequest
@@ -22,6 +22,7 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.job_context import JobContext
 from perstack.errors import StorageError
+from perstack.lockfile.lock import NO_LOCK, Lock
 from perstack.ports.storage import Storage
 
 __all__ = ["QueuedDefinition", "check_bundle", "enqueue", "load_definition", "load_queued_context"]
@@ -71,7 +72,8 @@ async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDe
         library = library_of(job.knowledge)
         fields["experts"] = tuple(map(library.without_skipped, definition.experts))
         bundled = await bundle_skills(job.host.storage, job.job.id, library, definition.experts)
-    return QueuedDefinition(**fields, lock=job.lock.of_team(definition.experts), agent_skills=bundled)
+    lock = cast("Lock", job.lock)  # every lock of a Host is of `perstack.lockfile`
+    return QueuedDefinition(**fields, lock=lock.of_team(definition.experts), agent_skills=bundled)
 
 
 async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:

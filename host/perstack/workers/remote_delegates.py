@@ -19,7 +19,8 @@ from perstack.core.jobs.budget import JOB, Amounts, Unit
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import is_elsewhere, limits_of_delegate
 from perstack.core.runs.decide import DelegateResult, has_ended, interrupt_events
-from perstack.core.runs.events import CallDelegate, QueueRun
+from perstack.core.runs.events.lifecycle import QueueRun
+from perstack.core.runs.events.tool_calls import CallDelegate
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass

@@ -16,7 +16,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
 from perstack.core.base.ids import By, job_of_run
-from perstack.core.runs.events import FinishStep, StartRun, StoredEvent
+from perstack.core.runs.events import StartRun, StoredEvent
+from perstack.core.runs.events.generations import FinishStep
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import CallKey, ServedProject
 from perstack.engine.log.run_log import checkpoint_at

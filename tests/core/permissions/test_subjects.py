@@ -11,13 +11,13 @@ from hosts import Bench, Seen, results, wait_for
 from terminal import Terminal
 from toolkit_experts import with_kit
 
-from perstack.config.lock import LockedTool
 from perstack.core.definitions.permissions import Permissions, RuleSet
 from perstack.core.definitions.skills import Subject, ToolSpec
 from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.decisions import decide_call
 from perstack.core.permissions.matching import address_readings
 from perstack.errors import PluginError
+from perstack.lockfile.lock import LockedTool
 from perstack.testing.scripted import text, tool
 from perstack.toolkit import Toolkit
 

@@ -19,9 +19,9 @@ from terminal import Result, Terminal, reply
 
 from perstack.core.base.records import Fact
 from perstack.core.definitions.keys import Key
-from perstack.core.definitions.trust_items import items_to_trust
 from perstack.doors.cli.main import perstack
 from perstack.doors.cli.plugin_commands import listed_commands
+from perstack.trust.items import items_to_trust
 
 SECRET = "canary-of-the-home-0123456789"
 

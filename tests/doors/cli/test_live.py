@@ -16,7 +16,9 @@ from perstack.core.base.usage import Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.messages.messages import TextPart, ToolCallPart
 from perstack.core.runs.display_events import SkillStarting, StreamReasoning, StreamText, ToolProgress
-from perstack.core.runs.events import CallTools, Event, FinishGeneration, FinishToolCall, StartGeneration
+from perstack.core.runs.events import Event
+from perstack.core.runs.events.generations import FinishGeneration, StartGeneration
+from perstack.core.runs.events.tool_calls import CallTools, FinishToolCall
 from perstack.core.runs.facts import Todo, todos_json
 from perstack.doors.cli import live as row_printer
 from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of

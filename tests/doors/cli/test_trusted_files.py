@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-from perstack.config.named_files import FINDERS
 from perstack.core.base.records import Fact
 from perstack.core.definitions.keys import Key
+from perstack.trust.named_files import FINDERS
 
 ALONE = '[experts.solo]\ninstruction = "You work alone."\n'
 SERVER = f'{ALONE}[experts.solo.skills.s]\ntype = "mcpStdioSkill"\nlazyInit = true\n'
@@ -264,7 +264,7 @@ def test_every_table_with_a_key_that_executes_says_how_its_files_are_found() -> 
 
 
 def test_agreements_to_one_declaration_do_not_grow_without_end(terminal: Terminal, monkeypatch) -> None:
-    monkeypatch.setattr("perstack.config.trust._MAX_VERSIONS", 3)
+    monkeypatch.setattr("perstack.trust.agreements._MAX_VERSIONS", 3)
     terminal.project(f'{SERVER}command = "sh"\nargs = ["run.sh"]\n{ALONE.replace("solo", "other")}')
     for number in range(6):
         write(terminal.workspace, "run.sh", f"{number}")

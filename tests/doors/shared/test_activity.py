@@ -10,21 +10,16 @@ from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.messages.messages import TextPart, ToolCallPart
 from perstack.core.runs.display_events import InitializeRuntime, StreamText, ToolProgress
-from perstack.core.runs.events import (
+from perstack.core.runs.events import Event
+from perstack.core.runs.events.generations import FinishGeneration, StartGeneration
+from perstack.core.runs.events.lifecycle import ErrorRun, FinishRun, ResumeRun, StopRunByInterrupt
+from perstack.core.runs.events.questions import DecideApproval, RequestApproval
+from perstack.core.runs.events.tool_calls import (
     CallDelegate,
     CallTools,
-    DecideApproval,
-    ErrorRun,
-    Event,
-    FinishGeneration,
-    FinishRun,
     FinishToolCall,
-    RequestApproval,
-    ResumeRun,
-    StartGeneration,
     StartToolCall,
     StopRunByDelegate,
-    StopRunByInterrupt,
 )
 from perstack.core.runs.facts import DelegateHead, Delegation, ErrorInfo
 from perstack.doors.shared.activity import CallActivity, JobActivity, RunActivity

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from perstack.core.runs.events import ResumeReason, ResumeRun
+from perstack.core.runs.events.lifecycle import ResumeReason, ResumeRun
 from perstack.core.runs.log_rows import EventContext
 
 

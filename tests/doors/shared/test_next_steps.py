@@ -71,9 +71,9 @@ COMMAND_NAME = re.compile(
     r"\bperstack (login|logout|init|models|run|resume|answer|install|task|trust|jobs|inbox|log|verify)\b"
 )
 NAMES = ("perstack serves", "this perstack reads", "update perstack", "is out of date")
-BELOW_THE_DOORS = ("core", "engine", "ports", "config", "host.py", "errors.py", "next_steps.py")
+BELOW_THE_DOORS = ("core", "engine", "ports", "config", "lockfile", "trust", "host.py", "errors.py", "next_steps.py")
 WRITTEN_FOR_PEOPLE = {
-    "config/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
+    "lockfile/lock.py": "# What the skills offer; written by `perstack install`, and read by every run.\n",
 }
 """Modules with such a text, and that text: the first line of a file, which says who wrote it."""
 TABLES = ("core/permissions/programs.py", "core/secrets/recognition.py", "core/definitions/options.py")

@@ -10,11 +10,12 @@ from approval_jobs import ME, answer, exec_, hosted
 from hosts import Bench, Seen, expert, results, wait_for
 from terminal import Terminal, reply
 
-from perstack.config.grants import ProjectGrant, ProjectGrants, contents_of_rule
+from perstack.config.grants import ProjectGrant, ProjectGrants
 from perstack.core.definitions.permissions import Permissions
 from perstack.doors.shared.consent import page_of
 from perstack.errors import StorageError
 from perstack.testing.scripted import text, tool
+from perstack.trust.protection import contents_of_rule
 
 RULE = "exec(git status --short)"
 STATUS = exec_("git", "status", "--short")

@@ -24,7 +24,7 @@ from perstack.core.messages.adaptations import (
     problem_of,
 )
 from perstack.core.messages.messages import BlobPart, ExpertMessage, TextPart, ThinkingPart, ToolCallPart, UserMessage
-from perstack.core.runs.events import AdaptRequest
+from perstack.core.runs.events.generations import AdaptRequest
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.state import begin

@@ -18,7 +18,7 @@ from toolkit_experts import with_kit
 from perstack.core.base.ids import By
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.messages.messages import text_of
-from perstack.core.runs.events import StartRewind
+from perstack.core.runs.events.files import StartRewind
 from perstack.engine.log.run_session import RunSession
 from perstack.errors import StorageError
 from perstack.host import Host

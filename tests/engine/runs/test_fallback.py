@@ -10,7 +10,7 @@ from perstack.core.definitions.models import Price
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Budget, Overrides
 from perstack.core.jobs.queries import spent_by
-from perstack.core.runs.events import SwitchModel
+from perstack.core.runs.events.generations import SwitchModel
 from perstack.doors.shared.activity import JobActivity
 from perstack.errors import MissingCredential, UsageError
 from perstack.host import Host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perstack.core.messages.adaptations import Adaptation
-from perstack.core.runs.events import AdaptRequest
+from perstack.core.runs.events.generations import AdaptRequest
 from perstack_acp.updates import Updates
 
 

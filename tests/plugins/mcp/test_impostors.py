@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_bed import Bed
 
-from perstack.config.lock import LockedTool
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import DecidedCall, McpStdioSkill, Subject, ToolSpec
 from perstack.engine.plugins.tool_catalogue import Catalogue, OfferedTool
 from perstack.host import Host
+from perstack.lockfile.lock import LockedTool
 from perstack.testing.scripted import ScriptedProvider, text, tool
 
 SERVER = Path(__file__).parent / "servers" / "from_file.py"
@@ -148,8 +148,8 @@ def test_a_lock_does_not_exempt_a_tool_from_rules(bed: Bed) -> None:
 
 async def _installed(bed: Bed, locked: LockedTool) -> None:
     """`perstack install`, and then somebody edits the file."""
-    from perstack.config.lock import lock_path, read_lock
     from perstack.diagnostics.lock_update import write_lock
+    from perstack.lockfile.lock import lock_path, read_lock
 
     async with Host.open(config=bed.workspace / "perstack.toml", workspace=bed.workspace, env=bed.env) as host:
         await host.skills.install(agrees=lambda changes: True)

@@ -12,7 +12,8 @@ from perstack.core.base.chain import Head
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import summarize
 from perstack.core.messages.messages import BlobPart
-from perstack.core.runs.events import FinishToolCall, StartRun
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.state import begin
 from perstack_original import models as theirs

@@ -12,7 +12,7 @@ from terminal import Terminal, reply
 
 from perstack.core.messages.adaptations import Adaptation
 from perstack.core.runs.display_events import InitializeRuntime, ToolProgress
-from perstack.core.runs.events import AdaptRequest, Retry, StartGeneration
+from perstack.core.runs.events.generations import AdaptRequest, Retry, StartGeneration
 from perstack.core.runs.facts import ErrorInfo
 from perstack_server.mcp.driving import MAX_SILENCE_S, JobProgress, ProgressText, progress_reports
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hosts import Bench, expert, wait_for
 from terminal_app import run_app
 
-from perstack.config.trust import TrustStore
 from perstack.definition_files import load_usable
 from perstack.doors.shared.live_project import ReloadedProject
 from perstack.testing.scripted import text, tool, turn
+from perstack.trust.agreements import TrustStore
 from perstack_tui.app import StartApp
 
 GUEST = expert("guest", description="Asks first", ask=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
+from disk import do_not_wait_for_disk
 from pydantic import BaseModel, PydanticUndefinedAnnotation, ValidationError
 
 from chaos.faults import Board, Fault, arm, prepare, write_uncounted
@@ -41,6 +42,7 @@ def compile_dataclasses() -> None:
 # ruff: noqa: E402 - the counters must be installed before importing what they count
 
 
+do_not_wait_for_disk()
 prepare()
 
 import gc

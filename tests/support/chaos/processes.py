@@ -59,7 +59,7 @@ class Victims:
         self._env = dict(os.environ if env is None else env)
         self._fork_server = subprocess.Popen(
             [sys.executable, "-P", "-c", _FORK_SERVER],
-            env=self._env,
+            env={**self._env, "PERSTACK_FAULTS": os.environ.get("PERSTACK_FAULTS", "")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must reach the test, not the victims

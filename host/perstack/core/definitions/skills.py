@@ -460,6 +460,11 @@ def agent_skills(skills: Iterable[AnySkill]) -> tuple[AgentSkill, ...]:
     return tuple(skill for skill in skills if isinstance(skill, AgentSkill))
 
 
+def shared_definition(definition: Skill) -> Skill:
+    """Return the part of a definition that identifies a skill: all but how one Expert uses it."""
+    return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None, "required": False})
+
+
 def is_base_skill(skill: Skill) -> bool:
     """Return whether a declaration means the built-in base skill, under any name and version."""
     if not isinstance(skill, McpStdioSkill):

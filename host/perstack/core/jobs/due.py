@@ -18,7 +18,7 @@ from typing import Literal, get_args
 
 from perstack.core.definitions.job_status import JobStatus
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import ResumeReason
+from perstack.core.runs.events.lifecycle import ResumeReason
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import dataclass
 

@@ -12,7 +12,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import ContextPolicy, Limits, Overrides, apply_compaction
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import ResumeReason
+from perstack.core.runs.events.lifecycle import ResumeReason
 from perstack.core.runs.facts import Settlement
 from perstack.core.runs.state import ACTIVE, Run, call_key, is_unsettled
 from perstack.dataclass import dataclass

@@ -37,15 +37,11 @@ from __future__ import annotations
 
 from perstack.core.base.chain import Head
 from perstack.core.base.records import IllegalFact
-from perstack.core.runs.events import (
-    AnswerQuestion,
-    ChangeCall,
-    DecideApproval,
-    FinishToolCall,
-    SettleCall,
-    StoredEvent,
-)
+from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.base import LaterEvent, Repetition, unexpected_event
+from perstack.core.runs.events.changed_calls import ChangeCall
+from perstack.core.runs.events.questions import AnswerQuestion, DecideApproval, SettleCall
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace

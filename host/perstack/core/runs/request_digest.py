@@ -17,7 +17,7 @@ from perstack.core.base.chain import encode_digest
 from perstack.core.base.records import JsonObject, canonical_json
 from perstack.core.definitions.instruction import whole_instruction
 from perstack.core.definitions.skills import ToolSpec
-from perstack.core.runs.events import StartGeneration
+from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 

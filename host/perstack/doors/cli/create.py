@@ -12,13 +12,16 @@ import click
 
 from perstack.config.project import ProjectPlace, model_lines
 from perstack.config.source import NotRead, read_bounded
-from perstack.config.trust import Agreement, TrustStore, page_of
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.messages.messages import ToolCallPart
-from perstack.core.runs.events import ChangeCall, DecideApproval, Event, FinishGeneration, FinishToolCall
+from perstack.core.runs.events import Event
+from perstack.core.runs.events.changed_calls import ChangeCall
+from perstack.core.runs.events.generations import FinishGeneration
+from perstack.core.runs.events.questions import DecideApproval
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.definition_files import load_project, load_usable, open_definition
 from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
@@ -44,6 +47,7 @@ from perstack.errors import DefinitionError, UsageError
 from perstack.expert_tests.written_tests import read_tests
 from perstack.host import Host
 from perstack.next_steps import Resume
+from perstack.trust.agreements import Agreement, TrustStore, page_of
 
 _RESUME = "perstack create --resume"
 

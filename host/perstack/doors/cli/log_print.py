@@ -16,7 +16,8 @@ from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, duration
 from perstack.core.definitions.job_status import JobStatus
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import CallDelegate, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.tool_calls import CallDelegate
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.core.runs.log_rows import EventContext, LogRow, run_label, tokens
 from perstack.dataclass import dataclass

@@ -25,13 +25,13 @@ from perstack.errors import DefinitionError, NotAgreed, UsageError
 if TYPE_CHECKING:
     from perstack.config.load import LoadedProject
     from perstack.config.project import ProjectPlace
-    from perstack.config.trust import Agreement
     from perstack.core.definitions.permissions import Widening
     from perstack.core.definitions.project import Project
     from perstack.core.definitions.settings import Compaction, Overrides, ReasoningBudget
     from perstack.host import Host
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.environment import Environment
+    from perstack.trust.agreements import Agreement
 
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -149,8 +149,7 @@ class HostOptions:
 
     def writer(self) -> Host:
         """Return a Host for changing Jobs, also without a definition. Raises DefinitionError for an unusable one."""
-        from perstack.config.trust import environment_of
-        from perstack.engine.context.connections import state_environment
+        from perstack.trust.agreements import environment_of, state_environment
 
         project = self.project(required=False)
         place = self.find()
@@ -174,7 +173,7 @@ class HostOptions:
 
     def env(self, project: Project) -> Environment:
         """Return the environment with the `.env` files; reports on stderr which of them are not read."""
-        from perstack.config.trust import environment_of
+        from perstack.trust.agreements import environment_of
 
         env = environment_of(project, self.find(), self.env_path)
         for note in env.warnings:

@@ -12,14 +12,11 @@ import click
 
 from perstack.audit.rule_testing import BacktestResult, ChangedRuling
 from perstack.config.grants import ProjectGrant, ProjectGrants
-from perstack.config.lock import lock_path, read_lock
-from perstack.config.project import workspace_folder
-from perstack.config.trust import TrustRecord, TrustStore, folder_of, place_of
+from perstack.config.project import folder_of, workspace_folder
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.tool_definitions import Definitions
-from perstack.core.definitions.trust_items import TrustItem, digests_of
 from perstack.dataclass import dataclass
 from perstack.definition_files import open_definition, read_permissions
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
@@ -29,6 +26,10 @@ from perstack.doors.shared.agreements import items_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import minute
 from perstack.errors import UsageError
+from perstack.lockfile.lock import lock_path, read_lock
+from perstack.trust.agreements import TrustRecord, TrustStore, place_of
+from perstack.trust.items import TrustItem, digests_of
+from perstack.trust.protection import contents_of_rule
 
 if TYPE_CHECKING:
     from perstack.host import Host
@@ -118,7 +119,7 @@ def _state(grant: ProjectGrant, locked: Definitions, workspace: Path) -> str:
         for name, digest in digests.items()
         if locked.get(skill, {}).get(name, digest) != digest
     ]
-    changed += grant.changed_files(workspace)
+    changed += grant.changed_files(contents_of_rule(grant.rule, workspace))
     if changed:
         return f"changed since: {', '.join(changed)}"
     parts = [(sum(map(len, grant.pins.values())), "tool"), (len(grant.files), "file")]

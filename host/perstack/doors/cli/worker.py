@@ -114,8 +114,8 @@ def worker_command(
 
 def _host(options: HostOptions) -> Host:
     """Return the Host of a worker. Raises UsageError if the user has not agreed to what its definition names."""
-    from perstack.config.trust import Agreement
-    from perstack.core.definitions.trust_items import items_to_trust
+    from perstack.trust.agreements import Agreement
+    from perstack.trust.items import items_to_trust
 
     project = options.project(required=True)
     agreement = Agreement(project)

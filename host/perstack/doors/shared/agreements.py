@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perstack.config.project import ProjectPlace
-from perstack.config.trust import Agreement, TrustStore, env_items, ownership_of
 from perstack.core.definitions.project import Project
-from perstack.core.definitions.trust_items import TrustItem, items_of_test, items_to_trust
 from perstack.dataclass import dataclass
 from perstack.definition_files import open_definition
 from perstack.engine.plugins.registry import load_plugins
 from perstack.expert_tests.models import ExpertTest
 from perstack.expert_tests.written_tests import WrittenTest, read_tests
+from perstack.trust.agreements import Agreement, TrustStore, env_items, ownership_of
+from perstack.trust.items import TrustItem, items_of_test, items_to_trust
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from perstack.config.load import LoadedProject
-from perstack.config.project import is_named
+from perstack.config.project import folder_of, is_named
 from perstack.config.source import TooMuch, matches
-from perstack.config.trust import TrustStore, folder_of, ownership_of, place_of
-from perstack.core.definitions.trust_items import IsVendor, TrustItem, digests_of, items_to_trust, no_files
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_usable
 from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
 from perstack.system.user import notice
+from perstack.trust.agreements import TrustStore, ownership_of, place_of
+from perstack.trust.items import IsVendor, TrustItem, digests_of, items_to_trust, no_files
 
 # Detection of changes in the files that a project was read from.
 

@@ -17,18 +17,13 @@ from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import PlacedRun, RunOrigin
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.runs.commands import Call, with_arguments
-from perstack.core.runs.events import (
-    CallInteractiveTool,
-    CallTools,
-    ChangeCall,
-    DecideChangedCall,
-    FinishGeneration,
-    RequestApproval,
-    ResumeRun,
-    StartRewind,
-    StoredEvent,
-    parse_event,
-)
+from perstack.core.runs.events import StoredEvent, parse_event
+from perstack.core.runs.events.changed_calls import ChangeCall, DecideChangedCall
+from perstack.core.runs.events.files import StartRewind
+from perstack.core.runs.events.generations import FinishGeneration
+from perstack.core.runs.events.lifecycle import ResumeRun
+from perstack.core.runs.events.questions import CallInteractiveTool, RequestApproval
+from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.log_rows import EventContext, LogRow
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.start import StartRun

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.project import ProjectPlace
-from perstack.config.trust import Agreement, environment_of
 from perstack.core.definitions.project import Project
+from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import StorageError, UsageError
 from perstack.next_steps import SetOption
-from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
 from perstack.support.variables import fill_address, find_by_address, variables_in
 
@@ -32,19 +31,19 @@ def open_state(
     place: ProjectPlace,
     named: str | None,
     env: Mapping[str, str],
-    agreement: Agreement | None = None,
+    agreement: TrustCheck,
 ) -> Storage:
     """Open the storage of a project, or the one named `named`, which is resolved against the current folder.
 
-    `agreement` None: what was trusted by `perstack trust`. Raises UsageError if the storage is not installed or not
-    trusted, if a variable is not set, or if a link leads to the state and it is not named.
+    Raises UsageError if the storage is not installed or not trusted, if a variable is not set, or if a link leads to
+    the state and it is not named.
     """
     setting = project.storage_setting
     if named is not None:
         address = storage_address(plugins, named, env)
         is_same_kind = address.partition(":")[0] == project.storage.partition(":")[0]
         return plugins.open_storage(address, place.folder, setting if is_same_kind else {})
-    (agreement or Agreement(project)).check_keys(project, ("storage", "storage_setting"))
+    agreement.check_keys(project, ("storage", "storage_setting"))
     address = storage_address(plugins, project.storage, env)
     storage = plugins.open_storage(address, place.state_root, setting)
     _refuse_link(storage, place.state_root)
@@ -64,14 +63,6 @@ def _refuse_link(storage: Storage, root: Path) -> None:
             f"the state is not kept in {state}, which a link leads to {real}: remove the link if you did not make it",
             next_steps=(SetOption("storage"),),
         )
-
-
-def state_environment(project: Project, place: ProjectPlace, named: str | None) -> Mapping[str, str]:
-    """Return the environment, with `.env` files if the address of the storage or the dispatcher contains a variable."""
-    workers = () if project.workers is None or project.workers.dispatcher is None else (project.workers.dispatcher,)
-    if variables_in([project.storage if named is None else named, *workers]):
-        return environment_of(project, place).without_stored
-    return Environment(os.environ)
 
 
 def storage_address(plugins: Plugins, address: str, env: Mapping[str, str]) -> str:
@@ -146,7 +137,7 @@ def dispatching_of(
     named: str | Dispatcher | None,
     storage: str,
     env: Mapping[str, str],
-    agreement: Agreement,
+    agreement: TrustCheck,
 ) -> Dispatching:
     """Return the dispatcher that is named, or the project's, or the storage's database if it can be one.
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.grants import ProjectGrants
-from perstack.config.lock import NO_LOCK, Lock, lock_path, read_lock
+from perstack.config.project import folder_of
 from perstack.config.settings import resolve_sandbox, resolve_settings
-from perstack.config.trust import Agreement, folder_of
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
@@ -28,9 +27,10 @@ from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
 from perstack.engine.context.connections import Dispatching
-from perstack.engine.context.protection import Protection, protection_of
+from perstack.engine.context.protection import RUN_FILES, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
+from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import Plugins
@@ -77,7 +77,7 @@ class HostContext:
     audit: AuditTrail
     clock: Clock
     dispatching: Dispatching
-    agreement: Agreement
+    agreement: TrustCheck
     parts: Parts = NO_PARTS
     is_attended: Callable[[], bool] = not_attended
     """Return whether a person answers questions of the Job that this task drives, while it is driven."""
@@ -207,7 +207,7 @@ class HostContext:
         """The files that Experts and their programs must keep off. Raises StorageError for unreadable grants."""
         widening = self.overrides.widening
         keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
-        return protection_of(
+        return self.parts.get(RUN_FILES).protection_of(
             (self.project,) if self.declared is None else (self.project, self.declared),
             self.workspace,
             self.env,
@@ -244,11 +244,11 @@ class HostContext:
             project = project.model_copy(update={"provider": settings.provider, "model": model})
         return definition_of(project, expert, overrides)
 
-    def lock(self) -> Lock:
+    def lock(self) -> ToolLock:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
-        return NO_LOCK if self.project.path is None else read_lock(lock_path(self.project.path))
+        return self.parts.get(TOOL_LOCKS)(self.project.path)
 
-    def knowledge(self, lock: Lock) -> Knowledge:
+    def knowledge(self, lock: ToolLock) -> Knowledge:
         """Return the knowledge of the project's Experts from Agent Skills and AGENTS.md files, which reads none yet."""
         return Knowledge(
             self.project, lambda: self.parts.get(LIBRARY)(self.project, lock, self.workspace, self.laid_out)

@@ -21,7 +21,10 @@ from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_labels, check_query, not_retained
 from perstack.core.jobs.resuming import UnsettledCall, check_same_expert, resumption, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.events import CloseRun, CompactHistory, Retry, StartCompaction, StoredEvent
+from perstack.core.runs.events import StoredEvent
+from perstack.core.runs.events.context import CompactHistory, StartCompaction
+from perstack.core.runs.events.generations import Retry
+from perstack.core.runs.events.lifecycle import CloseRun
 from perstack.core.runs.facts import ContinuedFrom, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run

@@ -9,13 +9,13 @@ from perstack.dataclass import dataclass
 from perstack.ports.parts import Part
 
 if TYPE_CHECKING:
-    from perstack.config.lock import Lock
     from perstack.core.base.ids import By
     from perstack.core.definitions.experts import Expert
     from perstack.core.definitions.recorded_definition import SeriesDefinition
     from perstack.core.jobs.summary import JobSummary
     from perstack.engine.context.host_context import HostContext
     from perstack.engine.log.run_session import RunSession
+    from perstack.engine.plugins.agreements import ToolLock
     from perstack.engine.plugins.knowledge import Knowledge
     from perstack.engine.runs.job_context import JobContext
 
@@ -42,7 +42,7 @@ class Queueing(Protocol):
         """Record the start of a Job or Run, and that it waits for a worker."""
         ...
 
-    async def load_queued_context(self, context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
+    async def load_queued_context(self, context: HostContext, job_id: str, digest: str) -> tuple[HostContext, ToolLock]:
         """Return the context and the lock that a Job was queued with. Raises StorageError and UsageError."""
         ...
 

@@ -14,7 +14,6 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from perstack.config.lock import Lock
 from perstack.core.base.ids import check_job_id
 from perstack.core.definitions.project import with_delegates
 from perstack.core.jobs.job import Job
@@ -31,6 +30,7 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
+from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.runs.inputs import Attachable, read_attachments
 from perstack.errors import Conflict, UsageError
@@ -55,11 +55,11 @@ class RunnableContext:
     """A host context with the lock and the Agent Skills that a Job is driven with."""
 
     host: HostContext
-    lock: Lock
+    lock: ToolLock
     knowledge: Knowledge
 
     @classmethod
-    async def read(cls, host: HostContext, expert_key: str, lock: Lock | None = None) -> RunnableContext:
+    async def read(cls, host: HostContext, expert_key: str, lock: ToolLock | None = None) -> RunnableContext:
         """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates. Raises NotAgreed."""
         host.agreement.check_definition()
         lock = host.lock() if lock is None else lock
@@ -177,7 +177,7 @@ class JobRunner:
         async with job_slots().hold(), self._leased(job_id) as stop:
             yield stop
 
-    async def context_of(self, context: HostContext, loaded: Job, lock: Lock | None = None) -> RunnableContext:
+    async def context_of(self, context: HostContext, loaded: Job, lock: ToolLock | None = None) -> RunnableContext:
         """Return what a resumed Job is driven with: what its latest Run was queued with, or else `context`."""
         digest, key = loaded.coordinator.definition, loaded.coordinator.start.expert_key
         if digest is not None:

@@ -10,7 +10,8 @@ from perstack.core.base.chain import Head, Sealed, open_line, read_remains
 from perstack.core.base.ids import event_id_of
 from perstack.core.jobs.checkpoints import CheckpointFile, RunSetting, checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
-from perstack.core.runs.events import RedactEvent, ResumeRun, StartRun, StoredEvent, is_at_home, parse_event
+from perstack.core.runs.events import StartRun, StoredEvent, is_at_home, parse_event
+from perstack.core.runs.events.lifecycle import RedactEvent, ResumeRun
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import ContinuedFrom
 from perstack.core.runs.start import TooNew, upgrade

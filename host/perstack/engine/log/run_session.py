@@ -17,7 +17,8 @@ from perstack.core.jobs.checkpoints import checkpoint_file, run_setting
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary, RunPlace, as_running, places_of, summarize
 from perstack.core.runs.display_events import InitializeRuntime
-from perstack.core.runs.events import Event, ResumeRun, StartRun, StoredEvent
+from perstack.core.runs.events import Event, StartRun, StoredEvent
+from perstack.core.runs.events.lifecycle import ResumeRun
 from perstack.core.runs.evolve import evolve
 from perstack.core.runs.facts import EventStamp
 from perstack.core.runs.state import Run, begin

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from perstack.core.runs.events import RecordSnapshot
+from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.facts import Stamps
 from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from perstack.config.lock import Lock
 from perstack.config.settings import wants_agents_md
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.skills import AgentSkill, agent_skills
+from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.runtimes import UnpackedSkill
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.ports.parts import Part
@@ -43,7 +43,7 @@ class KnowledgeLibrary(Protocol):
         ...
 
 
-OpenLibrary = Callable[[Project, Lock, Path, tuple[UnpackedSkill, ...] | None], KnowledgeLibrary]
+OpenLibrary = Callable[[Project, ToolLock, Path, tuple[UnpackedSkill, ...] | None], KnowledgeLibrary]
 """Returns the library of a project in a workspace. With skills that were stored with the Job, no others are read."""
 
 LIBRARY: Part[OpenLibrary] = Part("Agent Skills")

@@ -8,18 +8,17 @@ from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from perstack.config.settings import Candidates, ChosenSettings, provider_setting, resolve_provider, resolve_settings
-from perstack.config.trust import Agreement
 from perstack.core.base.records import JsonObject
 from perstack.core.base.usage import NO_USAGE, Usage, nano
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.models import ModelTier, Price, ProviderLimits, full_name, parts_of, split_name
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Limits, Overrides, ProviderSetting, ReasoningBudget
-from perstack.core.definitions.trust_items import items_of_provider
 from perstack.core.runs.display_events import WaitReason
 from perstack.core.runs.start import UNKNOWN
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
+from perstack.engine.plugins.agreements import TrustCheck
 from perstack.engine.plugins.provider_tools import check_provider_tools
 from perstack.engine.plugins.registry import Plugins
 from perstack.errors import MissingCredential, PerstackError, UsageError
@@ -196,7 +195,7 @@ class RunSettings:
 class ProviderPool:
     """The open endpoints of a process, each opened once."""
 
-    def __init__(self, plugins: Plugins, env: Mapping[str, str], agreement: Agreement, parts: Parts) -> None:
+    def __init__(self, plugins: Plugins, env: Mapping[str, str], agreement: TrustCheck, parts: Parts) -> None:
         """Create an empty pool; `agreement` is checked before an endpoint is opened."""
         self._parts = parts
         self._plugins = plugins
@@ -315,7 +314,7 @@ class ProviderPool:
         key = setting.to_json()
         if key not in self._open:
             if not is_agreed:
-                self._agreement.check(items_of_provider(setting, self._agreement.own))
+                self._agreement.check_provider(setting)
             factory = self._plugins.provider(setting.provider_name)
             self._open[key] = factory.create(ProviderConfig(setting.setting, self._env))
         return self._open[key]
@@ -341,7 +340,7 @@ class ProviderPool:
         if chosen is None or chosen.provider_name != run.provider:
             chosen = provider_setting(project, expert, run.provider)
         if chosen.setting:  # the name alone is that of a provider on which the Run was begun
-            self._agreement.check(items_of_provider(chosen, self._agreement.own))
+            self._agreement.check_provider(chosen)
         return self.endpoint(overrides.without_live_tools(chosen), project, is_agreed=True)
 
     async def close(self) -> None:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
-from perstack.config.lock import Lock, shared_definition
-from perstack.config.trust import Agreement
 from perstack.core.definitions.expert_changes import ExpertChange
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
@@ -30,10 +28,10 @@ from perstack.core.definitions.skills import (
     ToolSpec,
     is_base_skill,
     misdeclared,
+    shared_definition,
     with_base,
 )
 from perstack.core.definitions.tool_definitions import Definitions, by_name
-from perstack.core.definitions.trust_items import items_of_skill
 from perstack.core.messages.tool_search import SEARCH_TOOL
 from perstack.core.runs.context import policy_of
 from perstack.core.runs.display_events import SkillConnected, SkillDisconnected, SkillStarting, SkillStderr
@@ -42,7 +40,7 @@ from perstack.core.runs.state import Run
 from perstack.core.schemas.json_schema import unchecked_parts
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import DisplayStamp, Emitter
-from perstack.engine.plugins.agreed_tools import AgreedTools, JudgedToolset, out_of_date, own_tools
+from perstack.engine.plugins.agreements import AgreedDefinitions, JudgedToolset, ToolLock, TrustCheck, own_tools
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.runtimes import Runtimes
 from perstack.engine.plugins.tool_catalogue import (
@@ -141,7 +139,7 @@ class _ConnectedSkill:
     session: SkillSession | None
     toolset: Toolset = _NO_TOOLS
     problem: str = ""
-    agreed: AgreedTools | None = None  # None: definitions of the host itself, or of a recording
+    agreed: AgreedDefinitions | None = None  # None: definitions of the host itself, or of a recording
 
 
 @dataclass(slots=True)
@@ -165,16 +163,16 @@ class JobSkills:
         factories: Sequence[SkillFactory],
         context: SkillContext,
         emit: Emitter,
-        lock: Lock | None = None,
+        lock: ToolLock,
         clock: Clock = SYSTEM,
         *,
         runtimes: Runtimes,
-        agreement: Agreement,
+        agreement: TrustCheck,
         knowledge: Knowledge,
     ) -> None:
         self._runtimes = runtimes
         self._agreement = agreement
-        self._lock = lock or Lock()
+        self._lock = lock
         self._knowledge = knowledge
         self._factories = factories
         self._context = context
@@ -342,17 +340,16 @@ class JobSkills:
     async def _reach(
         self, definition: Skill, opening: _SkillConnection, session: SkillSession, show: Callable[[str], None]
     ) -> _ConnectedSkill:
-        locked = self._lock.of_skill(definition)
+        locked = self._lock.toolset_of(definition)
         if locked is not None:
-            toolset = locked.toolset()
             connect = partial(self._connect, opening, session)
-            agreed = AgreedTools(toolset, is_locked=True)
-            return _ConnectedSkill(LockedSession(toolset, session, connect), toolset, agreed=agreed)
-        if self._lock.names(definition):
-            show(f"{out_of_date(definition.name)} (its definition has changed)")
+            agreed = self._lock.agreed(locked, is_locked=True)
+            return _ConnectedSkill(LockedSession(locked, session, connect), locked, agreed=agreed)
+        if notice := self._lock.notice_for(definition):
+            show(notice)
         try:
             toolset = await self._connect(opening, session)
-            return _ConnectedSkill(session, toolset, agreed=AgreedTools(toolset, is_locked=False))
+            return _ConnectedSkill(session, toolset, agreed=self._lock.agreed(toolset, is_locked=False))
         except SkillError as error:
             return _ConnectedSkill(None, problem=str(error))
 
@@ -618,7 +615,7 @@ def _is_required(definition: Skill) -> bool:
 
 
 async def open_skill(
-    factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: Agreement
+    factories: Sequence[SkillFactory], definition: Skill, context: SkillContext, agreement: TrustCheck
 ) -> SkillSession:
     """Open a skill with its plugin, with `${NAME}` in settings filled in. Raises SkillError, also if not agreed to."""
     factory = factory_for(factories, definition)
@@ -637,10 +634,10 @@ def with_file_in(definition: PluginSkill, folder: Path) -> PluginSkill:
     return definition.model_copy(update={"file": path}) if definition.file else definition
 
 
-def check_agreed(definition: Skill, agreement: Agreement) -> None:
+def check_agreed(definition: Skill, agreement: TrustCheck) -> None:
     """Raise SkillError if a person must first agree to what a skill executes or reaches."""
     try:
-        agreement.check(items_of_skill(definition, f"skill {definition.name}", agreement.own))
+        agreement.check_skill(definition)
     except UsageError as error:
         raise SkillError(error.message, next_steps=error.next_steps) from error
 

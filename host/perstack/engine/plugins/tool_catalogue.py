@@ -39,7 +39,7 @@ from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
 from perstack.core.runs.request_digest import KeptTools, kept_tools
 from perstack.core.schemas.json_schema import Checker
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.agreed_tools import INSTRUCTIONS, JudgedTool
+from perstack.engine.plugins.agreements import INSTRUCTIONS, JudgedTool
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 from perstack.system.concurrency import violation_of
 

@@ -28,6 +28,7 @@ from perstack.core.runs.decide import (
 )
 from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.state import Run, call_key
+from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.job_context import RunContext
 from perstack.engine.runs.playback import playback_of
@@ -148,13 +149,14 @@ async def _decision_by_grant(context: RunContext, call: Call) -> tuple[SettledAp
     job, run = context.job, context.session.run
     grants = await asyncio.to_thread(job.host.grants.readable)
     held, stale = _divided(grants, call, tool)
+    files = job.host.parts.get(RUN_FILES)
     changed_files: tuple[str, ...] = ()
     while (rule := await job.rulings.granted_rule(call, context.catalogue, run.rules, [*held])) is not None:
         grant = held.pop(rule)
-        changed_files = await asyncio.to_thread(grant.changed_files, job.host.workspace)
+        contents = await asyncio.to_thread(files.contents_of_rule, rule, job.host.workspace)
+        changed_files = grant.changed_files(contents)
         if not changed_files:
-            is_once = grant.names_files
-            approval = Approval(decision="once") if is_once else Approval(decision="job", rule=rule)
+            approval = Approval(decision="once") if files.names_files(rule) else Approval(decision="job", rule=rule)
             return SettledApproval(approval, GRANT), _Doubts()
     rule = await job.rulings.granted_rule(call, context.catalogue, run.rules, stale)
     if rule is None or judged is None or tool is None:

@@ -37,7 +37,7 @@ from perstack.core.runs.decide import (
     switch_back_event,
     switch_event,
 )
-from perstack.core.runs.events import AdaptRequest, Retry
+from perstack.core.runs.events.generations import AdaptRequest, Retry
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,

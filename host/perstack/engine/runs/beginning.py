@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypedDict
 
-from perstack.config.grants import contents_of_rule
 from perstack.config.settings import (
     exec_grant_of,
     masks_secrets,
@@ -27,10 +26,12 @@ from perstack.core.definitions.skills import legal_tool_name
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import ResultContent
 from perstack.core.runs.decide import answer_event, changed_definition, definition_in_directory, resume_event
-from perstack.core.runs.events import ResumeReason, StartRun, WidenPermissions
+from perstack.core.runs.events import StartRun
+from perstack.core.runs.events.lifecycle import ResumeReason, WidenPermissions
 from perstack.core.runs.facts import ContinuedFrom, Definition, DelegatedBy, Delegation
 from perstack.core.runs.state import Run, result_schema
 from perstack.dataclass import dataclass
+from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import RunSettings
 from perstack.engine.plugins.runtimes import reachable
@@ -200,7 +201,7 @@ class RunStarter:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
             # before it is recorded: a failure answers nothing
             rule, host = answer.answer.rule, self._job.host
-            contents = contents_of_rule(rule, host.workspace)
+            contents = host.parts.get(RUN_FILES).contents_of_rule(rule, host.workspace)
             host.grants.add(rule, answer.by, _pins(session.run, rule), contents)
         session.record(answer_event(session.run, answer.answer, session.stamp, answer.by))
 

@@ -11,7 +11,7 @@ from perstack.core.definitions.settings import RESULT_LIMIT
 from perstack.core.jobs.resuming import limits_of_delegate
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs.decide import DelegateResult, has_ended, report_of, stop_event_after_delegates
-from perstack.core.runs.events import FinishToolCall
+from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.core.runs.facts import Delegation
 from perstack.core.runs.pending import pending
 from perstack.core.runs.state import Run

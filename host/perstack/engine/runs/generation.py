@@ -21,8 +21,14 @@ from perstack.core.messages.messages import ExpertMessage, ProviderToolPart, Too
 from perstack.core.runs.commands import Generate
 from perstack.core.runs.context import OVERFLOW, load, policy_of, too_large, window_after_overflow, window_after_refusal
 from perstack.core.runs.display_events import StreamReasoning, StreamText, WaitForEndpoint, WaitReason
-from perstack.core.runs.events import FinishGeneration, Retry, StartGeneration
-from perstack.core.runs.events.generations import CONTINUATION, empty_reply, may_continue
+from perstack.core.runs.events.generations import (
+    CONTINUATION,
+    FinishGeneration,
+    Retry,
+    StartGeneration,
+    empty_reply,
+    may_continue,
+)
 from perstack.core.runs.facts import ErrorInfo, EventStamp
 from perstack.core.runs.request_digest import KeptTools, request_digest
 from perstack.core.runs.retries_and_fallbacks import GiveUp

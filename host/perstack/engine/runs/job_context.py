@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from perstack.config.lock import Lock, shared_definition
 from perstack.core.base.ids import number_of_run
 from perstack.core.definitions.settings import Limits
-from perstack.core.definitions.skills import Skill, ToolSpec, with_tools
+from perstack.core.definitions.skills import Skill, ToolSpec, shared_definition, with_tools
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.core.jobs.job import Job
 from perstack.core.messages.adaptations import Adaptations, new_adaptations, shared_adaptations
 from perstack.core.messages.messages import Message
-from perstack.core.runs.events import QueueFields
+from perstack.core.runs.events.lifecycle import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_context import HostContext
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
+from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.providers import OpenProvider, Prices
 from perstack.engine.plugins.skills import JobSkills, RunSkills
@@ -68,7 +68,7 @@ class JobContext:
         host: HostContext,
         loaded: Job,
         emit: Emitter,
-        lock: Lock,
+        lock: ToolLock,
         knowledge: Knowledge,
         *,
         decisions: PersonDecisions,

@@ -64,7 +64,8 @@ from perstack.core.runs.decide import (
     question_events,
     result_event,
 )
-from perstack.core.runs.events import CallTools, QueueRun
+from perstack.core.runs.events.lifecycle import QueueRun
+from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.facts import ErrorInfo
 from perstack.core.runs.pending import INTERRUPTED, begins_step, pending, takes_posted
 from perstack.core.runs.state import ACTIVE, Phase, Run

@@ -24,7 +24,9 @@ from perstack.core.messages.messages import (
 )
 from perstack.core.runs.commands import Call, RunTools
 from perstack.core.runs.decide import changed_call_event, text_result_event
-from perstack.core.runs.events import AdaptRequest, CallInteractiveTool, FinishToolCall, StartSample
+from perstack.core.runs.events.generations import AdaptRequest
+from perstack.core.runs.events.questions import CallInteractiveTool
+from perstack.core.runs.events.tool_calls import FinishToolCall, StartSample
 from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass

@@ -14,7 +14,6 @@ import pytest
 from pydantic import ValidationError
 
 from perstack.config.project import find_place
-from perstack.config.trust import environment_of
 from perstack.core.base.records import first_problem
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.keys import FROM_FILE
@@ -43,6 +42,7 @@ from perstack.testing.experts.run_tests import (
     without_key,
 )
 from perstack.testing.scripted import ScriptedProvider, ScriptLike
+from perstack.trust.agreements import environment_of
 
 
 @dataclass(frozen=True, slots=True)

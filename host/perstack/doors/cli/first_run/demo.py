@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 import click
 
 from perstack.config.project import DEFINITION, Template, templates
-from perstack.config.trust import Agreement
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -32,6 +31,7 @@ from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.ports.environment import STATE_KEY
+from perstack.trust.agreements import Agreement
 
 _TEMPLATE = "data-checker"
 _RECORDING = "tests/orders.json"

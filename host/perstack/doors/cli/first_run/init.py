@@ -114,8 +114,8 @@ def _template(name: str | None, *, asks: bool) -> Template:
 
 
 async def _look(folder: Path) -> Sequence[ProviderState]:
-    from perstack.config.trust import environment_of
     from perstack.host import Host
+    from perstack.trust.agreements import environment_of
 
     place = ProjectPlace(folder, None)
     async with Host(Project(), workspace=folder, env=environment_of(Project(), place)) as host:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perstack.config.lock import Lock, LockedSkill, digest_of_skill, read_lock
 from perstack.core.definitions.skills import McpSseSkill, McpStdioSkill, ToolSpec
 from perstack.diagnostics.lock_update import write_lock
 from perstack.errors import UsageError
+from perstack.lockfile.lock import Lock, LockedSkill, digest_of_skill, read_lock
 from perstack.ports.skill import Toolset
 
 SCHEMA = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"enum": [None, 1.5, "\u2603 \"'\n"]}}}

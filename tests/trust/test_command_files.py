@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.permissions.run_files import files_of_command, files_of_entry, files_of_server
+from perstack.trust.command_files import files_of_command, files_of_entry, files_of_server
 
 
 def certain(command: str | list[str]) -> set[str]:

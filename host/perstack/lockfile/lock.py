@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
+from os.path import relpath
 from pathlib import Path
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -16,9 +17,20 @@ from perstack.config.source import NotRead, parse_toml, read_bounded
 from perstack.core.base.records import Fact, JsonObject, falsy, fields_of, first_problem
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
-from perstack.core.definitions.skills import Effect, PluginSkill, Skill, Subject, ToolKind, ToolSpec, with_tools
+from perstack.core.definitions.skills import (
+    AgentSkill,
+    Effect,
+    PluginSkill,
+    Skill,
+    Subject,
+    ToolKind,
+    ToolSpec,
+    shared_definition,
+    with_tools,
+)
 from perstack.core.definitions.tool_definitions import Definitions, definition_digest
 from perstack.errors import UsageError
+from perstack.lockfile.agreed_tools import AgreedTools, out_of_date
 from perstack.next_steps import Install
 from perstack.ports.skill import Toolset
 
@@ -121,6 +133,23 @@ class Lock(Fact):
             entry if entry is not None and all(_may_exempt(tool, is_plugin=is_plugin) for tool in entry.tools) else None
         )
 
+    def toolset_of(self, definition: Skill) -> Toolset | None:
+        """Return the tools of `of_skill`."""
+        locked = self.of_skill(definition)
+        return None if locked is None else locked.toolset()
+
+    def agreed(self, toolset: Toolset, *, is_locked: bool) -> AgreedTools:
+        return AgreedTools(toolset, is_locked=is_locked)
+
+    def notice_for(self, definition: Skill) -> str:
+        """Return that the lock is out of date, if a skill of that name is locked, under any definition."""
+        is_named = any(skill.name == definition.name for skill in self.skills)
+        return f"{out_of_date(definition.name)} (its definition has changed)" if is_named else ""
+
+    def folder_digest(self, config: str, skill: AgentSkill) -> str | None:
+        """Return the digest of the entry for an Agent Skill of a definition file."""
+        return {folder.path: folder.digest for folder in self.agent_skills}.get(path_in_lock(config, skill))
+
     def of_team(self, experts: Iterable[Expert]) -> "Lock | None":
         """Return the part about these Experts and skills, without folders (paths of one machine); None if empty."""
         team = {expert.key: expert for expert in experts}
@@ -134,10 +163,6 @@ class Lock(Fact):
         return {
             skill.name: {spec.name: definition_digest(spec) for spec in skill.toolset().specs} for skill in self.skills
         }
-
-    def names(self, definition: Skill) -> bool:
-        """Return whether a skill of that name is locked, under any definition."""
-        return any(skill.name == definition.name for skill in self.skills)
 
     def to_toml(self) -> str:
         """Return the file's text, sorted so that equal content gives equal text."""
@@ -158,11 +183,6 @@ def _may_exempt(tool: LockedTool, *, is_plugin: bool) -> bool:
     if tool.kind != "tool":
         return False
     return tool.subject is None or (is_plugin and not tool.subject.is_nothing)
-
-
-def shared_definition(definition: Skill) -> Skill:
-    """Return the part of a definition that identifies a skill: all but how one Expert uses it."""
-    return definition.model_copy(update={"pick": (), "omit": (), "rule": None, "description": None, "required": False})
 
 
 def digest_of_skill(definition: Skill) -> str:
@@ -210,3 +230,13 @@ def read_lock(path: Path) -> Lock:
     except (KeyError, ValueError) as error:
         problem = ": ".join(first_problem(error)) if isinstance(error, ValidationError) else f"{error} is missing"
         raise UsageError(f"{path} is damaged ({problem})", next_steps=(Install(),)) from error
+
+
+def lock_of(config: str | None) -> Lock:
+    """Return the lock beside a definition file; an empty one without a file. Raises as `read_lock`."""
+    return NO_LOCK if config is None else read_lock(lock_path(config))
+
+
+def path_in_lock(config: str, skill: AgentSkill) -> str:
+    """Return a skill's path relative to perstack.lock, which is equal on each machine."""
+    return Path(relpath(skill.path, lock_path(config).parent)).as_posix()

@@ -65,7 +65,7 @@ def words_of(table: Fact) -> Words:
 
 def words_of_command(command: str | tuple[str, ...]) -> Words:
     """Return the paths of a shell line, or of a program with its arguments."""
-    from perstack.core.permissions.run_files import files_of_command, scripts_of_command  # few start programs
+    from perstack.trust.command_files import files_of_command, scripts_of_command  # few start programs
 
     return Words(scripts_of_command(command), {}, files_of_command(command))
 
@@ -74,7 +74,7 @@ def _of_server(table: Fact) -> Words:
     skill = cast("McpStdioSkill", table)
     if is_base_skill(skill):
         return NO_WORDS
-    from perstack.core.permissions.run_files import files_of_command, files_of_server
+    from perstack.trust.command_files import files_of_command, files_of_server
 
     args = [*map(_filled, skill.args)]
     others = (skill.package_name or "", *args, *map(_filled, skill.env.values()))
@@ -100,7 +100,7 @@ def _of_iterate(table: Fact) -> Words:
 
 
 def _of_rules(table: Fact) -> Words:
-    from perstack.core.permissions.rule_programs import programs_named_by
+    from perstack.trust.rule_programs import programs_named_by
 
     programs = dict.fromkeys(programs_named_by(cast("Permissions", table).allow), True)
     return Words(programs, {}, programs)
@@ -148,7 +148,7 @@ FINDERS: Mapping[str, Callable[[Fact], Words]] = {
 
 
 def _in_texts(value: JsonValue) -> Mapping[str, bool]:
-    from perstack.core.permissions.run_files import files_of_command
+    from perstack.trust.command_files import files_of_command
 
     files: dict[str, bool] = {}
     for text in _texts(value):
@@ -195,7 +195,7 @@ def modules_at(entry: str, roots: Collection[str], further: Collection[str] = ()
 
     `further`: folders in which another process may look for them.
     """
-    from perstack.core.permissions.run_files import files_of_entry
+    from perstack.trust.command_files import files_of_entry
 
     for place in dict.fromkeys((*map(os.path.abspath, module_path()), *further)):
         if is_below(place, roots):
@@ -262,7 +262,7 @@ def _content(path: str, top: str) -> str:
 
 def _is_data(path: str, top: str) -> bool:
     """Return whether a file that is not started may be changed by the program that is given its name."""
-    from perstack.system.git_index import is_untracked
+    from perstack.trust.git_index import is_untracked
 
     real = os.path.realpath(path)
     if not is_below(real, (top,)):

@@ -16,38 +16,14 @@ from collections.abc import Iterator, Mapping
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import by_name, definition_diff, definition_digest, text_digest
-from perstack.dataclass import dataclass
+from perstack.engine.plugins.agreements import INSTRUCTIONS, JudgedTool, JudgedToolset
 from perstack.ports.skill import Toolset
 
 _MAX_LISTED = 20  # tools that one notice lists at most
-
-INSTRUCTIONS = ""  # key of a skill's instructions among the digests of its tools
-
 _CHANGED_IN_LOCK = "its definition is not the one of perstack.lock"
 _CHANGED_IN_JOB = "its definition has changed since this Job first offered it"
 _UNKNOWN_TEXT = "(The definition of this tool has changed since this Job first offered it. Each call asks a person.)"
 _ANY_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedTool:
-    """A tool as it may be offered, and why its calls ask, if they do."""
-
-    spec: ToolSpec
-    definition: str = ""  # digest of the definition in force at the skill; empty: the host's own, which needs no pin
-    changed: str = ""  # reason why each call asks; empty for an agreed definition
-    changes: tuple[str, ...] = ()  # lines that differ, for the person who is asked
-    is_locked: bool = False  # True if perstack.lock has exactly this definition
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedToolset:
-    """The tools of a skill as they may be offered."""
-
-    tools: tuple[JudgedTool, ...]
-    instructions: str = ""
-    digests: Mapping[str, str] | None = None  # agreed definitions by own name, and of the instructions
-    notice: str = ""  # what differs from the agreed definitions, for the person who watches
 
 
 class AgreedTools:
@@ -124,11 +100,6 @@ class AgreedTools:
 def _list(names: list[str]) -> str:
     more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
-
-
-def own_tools(toolset: Toolset) -> JudgedToolset:
-    """Return a toolset without a comparison: its definitions are the host's, or a recording's."""
-    return JudgedToolset(tuple(map(JudgedTool, toolset.specs)), toolset.instructions)
 
 
 def out_of_date(name: str) -> str:

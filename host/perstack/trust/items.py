@@ -135,17 +135,14 @@ def items_of_test(expert_key: str, test: Fact, own: Ownership) -> list[TrustItem
 
 
 def items_of_skill(skill: AnySkill, place: str, own: Ownership) -> list[TrustItem]:
-    """Return the items of a skill that will be opened."""
     return _items(("skills",), _table_part(skill, own), place)
 
 
 def items_of_provider(setting: ProviderSetting, own: Ownership) -> list[TrustItem]:
-    """Return the items of a provider that will be opened."""
     return _items(("provider",), _table_part(setting, own), f"provider {setting.provider_name}")
 
 
 def items_of_iterate(settings: Iterate, expert_key: str, own: Ownership) -> list[TrustItem]:
-    """Return the items of the evaluator that will be run."""
     return _items(("iterate",), _table_part(settings, own), f"iterate of {expert_key}")
 
 

@@ -1,8 +1,8 @@
 """Trust in a folder: what its user has agreed to, and the check before anything in it acts.
 
-What needs an agreement is derived from the definition (`core.definitions.trust_items`), and from the content of a
+What needs an agreement is derived from the definition (`items`), and from the content of a
 `.env` file that nobody named. Agreements are stored by folder, outside of every workspace, as digests: a change of a
-declaration, of a file that it runs (`perstack.config.named_files`), or of a `.env` file, needs another one. A
+declaration, of a file that it runs (`named_files`), or of a `.env` file, needs another one. A
 definition made in Python, or named by PERSTACK_TRUST, is the user's own.
 """
 
@@ -19,58 +19,38 @@ from pydantic import ValidationError
 
 from perstack.config.env import EnvFile, read_env
 from perstack.config.keys import KeyStore
-from perstack.config.project import ProjectPlace, is_named, owner_of
+from perstack.config.project import ProjectPlace, folder_contains, folder_of, is_named, owner_of
 from perstack.core.base.records import Fact, canonical_json
 from perstack.core.base.text import approvable_line
+from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides, ProviderSetting
-from perstack.core.definitions.trust_items import (
+from perstack.core.definitions.skills import AnySkill
+from perstack.errors import NotAgreed, StorageError
+from perstack.next_steps import Trust as AgreeTo
+from perstack.ports.environment import Environment
+from perstack.support.variables import variables_in
+from perstack.system.clock import SYSTEM
+from perstack.system.files import read_regular, replace_private_file
+from perstack.system.user import user_directory
+from perstack.trust.items import (
     IsVendor,
     Ownership,
     StoredItem,
     TrustItem,
     digests_of,
     inert_project,
+    items_of_iterate,
     items_of_keys,
     items_of_provider,
+    items_of_skill,
     items_to_trust,
     no_files,
 )
-from perstack.errors import NotAgreed, StorageError
-from perstack.next_steps import Trust as AgreeTo
-from perstack.ports.environment import Environment
-from perstack.system.clock import SYSTEM
-from perstack.system.files import read_regular, replace_private_file
-from perstack.system.user import user_directory
-
-_OPAQUE = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_-]{16,}")
-"""Value of a `.env` file that is not shown: it looks like a key, and can be no command line, path or address."""
-_OWN_SCHEMES = ("file", "sqlite")  # addresses of storages that are paths
 
 
 def _unknown_vendor(name: str) -> bool | None:
     return None
-
-
-def folder_contains(folder: Path, path: str) -> bool:
-    """Return whether a path, or the address of a file, relative to a folder stays in it, also through links."""
-    scheme, colon, rest = path.partition(":")
-    is_address = bool(colon) and scheme in (*_OWN_SCHEMES, "memory")
-    if colon and not is_address and not path.startswith("/"):
-        return False
-    # the key may mean a path, or an address: a name that looks like an address must stay in the folder as both
-    names = [path, rest] if is_address and scheme in _OWN_SCHEMES else [path]
-    try:
-        real = [os.path.realpath(folder / Path(name).expanduser()) for name in names]
-    except (RuntimeError, ValueError):  # an unknown user, or a NUL character
-        return False
-    top = os.path.realpath(folder)
-    return all(Path(name).is_relative_to(top) for name in real)
-
-
-def folder_of(project: Project, otherwise: Path) -> Path:
-    """Return the folder that agreements belong to: the definition's, or `otherwise` without a file."""
-    return otherwise if project.path is None else Path(project.path).parent.resolve()
 
 
 def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor, workspace: Path | None = None) -> Ownership:
@@ -81,7 +61,7 @@ def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor, worksp
     folder = folder_of(project, Path.cwd())
 
     def files(table: Fact) -> Mapping[str, str]:
-        from perstack.config.named_files import contents_of  # few definitions start programs
+        from perstack.trust.named_files import contents_of  # few definitions start programs
 
         return contents_of(table, folder, workspace or Path(project.folder or "."))
 
@@ -202,6 +182,22 @@ class Agreement:
         if not self._is_whole:
             self.check(items_of_keys(project, names, self.own))
 
+    def check_skill(self, skill: AnySkill) -> None:
+        self.check(items_of_skill(skill, f"skill {skill.name}", self.own))
+
+    def check_provider(self, setting: ProviderSetting) -> None:
+        self.check(items_of_provider(setting, self.own))
+
+    def check_evaluator(self, settings: Iterate, expert_key: str) -> None:
+        self.check(items_of_iterate(settings, expert_key, self.own))
+
+    def undeclared(self, expert: Expert, of: Project, declared: Project) -> list[str]:
+        """Return a phrase, without values, for each item of an Expert `of` another definition, unless `declared`."""
+        own = replace(self.own, contains=ownership_of(of).contains)
+        known = digests_of(items_to_trust(declared, self.own))
+        items = items_to_trust(Project(experts={expert.key: expert}), own)
+        return [f"{item.place} ({', '.join(item.kinds)})" for item in items if item.digest not in known]
+
     def adopt(self, project: Project) -> Project:
         """Return the folder's definition without its items that have no agreement; `check_definition` names these."""
         items = [] if self._is_whole else items_to_trust(project, self.own)
@@ -280,6 +276,12 @@ def place_of(item: StoredItem, record: TrustRecord | None) -> str:
 # Environment of a project.
 
 
+# Environment of a project.
+
+_OPAQUE = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_-]{16,}")
+"""Value of a `.env` file that is not shown: it looks like a key, and can be no command line, path or address."""
+
+
 def env_item(file: EnvFile) -> TrustItem:
     """Return the item of a `.env` file, which an agreement lets be read as long as it does not change."""
     digest = sha256(canonical_json(["env", sha256(file.content).hexdigest()])).hexdigest()
@@ -306,6 +308,14 @@ def environment_of(project: Project, place: ProjectPlace, env_files: Sequence[st
         may_open=partial(_may_open, project, place),
         is_agreed=lambda file: _is_agreed(project, place, file),
     )
+
+
+def state_environment(project: Project, place: ProjectPlace, named: str | None) -> Mapping[str, str]:
+    """Return the environment, with `.env` files if the address of the storage or the dispatcher contains a variable."""
+    workers = () if project.workers is None or project.workers.dispatcher is None else (project.workers.dispatcher,)
+    if variables_in([project.storage if named is None else named, *workers]):
+        return environment_of(project, place).without_stored
+    return Environment(os.environ)
 
 
 def env_items(project: Project, place: ProjectPlace) -> list[TrustItem]:

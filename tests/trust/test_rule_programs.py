@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.core.permissions.rule_programs import programs_named_by
+from perstack.trust.rule_programs import programs_named_by
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""What a person has agreed to, as the kernel asks for it: in a definition, and about tools of servers and plugins.
+
+`perstack.trust` has `TrustCheck`. A Host cannot be made without one, and each thing that acts is checked where it
+begins to act: what opens a storage, a dispatcher, a provider or a skill calls it, and so does what drives a Job.
+
+`perstack.lockfile` has `ToolLock`. It compares the tools that a skill offers with the definitions that were agreed to.
+Without that part no Job is driven, so no changed tool is offered unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from perstack.core.definitions.skills import ToolSpec
+from perstack.dataclass import dataclass
+from perstack.ports.parts import Part
+from perstack.ports.skill import Toolset
+
+if TYPE_CHECKING:
+    from perstack.core.definitions.experts import Expert, Iterate
+    from perstack.core.definitions.project import Project
+    from perstack.core.definitions.settings import ProviderSetting
+    from perstack.core.definitions.skills import AgentSkill, AnySkill, Skill
+
+
+class TrustCheck(Protocol):
+    """Agreements to one definition, which are read at each call. Every `check_` method raises NotAgreed without one.
+
+    Skills, providers and evaluators are checked where they are used, because recorded definitions have them too.
+    """
+
+    path: str | None
+    """Path of the definition file; None for a definition made in Python, which is its user's own."""
+
+    def check_definition(self) -> None:
+        """Check the whole definition. Nothing may be driven before."""
+        ...
+
+    def check_keys(self, project: Project, names: Iterable[str]) -> None:
+        """Check some keys of a definition, by the names of their fields."""
+        ...
+
+    def check_skill(self, skill: AnySkill) -> None: ...
+
+    def check_provider(self, setting: ProviderSetting) -> None: ...
+
+    def check_evaluator(self, settings: Iterate, expert_key: str) -> None: ...
+
+    def undeclared(self, expert: Expert, of: Project, declared: Project) -> Sequence[str]:
+        """Return a phrase, without values, for each effect of an Expert `of` another definition, unless `declared`.
+
+        A definition declares an effect if it has it in the same words.
+        """
+        ...
+
+
+# Tools of a skill, compared with the definitions that were agreed to.
+
+INSTRUCTIONS = ""  # key of a skill's instructions among the digests of its tools
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTool:
+    """A tool as it may be offered, and why its calls ask, if they do."""
+
+    spec: ToolSpec
+    definition: str = ""  # digest of the definition in force at the skill; empty: the host's own, which needs no pin
+    changed: str = ""  # reason why each call asks; empty for an agreed definition
+    changes: tuple[str, ...] = ()  # lines that differ, for the person who is asked
+    is_locked: bool = False  # True if perstack.lock has exactly this definition
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedToolset:
+    """The tools of a skill as they may be offered."""
+
+    tools: tuple[JudgedTool, ...]
+    instructions: str = ""
+    digests: Mapping[str, str] | None = None  # agreed definitions by own name, and of the instructions
+    notice: str = ""  # what differs from the agreed definitions, for the person who watches
+
+
+def own_tools(toolset: Toolset) -> JudgedToolset:
+    """Return a toolset without a comparison: its definitions are the host's, or a recording's."""
+    return JudgedToolset(tuple(map(JudgedTool, toolset.specs)), toolset.instructions)
+
+
+class AgreedDefinitions(Protocol):
+    """Definitions of one skill's tools that were agreed to."""
+
+    def judge(self, skill: str, live: Toolset, recorded: Mapping[str, str]) -> JudgedToolset:
+        """Compare a list of the skill with the agreed definitions; `recorded`: digests in the Job's logs."""
+        ...
+
+
+class ToolLock(Protocol):
+    """Tools and Agent Skills that a person has locked for a definition, or none."""
+
+    def toolset_of(self, definition: Skill) -> Toolset | None:
+        """Return the locked tools of exactly this definition; None also for tools that a lock cannot exempt."""
+        ...
+
+    def agreed(self, toolset: Toolset, *, is_locked: bool) -> AgreedDefinitions:
+        """Return the definitions to compare with: the locked ones, or the first ones that the skill offered."""
+        ...
+
+    def notice_for(self, definition: Skill) -> str:
+        """Return that the lock is out of date, if it has a skill of that name; empty if not."""
+        ...
+
+    def folder_digest(self, config: str, skill: AgentSkill) -> str | None:
+        """Return the digest of an Agent Skill of a definition file; None if it is not locked."""
+        ...
+
+
+TOOL_LOCKS: Part[Callable[[str | None], ToolLock]] = Part("perstack.lock")
+"""Returns the lock beside a definition file; an empty one without a file. Raises UsageError if it cannot be parsed."""
