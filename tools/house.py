@@ -163,9 +163,8 @@ KERNEL = ("core", "engine", "config", "ports", "system", "support", "toolkit")
 LOOP = ("core/runs", "core/base", "engine/log", "engine/runs", "ports")
 """What one reads to change the loop."""
 FEATURES = (
-    *("python_api", "feature_logs"),
-    *("lockfile", "expert_tests", "trust", "agent_skills", "state_guard", "media", "oversight", "posted_texts"),
-    *("streams", "pacing", "compaction", "recordings"),
+    *("python_api", "feature_logs", "toml_reader", "lockfile", "expert_tests", "trust", "agent_skills", "state_guard"),
+    *("media", "oversight", "posted_texts", "streams", "pacing", "compaction", "recordings"),
     *("snapshots", "tasks", "iterations", "workers", "schedules", "audit"),
 )
 _FEATURE = re.compile(rf"\bperstack\.({'|'.join(FEATURES)})\b")

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from perstack.config.check import SEPARATE_TABLES, read_table
-from perstack.config.experts import AGENT_SKILLS, Draft
-from perstack.config.load import SCHEDULES, DefinitionFile, LoadedProject
 from perstack.config.project import folder_contains
 from perstack.config.source import NotRead, Reporter, Source, parse_toml
 from perstack.core.base.records import Fact
@@ -25,6 +23,8 @@ from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import DefinitionError, NotAgreed, Problem, SkillError, UsageError
 from perstack.ports.parts import Parts
+from perstack.toml_reader.definition_file import SCHEDULES, DefinitionFile, LoadedProject
+from perstack.toml_reader.experts import AGENT_SKILLS, Draft
 
 if TYPE_CHECKING:
     from perstack.engine.context.host_context import HostContext

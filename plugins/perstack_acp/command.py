@@ -13,8 +13,8 @@ from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_opti
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:
-    from perstack.config.load import LoadedProject
     from perstack.host import Host
+    from perstack.toml_reader.definition_file import LoadedProject
 
 
 @click.command("acp", cls=GroupedCommand)

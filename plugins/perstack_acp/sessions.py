@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import field
 from pathlib import Path
 
-from perstack.config.load import LoadedProject
 from perstack.core.definitions.experts import Expert
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
@@ -20,6 +19,7 @@ from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.clock import new_ids
 from perstack.system.user import this_user
+from perstack.toml_reader.definition_file import LoadedProject
 from perstack.toolkit.context import Blob
 
 MAX_OPEN_SESSIONS = 200  # the least recently used are dropped: editors close none, and each can be loaded again

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 import click
 from click.core import ParameterSource
 
-from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
@@ -22,6 +21,7 @@ from perstack.doors.served_project import only_experts
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError, UsageError
 from perstack.support.variables import variables_in
+from perstack.toml_reader.definition_file import LoadedProject
 from perstack_server.mcp.client_config import CLIENTS, command_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from textual.containers import Vertical
 from textual.driver import Driver
 from typing_extensions import override
 
-from perstack.config.load import LoadedProject
 from perstack.core.base.text import one_line
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
@@ -24,6 +23,7 @@ from perstack.doors.shared.next_steps import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.errors import PerstackError
 from perstack.host import Host
+from perstack.toml_reader.definition_file import LoadedProject
 from perstack_tui.actions import ACTIONS, Action
 from perstack_tui.screens import screen_of
 from perstack_tui.screens.base import OverlayScreen

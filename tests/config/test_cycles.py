@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perstack.config.experts import cycles
+from perstack.toml_reader.experts import cycles
 
 NAMES = st.sampled_from("abcdef")
 

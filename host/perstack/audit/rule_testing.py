@@ -9,7 +9,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perstack.config.check import suggestion
-from perstack.config.load import DefinitionFile
 from perstack.config.settings import chain_of
 from perstack.config.source import Reporter
 from perstack.core.base.records import JsonObject
@@ -31,6 +30,7 @@ from perstack.ports.skill import SkillFactory
 from perstack.ports.storage import Page, RunRef, Storage
 from perstack.recordings.past_calls import PastCall, PastRun, past_run
 from perstack.recordings.recorded_calls import RecordedCalls, host_skills, key_of, known_tools
+from perstack.toml_reader.definition_file import DefinitionFile
 
 _JOBS_PER_PAGE = 200
 _JOBS_PER_BATCH = 20  # Jobs that are held in memory and judged in one call of a thread

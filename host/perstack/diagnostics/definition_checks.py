@@ -7,9 +7,7 @@ from pathlib import Path
 from shutil import which
 
 from perstack.config.check import suggestion
-from perstack.config.load import DefinitionFile
 from perstack.config.settings import NO_OVERRIDES, chain_of, resolve_provider, resolve_settings
-from perstack.config.skills import REMEDY
 from perstack.config.source import Reporter
 from perstack.core.base.text import nearest
 from perstack.core.definitions.expert_changes import CREATE_EXPERT
@@ -41,6 +39,8 @@ from perstack.engine.plugins.skills import with_file_in
 from perstack.errors import DefinitionError, PerstackError, SkillError, UsageError
 from perstack.ports.provider import ProviderConfig, ProviderFactory, ProviderTool
 from perstack.support.variables import fill_address, find_by_address, variables_in
+from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.skills import REMEDY
 from perstack.trust.agreements import Agreement
 from perstack.trust.items import items_of_provider, items_of_skill
 

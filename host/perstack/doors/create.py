@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
-from perstack.config.load import DefinitionFile
 from perstack.core.base.text import count
 from perstack.core.definitions.permissions import Permissions, Widening
 from perstack.core.definitions.project import Project, with_delegates
@@ -36,6 +35,7 @@ from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError
 from perstack.host import Host
 from perstack.ports.environment import Environment
+from perstack.toml_reader.definition_file import DefinitionFile
 from perstack.toolkit import ToolContext, Toolkit
 from perstack.trust.agreements import Agreement
 from perstack.trust.items import TrustItem, digests_of, inert_project, items_to_trust

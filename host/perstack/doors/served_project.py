@@ -9,7 +9,6 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Protocol, TypeAlias
 
-from perstack.config.load import LoadedProject
 from perstack.core.base.ids import job_of_run
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
@@ -23,6 +22,7 @@ from perstack.engine.log.run_session import EventListener, OnEvent
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host
 from perstack.oversight.inbox import InboxItem
+from perstack.toml_reader.definition_file import LoadedProject
 
 # The offered Experts, as perstack.toml defines them now.
 

@@ -7,14 +7,14 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import kind_of, read_table, suggestion
-from perstack.config.experts import Draft
-from perstack.config.load import DefinitionFile
 from perstack.config.source import NotRead, TomlTable, TomlValue, parse_toml, read_bounded
 from perstack.core.definitions.keys import KeyPath, spell
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.expert_tests.models import ExpertTest
 from perstack.system.files import locked_folder, replace_private_file
+from perstack.toml_reader.definition_file import DefinitionFile
+from perstack.toml_reader.experts import Draft
 
 _Value = str | int | Sequence[str] | Mapping[str, str] | Mapping[str, str | list[str]]
 

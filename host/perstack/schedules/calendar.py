@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from cronsim import CronSim, CronSimError
 
 from perstack.config.check import suggestion
-from perstack.config.experts import Draft, check_expert
 from perstack.config.source import Reporter
 from perstack.core.definitions.project import Schedule
 from perstack.errors import UsageError
+from perstack.toml_reader.experts import Draft, check_expert
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_SKIPPED_TIMES = 200  # most repetitions of a clock time (clocks go back) to skip in search of the next occurrence

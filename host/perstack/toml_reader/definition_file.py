@@ -1,17 +1,11 @@
-"""Load a project: read perstack.toml and its includes, check them, and build one `Project`.
+"""A definition file with its includes: read, checked, and built into one `Project`.
 
-`DefinitionFile` does the work. For each file it reads bounded text (source.py), parses TOML, and reads every table into
-its model with `read_table` (check.py), which collects problems instead of stopping at the first. Experts become drafts
-(experts.py, skills.py). Once all files are read, references between them are resolved: delegates, evaluators, names of
-models, schedules. `to_project` raises if anything is wrong or, if it is not strict, drops Experts with errors, and
-Experts that delegate to these, so that the others still run. Includes of another folder are a problem, unless the
-caller has found that a person has agreed to them.
+`DefinitionFile` collects problems instead of stopping at the first. `to_project` raises if anything is wrong or, if it
+is not strict, drops Experts with errors, and Experts that delegate to these, so that the others still run. Includes of
+another folder are a problem, unless the caller has found that a person has agreed to them.
 
-Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a
-line and a key; lines are computed only when there is a problem (toml_lines.py).
-
-Other modules of this package: settings.py resolves what one Run gets from options and definitions, grants.py keeps
-what a person has allowed in a project.
+Files are untrusted, so everything is bounded: bytes, nesting, included files, patterns. Problems have a file, a line
+and a key; lines are computed only when there is a problem.
 """
 
 from __future__ import annotations
@@ -22,20 +16,7 @@ from os.path import normpath
 from pathlib import Path
 
 from perstack.config.check import IGNORED, keys_of, kind_of, read_table
-from perstack.config.experts import (
-    Draft,
-    check_models,
-    check_named,
-    commands_of,
-    read_expert,
-    resolve_compaction,
-    resolve_delegates,
-    resolve_evaluator,
-    warn_of_cycles,
-    warn_of_runtime,
-)
 from perstack.config.project import check_owner, folder_contains, owner_of
-from perstack.config.skills import with_relative_files
 from perstack.config.source import (
     MAX_DEFINITION_BYTES,
     NotRead,
@@ -52,6 +33,19 @@ from perstack.core.definitions.skills import PluginSkill
 from perstack.dataclass import dataclass
 from perstack.errors import DefinitionError, Problem, UsageError
 from perstack.ports.parts import Part, Parts
+from perstack.toml_reader.experts import (
+    Draft,
+    check_models,
+    check_named,
+    commands_of,
+    read_expert,
+    resolve_compaction,
+    resolve_delegates,
+    resolve_evaluator,
+    warn_of_cycles,
+    warn_of_runtime,
+)
+from perstack.toml_reader.skills import with_relative_files
 
 MAX_FILES = 1_000
 MAX_INCLUDE_DEPTH = 50

@@ -8,7 +8,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from perstack.config.check import read_table, suggestion
-from perstack.config.skills import check_skills, warn_of_secrets, with_named_tools
 from perstack.config.source import Reporter, TomlTable, TomlValue
 from perstack.core.definitions.experts import Expert, ExpertEvaluator
 from perstack.core.definitions.keys import KeyPath, hint_for_scoped_key, key_and_version, spell, wrong_delegation
@@ -20,6 +19,7 @@ from perstack.core.schemas.result_schemas import schema_fault
 from perstack.dataclass import dataclass
 from perstack.errors import Problem
 from perstack.ports.parts import Part
+from perstack.toml_reader.skills import check_skills, warn_of_secrets, with_named_tools
 
 # Names of models: `[models]` itself, and each `models.NAME`.
 

@@ -17,7 +17,6 @@ from mcp_types import ListRootsRequest, ListRootsResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from perstack.config.load import LoadedProject
 from perstack.config.project import find_config
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import CallKey, Definitions, JobTasks
@@ -25,6 +24,7 @@ from perstack.errors import PerstackError, UsageError
 from perstack.host import Host
 from perstack.system.concurrency import shield_until_done
 from perstack.system.user import notice
+from perstack.toml_reader.definition_file import LoadedProject
 from perstack_server.mcp.elicitation import Context
 from perstack_server.mcp.notifications import (
     ClientProject,

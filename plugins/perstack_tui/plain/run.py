@@ -9,7 +9,6 @@ import termios
 from contextlib import suppress
 from dataclasses import replace
 
-from perstack.config.load import LoadedProject
 from perstack.doors.shared.consent import TERMINAL, fitted_change
 from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.next_steps import plain_phrase
@@ -17,6 +16,7 @@ from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.host import Host
 from perstack.next_steps import Note
+from perstack.toml_reader.definition_file import LoadedProject
 from perstack_tui.plain.program import PlainProgram
 
 # Input lines from a terminal in line mode, which edits them itself.

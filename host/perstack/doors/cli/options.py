@@ -23,7 +23,6 @@ from perstack.doors.shared.next_steps import cli_phrase
 from perstack.errors import DefinitionError, NotAgreed, UsageError
 
 if TYPE_CHECKING:
-    from perstack.config.load import LoadedProject
     from perstack.config.project import ProjectPlace
     from perstack.core.definitions.permissions import Widening
     from perstack.core.definitions.project import Project
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from perstack.host import Host
     from perstack.ports.dispatcher import Dispatcher
     from perstack.ports.environment import Environment
+    from perstack.toml_reader.definition_file import LoadedProject
     from perstack.trust.agreements import Agreement
 
 

@@ -10,7 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
-from perstack.config.load import LoadedProject
 from perstack.config.project import folder_of, is_named
 from perstack.config.source import TooMuch, matches
 from perstack.dataclass import dataclass
@@ -18,6 +17,7 @@ from perstack.definition_files import load_usable
 from perstack.errors import DefinitionError
 from perstack.next_steps import Note, Trust
 from perstack.system.user import notice
+from perstack.toml_reader.definition_file import LoadedProject
 from perstack.trust.agreements import TrustStore, ownership_of, place_of
 from perstack.trust.items import IsVendor, TrustItem, digests_of, items_to_trust, no_files
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
-from perstack.config.load import DefinitionFile
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.permissions.calls import PolicyCall
 from perstack.dataclass import dataclass
@@ -20,6 +19,7 @@ from perstack.host import Host
 from perstack.ports.environment import Environment
 from perstack.testing.experts.results import matches_call, status_word
 from perstack.testing.experts.run_tests import Bench, contents, drive_and_judge, remove_folder
+from perstack.toml_reader.definition_file import DefinitionFile
 
 _MAX_CALLS = 40
 _MAX_FILES = 20
