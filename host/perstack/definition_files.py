@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from perstack.config.check import SEPARATE_TABLES, read_table
 from perstack.config.project import folder_contains
 from perstack.config.source import NotRead, Reporter, Source, parse_toml
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import KeyPath
 from perstack.core.definitions.permissions import Permissions
@@ -27,7 +27,7 @@ from perstack.toml_reader.definition_file import SCHEDULES, DefinitionFile, Load
 from perstack.toml_reader.experts import AGENT_SKILLS, Draft
 
 if TYPE_CHECKING:
-    from perstack.engine.context.host_context import HostContext
+    from perstack.engine.context.host_context import HostSetup
 
 
 def _agent_skills() -> Callable[[Expert, KeyPath, Reporter], tuple[Expert, list[tuple[Path, str]]]]:
@@ -42,7 +42,7 @@ def _schedules() -> Callable[[tuple[Schedule, ...], Mapping[str, Draft], Reporte
     return check_schedules
 
 
-def _separate_tables() -> Mapping[type[Fact], str]:
+def _separate_tables() -> Mapping[type[Record], str]:
     from perstack.expert_tests.models import PLACE_BY_MODEL
 
     return PLACE_BY_MODEL
@@ -161,7 +161,7 @@ _UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
 """Keys at the top of a file that restrict its Experts, and are not taken over with one of them."""
 
 
-def expert_of_file(host: HostContext, path: str, name: str) -> Expert:
+def expert_of_file(host: HostSetup, path: str, name: str) -> Expert:
     """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
     if not path.endswith(".toml") or not folder_contains(host.workspace, path):
         raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")

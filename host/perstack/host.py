@@ -29,7 +29,7 @@ from perstack.core.definitions.settings import Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import dispatching_of
-from perstack.engine.context.host_context import ContextSource, HostContext, not_attended
+from perstack.engine.context.host_context import HostSetup, SetupSource, not_attended
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
@@ -194,8 +194,8 @@ class Host:
         audit = NO_AUDIT if project.audit is None else self._trail
         run_env = environment.without(audit.key_variable)
         parts = parts_of_features(lambda: self.tasks)
-        self._source = ContextSource(
-            HostContext(
+        self._source = SetupSource(
+            HostSetup(
                 project=adopted,
                 overrides=overrides or Overrides(),
                 workspace=folder,

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from perstack.core.definitions.models import ProviderLimits
     from perstack.core.runs.commands import Compact, Shrink
     from perstack.core.runs.state import Run
-    from perstack.engine.context.host_context import ContextSource, HostContext
+    from perstack.engine.context.host_context import HostSetup, SetupSource
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
     from perstack.engine.plugins.tool_catalogue import OfferedTool
-    from perstack.engine.runs.job_context import RunContext
+    from perstack.engine.runs.job_context import RunDrive
     from perstack.ports.provider import Provider
     from perstack.ports.storage import Storage
     from perstack.tasks.memory import TaskMemory
@@ -74,7 +74,7 @@ def _parts_for_runs(tasks: Callable[[], TaskMemory]) -> tuple[Offer, ...]:
     return MAKE_ROOM.offer(_make_room), TASK_MEMORY.offer(tasks), EXPERT_OF_FILE.offer(_expert_of_file)
 
 
-def _expert_of_file() -> Callable[[HostContext, str, str], Expert]:
+def _expert_of_file() -> Callable[[HostSetup, str, str], Expert]:
     from perstack.definition_files import expert_of_file
 
     return expert_of_file
@@ -104,7 +104,7 @@ def _snapshots() -> Callable[[Storage, str, Path, Sequence[Path]], SnapshotRecor
     return JobSnapshots
 
 
-def _workspace_lease() -> Callable[[ContextSource, JobReader, Lease], AbstractAsyncContextManager[None]]:
+def _workspace_lease() -> Callable[[SetupSource, JobReader, Lease], AbstractAsyncContextManager[None]]:
     from perstack.snapshots.job_files import workspace_lease
 
     return workspace_lease
@@ -116,7 +116,7 @@ def _waiting_commands() -> Callable[[Storage], Awaitable[tuple[tuple[str, ...], 
     return waiting_commands
 
 
-def _job_queue() -> Callable[[ContextSource, JobReader, JobRunner], JobQueue]:
+def _job_queue() -> Callable[[SetupSource, JobReader, JobRunner], JobQueue]:
     from perstack.workers.queue import DispatcherQueue
 
     return DispatcherQueue
@@ -152,7 +152,7 @@ def _context_tools() -> Callable[[Run, Storage], tuple[OfferedTool, ...]]:
     return context_tools
 
 
-def _make_room() -> Callable[[RunContext, Shrink | Compact], Awaitable[None]]:
+def _make_room() -> Callable[[RunDrive, Shrink | Compact], Awaitable[None]]:
     from perstack.compaction.make_room import make_room
 
     return make_room
@@ -164,7 +164,7 @@ def _pacing() -> Callable[[Provider, str, ProviderLimits | None, OnWait], Turns]
     return ticket_for
 
 
-def _attachments() -> Callable[[HostContext, str, Sequence[Attachable]], Awaitable[StoreAttachments]]:
+def _attachments() -> Callable[[HostSetup, str, Sequence[Attachable]], Awaitable[StoreAttachments]]:
     from perstack.media.attachments import read_supported
 
     return read_supported

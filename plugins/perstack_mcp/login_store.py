@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.records import JsonObject, Record
 from perstack.errors import SkillError
 from perstack.system.files import open_regular, read_regular, replace_private_file, try_lock
 from perstack.system.user import user_directory
@@ -22,7 +22,7 @@ from perstack.system.user import user_directory
 _LOCK_TIMEOUT_S = 30.0  # seconds to wait for another process that renews a login
 
 
-class Login(Fact):
+class Login(Record):
     """Login that is kept between Jobs."""
 
     endpoint: str

@@ -7,7 +7,7 @@ from dataclasses import replace
 from inspect import Parameter, Signature
 from typing import Any
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.errors import SkillError
 from perstack.oversight.decisions import Free, decisions_in, needs_person
@@ -37,8 +37,8 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
     return kit
 
 
-def _function(operation: Operation) -> Callable[..., Awaitable[Fact]]:
-    async def work(context: ToolContext, **kwargs: object) -> Fact:
+def _function(operation: Operation) -> Callable[..., Awaitable[Record]]:
+    async def work(context: ToolContext, **kwargs: object) -> Record:
         memory = _memory(context)
         command = _by_expert(operation.command(**kwargs).through_a_door(), context.call.expert_key)
         await _check_decides_nothing(operation, command, memory)

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import assert_never
 
 from perstack.core.base.chain import Head
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.base.usage import NO_USAGE, Usage
 from perstack.core.messages.messages import (
     ExpertMessage,
@@ -326,7 +326,7 @@ class _Export:
         )
         self._file(stretch, event.file_name, event)
 
-    def _file(self, stretch: _Stretch, name: str, content: Fact) -> None:
+    def _file(self, stretch: _Stretch, name: str, content: Record) -> None:
         self.files[f"jobs/{stretch.state.start.job_id}/runs/{stretch.run_id}/{name}"] = content.to_json()
 
     def _run_id(self, run_id: str, part: int) -> str:

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from perstack.core.base.chain import Head
 from perstack.core.base.ids import event_id_of, run_id_of
-from perstack.core.base.records import Fact, first_problem
+from perstack.core.base.records import Record, first_problem
 from perstack.core.base.usage import NO_USAGE
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Limits
@@ -63,7 +63,7 @@ _BASE_KINDS: dict[str, ToolKind] = {
 }
 
 
-class _Remaining(Fact):
+class _Remaining(Record):
     remaining_todos: tuple[Todo, ...] = ()
 
 
@@ -519,7 +519,7 @@ def _open(chain: _Chain) -> frozenset[str | None]:
     return frozenset(call.decided.id for call in chain.state.open_calls) if chain.state else frozenset()
 
 
-T = TypeVar("T", bound=Fact)
+T = TypeVar("T", bound=Record)
 
 _UNREAD = ("-streamRunResult.json", "-startStreamingRunResult.json", "-resolveToolResults.json")
 """File name endings of events without data of their own."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.base.usage import NO_USAGE, Usage
 
 
-class OriginalPart(Fact):
+class OriginalPart(Record):
     """Part of a message; its fields depend on its type."""
 
     type: str
@@ -28,7 +28,7 @@ class OriginalPart(Fact):
     url: str | None = None
 
 
-class Message(Fact):
+class Message(Record):
     """Message of any role."""
 
     type: str
@@ -36,7 +36,7 @@ class Message(Fact):
     id: str = ""
 
 
-class ExpertName(Fact):
+class ExpertName(Record):
     """Expert reference."""
 
     key: str
@@ -44,7 +44,7 @@ class ExpertName(Fact):
     version: str = "1.0.0"
 
 
-class Caller(Fact):
+class Caller(Record):
     """Call of a Run that a delegate works for."""
 
     expert: ExpertName
@@ -54,7 +54,7 @@ class Caller(Fact):
     run_id: str = ""
 
 
-class Callee(Fact):
+class Callee(Record):
     """Delegate that a Run waits for."""
 
     expert: ExpertName
@@ -63,7 +63,7 @@ class Callee(Fact):
     query: str = ""
 
 
-class OriginalToolCall(Fact):
+class OriginalToolCall(Record):
     """Tool call, with its skill."""
 
     id: str
@@ -72,7 +72,7 @@ class OriginalToolCall(Fact):
     args: JsonObject = Field(default_factory=dict)
 
 
-class OriginalToolResult(Fact):
+class OriginalToolResult(Record):
     """Result of a call that is not in a message yet."""
 
     id: str
@@ -81,7 +81,7 @@ class OriginalToolResult(Fact):
     result: tuple[OriginalPart, ...] = ()
 
 
-class OriginalCheckpoint(Fact):
+class OriginalCheckpoint(Record):
     """Checkpoint: checkpoints/{id}.json, also inside events."""
 
     id: str
@@ -97,7 +97,7 @@ class OriginalCheckpoint(Fact):
     partial_tool_results: tuple[OriginalToolResult, ...] = Field(default=(), exclude_if=falsy)
 
 
-class Event(Fact):
+class Event(Record):
     """Event of any type: event-{timestamp}-{step}-{type}.json."""
 
     type: str
@@ -126,7 +126,7 @@ class Event(Fact):
         return f"event-{self.timestamp}-{self.step_number}-{self.type}.json"
 
 
-class OriginalRunSetting(Fact):
+class OriginalRunSetting(Record):
     """Model settings of a run: run-setting.json."""
 
     model: str = ""

@@ -14,7 +14,7 @@ from perstack.core.jobs.answers import read_job_answer
 from perstack.core.runs.events.changed_calls import ChangeCall, DecideChangedCall
 from perstack.core.runs.events.questions import DecideApproval, RequestApproval
 from perstack.core.runs.events.tool_calls import StartToolCall
-from perstack.core.runs.evolve import IllegalFact, evolve
+from perstack.core.runs.evolve import IllegalEvent, evolve
 from perstack.core.runs.questions import OpenQuestion
 from perstack.errors import UsageError
 
@@ -91,13 +91,13 @@ def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refus
     request = next(event for event in reversed(simulation.events) if isinstance(event, RequestApproval))
     common = {**simulation.stamp(), "tool_call_id": request.tool_call_id, "by": {"door": "cli"}}
     other = DecideApproval(**common, call_digest=call_digest("s", "t", {"path": "b.txt"}), decision="once")
-    with pytest.raises(IllegalFact, match="not of call"):
+    with pytest.raises(IllegalEvent, match="not of call"):
         evolve(run, other, run.head)
     wider = DecideApproval(**common, call_digest=request.call_digest, decision="job", rule="*")
-    with pytest.raises(IllegalFact, match="was not offered"):
+    with pytest.raises(IllegalEvent, match="was not offered"):
         evolve(run, wider, run.head)
     unasked = StartToolCall(**simulation.stamp(), tool_call_id=request.tool_call_id, call_digest=request.call_digest)
-    with pytest.raises(IllegalFact, match="nobody has approved"):
+    with pytest.raises(IllegalEvent, match="nobody has approved"):
         evolve(run, unasked, run.head)
 
 

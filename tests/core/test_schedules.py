@@ -9,7 +9,7 @@ from fuzzing import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perstack.core.base.records import IllegalFact
+from perstack.core.base.records import IllegalEvent
 from perstack.core.definitions.job_status import lifecycle_of
 from perstack.core.definitions.project import Schedule
 from perstack.core.jobs.due import NeedJob
@@ -328,5 +328,5 @@ FINISH = FinishOccurrence(schedule="s", timestamp=HOUR, job_id="schedule-s-60", 
     ],
 )
 def test_a_fact_that_cannot_follow_is_refused(events, words: str) -> None:
-    with pytest.raises(IllegalFact, match=words):
+    with pytest.raises(IllegalEvent, match=words):
         folded(*events)

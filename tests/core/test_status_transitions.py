@@ -15,7 +15,7 @@ from pages import ROOT
 import perstack.iterations.evolve as series_evolve
 import perstack.tasks.evolve as task_evolve
 from perstack.core.base.ids import By
-from perstack.core.base.records import IllegalFact
+from perstack.core.base.records import IllegalEvent
 from perstack.core.definitions.experts import Iterate
 from perstack.errors import Conflict, NotAllowed, UsageError
 from perstack.iterations.evolve import begin_series, evolve_series
@@ -133,9 +133,9 @@ def test_a_fact_that_cannot_follow_is_refused_and_named_with_where_the_task_is(
     if status in TRANSITIONS[event.type].places:
         evolve_task(before, event)
     else:
-        with pytest.raises(IllegalFact, match=rf"{event.type} cannot follow where task t is {status}"):
+        with pytest.raises(IllegalEvent, match=rf"{event.type} cannot follow where task t is {status}"):
             evolve_task(before, event)
-    with pytest.raises(IllegalFact, match=rf"{event.type} cannot follow where task t is archived"):
+    with pytest.raises(IllegalEvent, match=rf"{event.type} cannot follow where task t is archived"):
         evolve_task(before.model_copy(update={"archived_at": 1}), event)
 
 
@@ -176,7 +176,7 @@ def test_a_run_is_changed_by_names_and_values_that_type_checkers_see() -> None:
 
 def test_a_task_is_not_created_twice() -> None:
     first = CreateTask(task_id="t", timestamp=1, name="t", state={}, config=TaskConfig())
-    with pytest.raises(IllegalFact, match="a second createTask"):
+    with pytest.raises(IllegalEvent, match="a second createTask"):
         evolve_task(begin_task(first), first)
 
 
@@ -205,7 +205,7 @@ def test_a_series_goes_where_the_table_says_and_refuses_the_rest(facts: list[Sto
             assert after.place in (known.to or {series.place})
             series = after
             continue
-        with pytest.raises(IllegalFact) as refused:
+        with pytest.raises(IllegalEvent) as refused:
             evolve_series(series, fact)
         assert fact.type in str(refused.value)
         if known is not None and series.place not in known.places:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from simulation import SCRIPTS, Simulation
 
-from perstack.core.base.records import IllegalFact
+from perstack.core.base.records import IllegalEvent
 from perstack.core.runs.events import StartRun, StoredEvent
 from perstack.core.runs.events.base import LaterEvent, RunTransition
 from perstack.core.runs.events.tool_calls import FinishToolCall
@@ -59,7 +59,7 @@ def refusal(run: Run, event: StoredEvent) -> str:
     hundreds of thousands of them."""
     try:
         evolve(run, event, run.head)
-    except IllegalFact as error:
+    except IllegalEvent as error:
         return str(error)
     return "taken"
 
@@ -71,5 +71,5 @@ def test_a_call_never_gets_a_second_result(choose) -> None:
     simulation.drive()
     for event, after in zip(simulation.events[1:], simulation.states[1:], strict=False):
         if isinstance(event, FinishToolCall) and after.phase is Phase.CALLING:
-            with pytest.raises(IllegalFact, match="no open call"):
+            with pytest.raises(IllegalEvent, match="no open call"):
                 evolve(after, event, after.head)

@@ -7,7 +7,7 @@ from simulation import START
 
 from perstack.core.base.chain import EMPTY_LOG, link
 from perstack.core.base.ids import By
-from perstack.core.base.records import IllegalFact, blank
+from perstack.core.base.records import IllegalEvent, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Usage
 from perstack.core.messages.messages import FinishReason, TextPart, text_of
@@ -56,7 +56,7 @@ def test_a_text_is_a_message_and_kept_and_a_second_event_of_it_is_refused() -> N
     run = folded(BEGUN, tell(2))
     assert text_of(run.messages[1].contents) == "a wish"  # type: ignore[union-attr]
     assert run.said[1:] == (Saying("one-1-2", "a wish", "one-1-2", ANN),)
-    with pytest.raises(IllegalFact, match="the posted text p1 was taken before"):
+    with pytest.raises(IllegalEvent, match="the posted text p1 was taken before"):
         folded(BEGUN, tell(2), tell(3))
     assert len(folded(BEGUN, tell(2), tell(3, "p2")).said) == 3
 
@@ -96,7 +96,7 @@ def test_a_text_comes_before_a_generation_and_before_its_repetition() -> None:
 def test_a_text_never_parts_a_reply_that_is_continued() -> None:
     paused = stepped(*replied("paused"))
     assert not is_taken(folded(*paused))
-    with pytest.raises(IllegalFact, match="a message cannot part it"):
+    with pytest.raises(IllegalEvent, match="a message cannot part it"):
         folded(*paused, tell(5))
 
 
@@ -119,7 +119,7 @@ def test_a_removal_takes_the_text_from_what_is_kept_and_only_such_a_text() -> No
     run = folded(BEGUN, tell(2), drop)
     assert [saying.text for saying in run.said] == ["do it"]
     assert len(run.messages) == 2
-    with pytest.raises(IllegalFact, match="no text of a person has the id one-1-2"):
+    with pytest.raises(IllegalEvent, match="no text of a person has the id one-1-2"):
         folded(BEGUN, tell(2), drop, drop.model_copy(update={"id": "one-1-4", "posted": "p3"}))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from perstack.config.check import IGNORED, READ_SEPARATELY, keys_of
-from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.records import JsonObject, Record
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import InText
 from perstack.core.definitions.project import Project
@@ -28,7 +28,7 @@ def definition_schema() -> JsonObject:
     return {"$schema": _DRAFT, "title": "perstack.toml", **top, "definitions": dict(sorted(definitions.items()))}
 
 
-def _table(model: type[Fact], definitions: dict[str, JsonObject]) -> JsonObject:
+def _table(model: type[Record], definitions: dict[str, JsonObject]) -> JsonObject:
     """Return the schema of a table; schemas of inner tables are added to `found` by name."""
     raw = _object(model.model_json_schema(by_alias=True, ref_template=_REF + "{model}"))
     fields, inner = _object(raw["properties"]), _object(raw.get("$defs", {}))
@@ -61,7 +61,7 @@ def _take_tests(properties: JsonObject, definitions: dict[str, JsonObject]) -> N
         properties[name] = {**_object(properties[name]), "description": meaning}
 
 
-def _tables(models: tuple[type[Fact], ...], definitions: dict[str, JsonObject], *, is_named: bool) -> JsonObject:
+def _tables(models: tuple[type[Record], ...], definitions: dict[str, JsonObject], *, is_named: bool) -> JsonObject:
     """Return the schema of a table of one or several models, or of tables by name."""
     for model in models:
         if model.__name__ not in definitions:

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from perstack.agent_skills.front_matter import NotASkill, SkillFile, is_part_of_skill
 from perstack.agent_skills.library import SkillLibrary, library_of
 from perstack.agent_skills.skill_folders import SkillFolder, read_skill
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Record, falsy
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.sandbox import is_below
 from perstack.core.files.file_names import is_path
@@ -36,7 +36,7 @@ _PROGRAM_MODE = 0o500
 _FILE_MODE = 0o400
 
 
-class BundledFile(Fact):
+class BundledFile(Record):
     """A file of a skill, stored as a blob of the Job."""
 
     path: str  # path relative to the skill's folder, with slashes
@@ -52,7 +52,7 @@ class BundledFile(Fact):
         return value
 
 
-class BundledSkill(Fact):
+class BundledSkill(Record):
     """A skill whose files are stored with the Job."""
 
     path: str  # the original path, by which Experts name the skill

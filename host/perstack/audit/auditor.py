@@ -32,7 +32,7 @@ from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.job import Job
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
 from perstack.engine.log.storage import log_of, space_of
@@ -167,7 +167,7 @@ async def verify_store(storage: Storage) -> AsyncGenerator[Report]:
 class Auditor:
     """Verification, receipts, replay and redaction of the logs in a Host's storage."""
 
-    def __init__(self, source: ContextSource, reader: JobReader, trail: AnchoredTrail) -> None:
+    def __init__(self, source: SetupSource, reader: JobReader, trail: AnchoredTrail) -> None:
         """Audit the logs of the reader's storage with the context in force, and the project's `trail`."""
         self._trail = trail
         self._source = source

@@ -19,14 +19,14 @@ from pydantic import Field, ValidationError
 
 from perstack.audit.verification import Finding
 from perstack.core.base.ids import Owner, OwnerKind, event_id_of, run_id_of
-from perstack.core.base.records import Fact, falsy, first_problem
+from perstack.core.base.records import Record, falsy, first_problem
 from perstack.dataclass import dataclass
 
 # DSSE envelopes: what is signed, and their JSON. Source: https://github.com/secure-systems-lab/dsse, protocol and
 # envelope of version 1.0.2. Keys are not known here.
 
 
-class Signature(Fact):
+class Signature(Record):
     """A signature over `pae` of an envelope's payload."""
 
     keyid: str = ""  # unsigned hint at the key
@@ -37,7 +37,7 @@ class Signature(Fact):
         return _decode_base64(self.sig)
 
 
-class Envelope(Fact):
+class Envelope(Record):
     """A payload with its type, and signatures over both."""
 
     payload: str  # base64
@@ -80,19 +80,19 @@ PREDICATE_TYPE: Final = "urn:perstack:receipt:v1"
 MAX_RECEIPT_BYTES = 64 << 20
 
 
-class Digest(Fact):
+class Digest(Record):
     """A SHA-256 in hex."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class Extent(Fact):
+class Extent(Record):
     """The length of a log."""
 
     seq: int = Field(ge=1)
 
 
-class LogSubject(Fact):
+class LogSubject(Record):
     """A Run, with the hash and length of its log."""
 
     name: str = Field(pattern="^[A-Za-z0-9_-]{1,160}$")
@@ -100,14 +100,14 @@ class LogSubject(Fact):
     annotations: Extent
 
 
-class Resource(Fact):
+class Resource(Record):
     """A name with a digest."""
 
     name: str
     digest: Digest
 
 
-class Receipt(Fact):
+class Receipt(Record):
     """The predicate: the owner of the logs, and the definitions under which they were written."""
 
     job_id: str  # id of the owner of the logs, of this `kind`
@@ -120,7 +120,7 @@ class Receipt(Fact):
     store: Digest | None = None  # digest of the storage's location, as several may share an anchor; None in a receipt
 
 
-class Statement(Fact):
+class Statement(Record):
     """An in-toto Statement with a receipt."""
 
     statement_type: Literal["https://in-toto.io/Statement/v1"] = Field(default=STATEMENT_TYPE, alias="_type")

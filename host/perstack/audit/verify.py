@@ -16,7 +16,7 @@ from perstack.audit.redaction import Redaction, redaction_of
 from perstack.audit.verification import Checked, Finding, Report, Unchecked, UncheckedKind, compare_with_head
 from perstack.core.base.chain import Head, Sealed, read_remains
 from perstack.core.base.ids import BLOCK_SIZE, OWN_NUMBERS, block_of, is_place, number_of_run, place_of, run_id_of
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.permissions import RuleSet
 from perstack.core.definitions.skills import BASE_SKILL
 from perstack.core.jobs.checkpoints import CheckpointFile, checkpoint_file, run_setting
@@ -221,7 +221,7 @@ async def _check_copies(check: JobCheck, storage: Storage, checkpoints: Files) -
             _compare(check, f"checkpoint {checkpoint_id}", file.run_id, data, file)
 
 
-def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Fact) -> None:
+def _compare(check: JobCheck, name: str, run_id: str, data: bytes, expected: Record) -> None:
     check.caches += 1
     try:
         type(expected).model_validate_json(data)

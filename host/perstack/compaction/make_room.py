@@ -36,7 +36,7 @@ from perstack.engine.runs.attempts import (
     retry_or_give_up,
     switch_model,
 )
-from perstack.engine.runs.job_context import RunContext
+from perstack.engine.runs.job_context import RunDrive
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest
 
@@ -68,7 +68,7 @@ class _Summary:
     error: ErrorInfo | None = None
 
 
-def _summarizer_of(context: RunContext) -> Summarizer | ErrorInfo:
+def _summarizer_of(context: RunDrive) -> Summarizer | ErrorInfo:
     run, providers, project = context.session.run, context.job.host.providers, context.job.host.project
     policy = run.limits.context
     if policy is None or policy.expert is None:
@@ -85,7 +85,7 @@ def _summarizer_of(context: RunContext) -> Summarizer | ErrorInfo:
     return Summarizer(endpoint, name, settings.model, expert.instruction, thinking, expert.key, is_own=False)
 
 
-async def make_room(context: RunContext, command: Shrink | Compact) -> None:
+async def make_room(context: RunDrive, command: Shrink | Compact) -> None:
     """Shrink old results or summarize history, and record it, or that no budget allows it."""
     if isinstance(command, Shrink):
         await _shrink(context.session, command, context.job.blobs)
@@ -108,7 +108,7 @@ async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None
     await session.flush()
 
 
-async def _compact(context: RunContext, command: Compact) -> None:
+async def _compact(context: RunDrive, command: Compact) -> None:
     session, summarizer = context.session, _summarizer_of(context)
     window = window_of(session.run) or 0
     if isinstance(summarizer, ErrorInfo):
@@ -146,7 +146,7 @@ async def _compact(context: RunContext, command: Compact) -> None:
     await session.flush()
 
 
-async def _summarize(context: RunContext, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
+async def _summarize(context: RunDrive, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
     """Return the summary, or why there is none; None if the Run has stopped or its next model is to be asked."""
     session, prices = context.session, context.job.prices
     text = transcript(session.run, command, window)
@@ -200,7 +200,7 @@ async def _summarize(context: RunContext, command: Compact, summarizer: Summariz
             return _Summary(generation.reply.text.strip(), usage, assumed, duration)
 
 
-async def _begin(context: RunContext, command: Compact, summarizer: Summarizer, request: GenerationRequest) -> bool:
+async def _begin(context: RunDrive, command: Compact, summarizer: Summarizer, request: GenerationRequest) -> bool:
     session, budget = context.session, context.budget
     granted: Grant | None = None
     if budget is not None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from perstack.config.source import Reporter, TomlTable, TomlValue
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.base.text import edit_distance, nearest
 from perstack.core.base.validation_errors import path_in
 from perstack.core.definitions.experts import Expert, FileSearchOptions, Iterate, ProviderToolOptions, WebToolOptions
@@ -35,9 +35,9 @@ from perstack.core.definitions.skills import (
 from perstack.dataclass import dataclass
 from perstack.ports.parts import Part, Parts
 
-_FactT = TypeVar("_FactT", bound=Fact)
+_FactT = TypeVar("_FactT", bound=Record)
 
-IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original without effect here, with the reason
+IGNORED: Mapping[type[Record], Mapping[str, str]] = {  # keys of the original without effect here, with the reason
     Project: {
         "temperature": "say it in the `setting` of [provider]",
         "perstackApiBaseUrl": "there is no registry to ask: `include` takes in Experts from other files",
@@ -53,11 +53,11 @@ IGNORED: Mapping[type[Fact], Mapping[str, str]] = {  # keys of the original with
 }
 
 # keys that are not part of the definition of a Run
-READ_SEPARATELY: Mapping[type[Fact], Mapping[str, str]] = {
+READ_SEPARATELY: Mapping[type[Record], Mapping[str, str]] = {
     Expert: {"tests": "queries with what is expected of them; see `tests` below"}
 }
 
-SEPARATE_TABLES: Part[Mapping[type[Fact], str]] = Part("tables that are read separately")
+SEPARATE_TABLES: Part[Mapping[type[Record], str]] = Part("tables that are read separately")
 """Models of the tables in keys that are read separately, each with the place that a message names."""
 
 _MOST_WRONG_LETTERS = 2  # letters by which a misspelt key differs from the one that was meant
@@ -77,7 +77,7 @@ _GUARDING_KEYS = (  # names of tables and keys that restrict what an Expert may 
 
 _SKILLS = (McpStdioSkill, McpSseSkill, InteractiveSkill, PluginSkill, AgentSkill)
 
-_PLACE_BY_MODEL: Mapping[type[Fact], str] = {
+_PLACE_BY_MODEL: Mapping[type[Record], str] = {
     Project: "at the top of the file, above the first [table]",
     ProviderSetting: "in [provider]",
     Audit: "in [audit]",
@@ -125,12 +125,12 @@ class WrittenKey:
     field: str  # alias of its field, which is its name in records
     meaning: str
     is_required: bool
-    tables: tuple[type[Fact], ...]  # models of its value, if that is a table or tables by name; empty otherwise
+    tables: tuple[type[Record], ...]  # models of its value, if that is a table or tables by name; empty otherwise
     is_named: bool
 
 
 @cache
-def keys_of(model: type[Fact]) -> Mapping[str, WrittenKey]:
+def keys_of(model: type[Record]) -> Mapping[str, WrittenKey]:
     """Return the keys of a table in perstack.toml by name: required keys first, rarely used context keys last."""
     keys: dict[str, WrittenKey] = {}
     for _, field in sorted(model.model_fields.items(), key=lambda item: item[0] in ContextKeys.model_fields):
@@ -144,9 +144,9 @@ def keys_of(model: type[Fact]) -> Mapping[str, WrittenKey]:
     return dict(sorted(keys.items(), key=lambda item: not item[1].is_required))
 
 
-def _tables(annotation: object) -> tuple[type[Fact], ...]:
+def _tables(annotation: object) -> tuple[type[Record], ...]:
     if isinstance(annotation, type):
-        return (annotation,) if issubclass(annotation, Fact) else ()
+        return (annotation,) if issubclass(annotation, Record) else ()
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated or origin is tuple:
         return _tables(parts[0])
@@ -180,7 +180,7 @@ def read_table(model: type[_FactT], raw: TomlValue, at: KeyPath, report: Reporte
     return model.model_validate(_valid_values(model, values, errors_by_path), context=PART_OF_FILE)
 
 
-def _read_values(model: type[Fact], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
+def _read_values(model: type[Record], raw: TomlTable, at: KeyPath, report: Reporter) -> dict[str, object]:
     keys = keys_of(model)
     values: dict[str, object] = {}
     for name, value in raw.items():
@@ -203,7 +203,7 @@ def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) 
     if not isinstance(raw, dict):
         report.error(at, f"must be a table, not {kind_of(raw)}")
         return None
-    tables: list[Fact] = []
+    tables: list[Record] = []
     for name, table in raw.items():
         model = _model_of(key.tables, table, (*at, name), report)
         entry = None if model is None else read_table(model, table, (*at, name), report, name=name)
@@ -212,7 +212,7 @@ def _read_inner(key: WrittenKey, raw: TomlValue, at: KeyPath, report: Reporter) 
     return tuple(tables)
 
 
-def _model_of(models: tuple[type[Fact], ...], raw: TomlValue, at: KeyPath, report: Reporter) -> type[Fact] | None:
+def _model_of(models: tuple[type[Record], ...], raw: TomlValue, at: KeyPath, report: Reporter) -> type[Record] | None:
     if len(models) == 1 or not isinstance(raw, dict):
         return models[0]
     by_type = {str(model.model_fields["type"].default): model for model in models}
@@ -234,7 +234,9 @@ def _errors_by_place(errors: Iterable[ErrorDetails], values: object) -> dict[Key
     return {at: group for at, group in by_path.items() if at not in enclosing}
 
 
-def _valid_values(model: type[Fact], values: Mapping[str, object], wrong_paths: Iterable[KeyPath]) -> dict[str, object]:
+def _valid_values(
+    model: type[Record], values: Mapping[str, object], wrong_paths: Iterable[KeyPath]
+) -> dict[str, object]:
     """Return the valid values and table entries; a required invalid text becomes empty."""
     prefixes = {path[:2] for path in wrong_paths}
     fields = {path[0] for path in prefixes}
@@ -278,7 +280,7 @@ def kind_of(value: object) -> str:
     return _KIND_BY_TYPE.get(type(value), "a date or time")
 
 
-def _report_unknown(name: str, model: type[Fact], at: KeyPath, report: Reporter) -> None:
+def _report_unknown(name: str, model: type[Record], at: KeyPath, report: Reporter) -> None:
     """Report an unknown key: an error if ignoring it might fail open, otherwise a warning."""
     if name in IGNORED.get(model, ()):
         report.warn(at, f"has no effect: {IGNORED[model][name]}")
@@ -288,7 +290,7 @@ def _report_unknown(name: str, model: type[Fact], at: KeyPath, report: Reporter)
         report.warn(at, f"unknown key{_hint(name, model, report.parts, ', ignored')}")
 
 
-def _hint(name: str, model: type[Fact], parts: Parts, what_happens: str = "") -> str:
+def _hint(name: str, model: type[Record], parts: Parts, what_happens: str = "") -> str:
     """Return what follows `unknown key`: the most similar key, where the key belongs, or the known keys."""
     known_keys = [*keys_of(model), *IGNORED.get(model, ()), *READ_SEPARATELY.get(model, ())]
     plain_name = _plain(name)
@@ -298,7 +300,7 @@ def _hint(name: str, model: type[Fact], parts: Parts, what_happens: str = "") ->
     )
     if hint:
         return f"{what_happens}{hint}"
-    separate: Mapping[type[Fact], str] = parts.get(SEPARATE_TABLES) if parts.has(SEPARATE_TABLES) else {}
+    separate: Mapping[type[Record], str] = parts.get(SEPARATE_TABLES) if parts.has(SEPARATE_TABLES) else {}
     for other, place in {**_PLACE_BY_MODEL, **separate}.items():
         if other is not model and (name in keys_of(other) or name in IGNORED.get(other, ())):
             return f" here{what_happens}; `{name}` belongs {place}"
@@ -308,13 +310,13 @@ def _hint(name: str, model: type[Fact], parts: Parts, what_happens: str = "") ->
     return f"{what_happens}{hint}"
 
 
-def _may_be_a_guard(name: str, model: type[Fact]) -> bool:
+def _may_be_a_guard(name: str, model: type[Record]) -> bool:
     """Return whether an unknown key may be meant to restrict something."""
     guards = (*_GUARDING_KEYS, "experts") if model is Project else _GUARDING_KEYS
     return model in _GUARDING_TABLES or nearest(_plain(name), map(_plain, guards)) is not None
 
 
-def _is_misspelt(name: str, model: type[Fact]) -> bool:
+def _is_misspelt(name: str, model: type[Record]) -> bool:
     """Return whether two letters at most separate an unknown key from a known one."""
     return any(edit_distance(_plain(name), _plain(key)) <= _MOST_WRONG_LETTERS for key in keys_of(model))
 

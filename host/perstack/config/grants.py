@@ -21,7 +21,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Record, falsy
 from perstack.core.definitions.permissions import wrong_rule
 from perstack.core.definitions.tool_definitions import Definitions, merged_definitions
 from perstack.errors import StorageError
@@ -34,7 +34,7 @@ _MAX_GRANTS = 1_000
 _MAX_CONTENTS = 20  # contents of one file that a grant keeps, the latest
 
 
-class ProjectGrant(Fact):
+class ProjectGrant(Record):
     """Approved rule of a project."""
 
     rule: str
@@ -58,7 +58,7 @@ class ProjectGrant(Fact):
         return tuple(path for path, content in contents.items() if content not in self.files.get(path, ()))
 
 
-class _Grants(Fact):
+class _Grants(Record):
     folder: str
     grants: tuple[ProjectGrant, ...] = ()
 

@@ -20,7 +20,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import RECORDED
 from perstack.core.secrets.masking import masked_words
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.http_providers.provider import HttpProvider
@@ -53,7 +53,7 @@ class RuntimeState:
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-async def runtimes(setup: HostContext) -> tuple[RuntimeState, ...]:
+async def runtimes(setup: HostSetup) -> tuple[RuntimeState, ...]:
     """Return the state of each installed runtime, sorted by name."""
     policies = [setup.policy(expert) or SandboxPolicy() for expert in setup.project.experts.values()]
     factories = sorted(setup.plugins.runtimes.values(), key=lambda factory: factory.name)
@@ -62,7 +62,7 @@ async def runtimes(setup: HostContext) -> tuple[RuntimeState, ...]:
     )
 
 
-async def _state(setup: HostContext, factory: RuntimeFactory, policies: Sequence[SandboxPolicy]) -> RuntimeState:
+async def _state(setup: HostSetup, factory: RuntimeFactory, policies: Sequence[SandboxPolicy]) -> RuntimeState:
     problem = ""
     try:
         for policy in policies or (SandboxPolicy(runtime=factory.name),):
@@ -72,10 +72,10 @@ async def _state(setup: HostContext, factory: RuntimeFactory, policies: Sequence
     return RuntimeState(factory.name, bool(policies), problem, factory.limits())
 
 
-async def run_program(setup: HostContext, expert: Expert, argv: Sequence[str]) -> ProgramExit:
+async def run_program(setup: HostSetup, expert: Expert, argv: Sequence[str]) -> ProgramExit:
     """Run a program in the Expert's runtime and the workspace, with this process's standard streams.
 
-    Raises UsageError if it cannot be started, and the errors of `HostContext.check_sandbox`.
+    Raises UsageError if it cannot be started, and the errors of `HostSetup.check_sandbox`.
     """
     async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert.key) as ground:
         env = {**inherit_variables(setup.env.without_stored, ground.variables), "PWD": str(setup.workspace)}
@@ -112,7 +112,7 @@ class ProviderState:
     credential: str = ""  # the variable of its key and where that is set; empty if it has no key in a variable
 
 
-async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
+async def provider_states(setup: HostSetup) -> tuple[ProviderState, ...]:
     """Return the state of each provider, the default first, then in the order in which they are tried.
 
     The provider that plays recordings is included only if it is the default.
@@ -126,13 +126,13 @@ async def provider_states(setup: HostContext) -> tuple[ProviderState, ...]:
     return tuple(sorted((task.result() for task in tasks), key=lambda state: not state.is_default))
 
 
-async def provider_state(setup: HostContext, name: str) -> ProviderState:
+async def provider_state(setup: HostSetup, name: str) -> ProviderState:
     """Return the state of one provider. Raises UsageError for an unknown one."""
     factory = setup.plugins.provider(name)
     return await _provider_state(factory, setup.env, _default(setup) == name)
 
 
-def _default(setup: HostContext) -> str | None:
+def _default(setup: HostSetup) -> str | None:
     if setup.overrides.provider is not None:
         return setup.overrides.provider
     if setup.project.provider is not None:
@@ -190,7 +190,7 @@ class DoctorFinding:
     remedy: str = ""
 
 
-async def diagnosis(setup: HostContext) -> tuple[DoctorFinding, ...]:
+async def diagnosis(setup: HostSetup) -> tuple[DoctorFinding, ...]:
     """Check Python, the extras, the providers and the storage. Changes nothing."""
     return (
         _python(),
@@ -258,7 +258,7 @@ def _names_address(name: str) -> bool:
     return name.endswith(("_URL", "_ENDPOINT", "_HOST", "_RESOURCE_NAME")) or "_ENDPOINT_URL_" in name
 
 
-async def _endpoints(setup: HostContext) -> tuple[DoctorFinding, ...]:
+async def _endpoints(setup: HostSetup) -> tuple[DoctorFinding, ...]:
     """Connect, and send nothing, to each endpoint of a provider whose address a variable of the user's own sets."""
     default_env = {name: value for name, value in setup.env.items() if not _names_address(name)}
     findings = list[DoctorFinding]()

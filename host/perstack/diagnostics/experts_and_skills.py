@@ -11,7 +11,7 @@ from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lock
-from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.context.host_context import HostSetup, SetupSource
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
 from perstack.lockfile.lock import Lock, LockedFolder, lock_path, read_lock
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Experts:
     """The Experts of the definition in force."""
 
-    def __init__(self, source: ContextSource) -> None:
+    def __init__(self, source: SetupSource) -> None:
         self._source = source
 
     def all(self) -> Mapping[str, Expert]:
@@ -145,7 +145,7 @@ def refuse_changes(changes: Sequence[str]) -> bool:
 class Skills:
     """The skills that the Experts of the definition in force declare."""
 
-    def __init__(self, source: ContextSource) -> None:
+    def __init__(self, source: SetupSource) -> None:
         self._source = source
 
     async def login(
@@ -222,7 +222,7 @@ def _step(folder: LockedFolder | UsageError) -> InstallStep:
     return InstallStep(folder.path, "ready")
 
 
-def _login_of(setup: HostContext, skill_name: str, expert_key: str | None) -> tuple[SkillFactory, Skill]:
+def _login_of(setup: HostSetup, skill_name: str, expert_key: str | None) -> tuple[SkillFactory, Skill]:
     from perstack.diagnostics.install import login_of
 
     return login_of(setup.plugins.skills, setup.project.experts, skill_name, expert_key)

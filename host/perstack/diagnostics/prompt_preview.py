@@ -18,7 +18,7 @@ from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
 from perstack.core.runs.state import result_schema
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.engine.log.run_session import Emitter
 from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
 from perstack.engine.plugins.providers import Prices, RunSettings
@@ -42,7 +42,7 @@ class OfferedTools:
     guidance: str = ""  # the skills' instructions for their tools, sent after the Expert's instruction
 
 
-async def list_offered_tools(setup: HostContext, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
+async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator: bool = True) -> OfferedTools:
     """Return the tools that a Run of this Expert would offer. Raises SkillError for a wrong definition."""
     problems: list[Note] = []
 
@@ -122,7 +122,7 @@ class PromptPreview:
         return {**counts, "tools": sum(map(tokens_of, self.shown))}
 
 
-async def preview_prompt(setup: HostContext, expert: Expert, *, as_delegate: bool) -> PromptPreview:
+async def preview_prompt(setup: HostSetup, expert: Expert, *, as_delegate: bool) -> PromptPreview:
     """Return what a Run of this Expert would send first. Raises SkillError and UsageError."""
     knowledge = setup.knowledge(setup.lock())
     await knowledge.read(with_delegates(setup.project, (expert.key,)))
@@ -170,14 +170,14 @@ def _skill_info(folder: SkillFolder) -> SkillInfo:
     )
 
 
-def _settings(setup: HostContext, expert: Expert) -> RunSettings | None:
+def _settings(setup: HostSetup, expert: Expert) -> RunSettings | None:
     try:
         return setup.providers.settings(setup.project, expert, setup.overrides)
     except PerstackError:
         return None  # the rest can be shown without a model
 
 
-def _provider_tools(setup: HostContext, expert: Expert, settings: RunSettings | None) -> ProviderToolOffer:
+def _provider_tools(setup: HostSetup, expert: Expert, settings: RunSettings | None) -> ProviderToolOffer:
     if settings is None:
         return NO_OFFER
     name = settings.provider.provider_name
@@ -188,7 +188,7 @@ def _provider_tools(setup: HostContext, expert: Expert, settings: RunSettings | 
     return offer_tools(expert, name, tools, chain_of(setup.project, expert))
 
 
-async def _window(setup: HostContext, expert: Expert, settings: RunSettings | None) -> int | None:
+async def _window(setup: HostSetup, expert: Expert, settings: RunSettings | None) -> int | None:
     policy = resolve_settings(setup.project, expert, setup.overrides).limits.context
     if policy is not None and policy.window is not None:
         return policy.window

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least
 from perstack.core.definitions.permissions import wrong_rule
 from perstack.core.schemas.patterns import compile_pattern
@@ -61,7 +61,7 @@ def _too_many(number: int) -> str | None:
 _Rules = tuple[Annotated[str, Rule(wrong_rule)], ...]
 
 
-class Expected(Fact):
+class Expected(Record):
     """Expected outcome of a Job. Only given fields are checked; the status is always checked."""
 
     status: Annotated[ExpectedStatus, Key("status of the Job at its end; default `completed`", effect="text")] = (
@@ -95,7 +95,7 @@ class Expected(Fact):
     ] = None
 
 
-class ExpertTest(Fact):
+class ExpertTest(Record):
     """Test case: a query, the model, the number of repetitions and the expected outcome."""
 
     name: Annotated[_Text, Rule(wrong_name), Key("its name, unique for the Expert", effect="text")]
@@ -134,7 +134,7 @@ class ExpertTest(Fact):
     )
 
 
-PLACE_BY_MODEL: Mapping[type[Fact], str] = {
+PLACE_BY_MODEL: Mapping[type[Record], str] = {
     ExpertTest: "in [[experts.NAME.tests]]",
     Expected: "in `expect` of [[experts.NAME.tests]]",
 }

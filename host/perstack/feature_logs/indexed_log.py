@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from perstack.core.base.chain import EMPTY_LOG, Head, Sealed, head_in, read_remains, with_head
 from perstack.core.base.ids import OwnerKind
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import (
     Appended,
@@ -78,7 +78,7 @@ class IndexEntries:
         expected = (log_of(owner_id), head) if head.seq else None
         await space.put_entry(owner_id, head.seq + 1, b"", synced=True, expected=expected)
 
-    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
+    async def put(self, space: Storage, owner_id: str, summary: Record, head: Head) -> None:
         """Fill the entry with the summary of the log that ends at `head`."""
         await space.put_entry(owner_id, head.seq, with_head(summary.to_json(), head), expected=(log_of(owner_id), head))
 
@@ -96,7 +96,7 @@ class SummaryFiles:
     async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
         """Do nothing: a log of this kind needs no preparation."""
 
-    async def put(self, space: Storage, owner_id: str, summary: Fact, head: Head) -> None:
+    async def put(self, space: Storage, owner_id: str, summary: Record, head: Head) -> None:
         """Store the summary of the log that ends at `head`."""
         await space.put_summary(owner_id, with_head(summary.to_json(), head))
 
@@ -106,7 +106,7 @@ SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind
 
 # Logs with such a summary.
 
-M = TypeVar("M", bound=Fact)
+M = TypeVar("M", bound=Record)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from perstack.core.base.records import IllegalFact
+from perstack.core.base.records import IllegalEvent
 from perstack.dataclass import dataclass
 
 W = TypeVar("W", bound=str)
@@ -25,9 +25,9 @@ def transition(*places: W, to: tuple[W, ...] = ()) -> Transition[W]:
 
 
 def check_follows(table: Mapping[str, Transition[W]], fact: str, subject: str, state: W) -> None:
-    """Raise IllegalFact if the event cannot follow while `subject` is in this state."""
+    """Raise IllegalEvent if the event cannot follow while `subject` is in this state."""
     rule = table.get(fact)
     if rule is None:
-        raise IllegalFact(f"a second {fact}")
+        raise IllegalEvent(f"a second {fact}")
     if state not in rule.places:
-        raise IllegalFact(f"{fact} cannot follow where {subject} is {state}")
+        raise IllegalEvent(f"{fact} cannot follow where {subject} is {state}")

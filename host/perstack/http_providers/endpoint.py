@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.text import nearest
 from perstack.core.secrets.masking import masked_words, secrets_in
 from perstack.dataclass import dataclass
@@ -27,7 +27,7 @@ _STALL_TIMEOUT_MS = 60_000  # maximum milliseconds of silence within a reply
 _SALT = os.urandom(32)
 
 
-class EndpointSettings(Fact, extra="forbid"):
+class EndpointSettings(Record, extra="forbid"):
     """Settings that `[provider.setting]` has for every HTTP endpoint."""
 
     CHANGE_REPLIES: ClassVar[frozenset[str]] = frozenset({"max_tokens", "temperature", "top_p", "structured_output"})

@@ -7,7 +7,7 @@ from typing import TypedDict, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, IllegalFact, falsy, fields_of
+from perstack.core.base.records import IllegalEvent, Record, falsy, fields_of
 from perstack.core.base.usage import NO_USAGE, BudgetName, Usage, sum_charges
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.job_status import JobStatus, PauseReason
@@ -50,11 +50,11 @@ def begin_series(event: StartSeries) -> SeriesState:
 
 
 def evolve_series(series: SeriesState | None, event: StoredSeriesEvent) -> SeriesState:
-    """Return the state after one more event (None before the first). Raises IllegalFact if it cannot follow."""
+    """Return the state after one more event (None before the first). Raises IllegalEvent if it cannot follow."""
     if series is None:
         if isinstance(event, StartSeries):
             return begin_series(event)
-        raise IllegalFact("the first is not startSeries")
+        raise IllegalEvent("the first is not startSeries")
     check_follows(TRANSITIONS, event.type, f"series {series.id}", series.place)
     return series.model_copy(update=_changes(series, event) | SeriesChanges(updated_at=event.timestamp))
 
@@ -104,10 +104,10 @@ STOPPED = SeriesChanges(
 def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
     match event:
         case StartSeries():
-            raise IllegalFact("a second startSeries")
+            raise IllegalEvent("a second startSeries")
         case StartIteration():
             if event.number != len(series.iterations) + 1:
-                raise IllegalFact(f"startIteration {event.number} is not the next of {len(series.iterations)}")
+                raise IllegalEvent(f"startIteration {event.number} is not the next of {len(series.iterations)}")
             iteration = Iteration(number=event.number, job_id=event.job_id, started_at=event.timestamp)
             return SeriesChanges(iterations=(*series.iterations, iteration), invalid_answers=0)
         case FinishArtefact():
@@ -143,7 +143,7 @@ def _changes(series: SeriesState, event: StoredSeriesEvent) -> SeriesChanges:
 def _current_iteration(series: SeriesState, event: FinishArtefact | FinishIteration) -> Iteration:
     last = series.iterations[-1]
     if event.number != last.number:
-        raise IllegalFact(f"{event.type} is about iteration {event.number}, and {last.number} is in hand")
+        raise IllegalEvent(f"{event.type} is about iteration {event.number}, and {last.number} is in hand")
     return last
 
 
@@ -247,7 +247,7 @@ def check_resumable(series: SeriesState, more: int, target: float | None) -> Non
         raise UsageError(message, next_steps=(SetOption("max_iterations"),))
 
 
-class SeriesSummary(Fact):
+class SeriesSummary(Record):
     """Series in a list: a cache that can be derived from its events."""
 
     id: str

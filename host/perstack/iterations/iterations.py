@@ -19,7 +19,7 @@ from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.definitions.settings import check_budget
 from perstack.core.jobs.queries import check_query
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
@@ -32,7 +32,7 @@ from perstack.system.clock import new_ids
 class Iterations:
     """All series of iterations in one storage."""
 
-    def __init__(self, jobs: Jobs, source: ContextSource) -> None:
+    def __init__(self, jobs: Jobs, source: SetupSource) -> None:
         """Create; `source` has the context in force, which a series keeps while it is driven."""
         now = source.current
         self._log = SeriesLog(now.storage, now.audit)

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from perstack.core.definitions.sandbox import LOCAL
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 from perstack.system.process_groups import signal_group
@@ -49,7 +49,7 @@ NO_SANDBOX = CommandSandbox()
 
 
 @asynccontextmanager
-async def command_sandbox(host: HostContext, expert_key: str | None) -> AsyncGenerator[CommandSandbox]:
+async def command_sandbox(host: HostSetup, expert_key: str | None) -> AsyncGenerator[CommandSandbox]:
     """Prepare the sandbox of an Expert, or with None of no Expert, for programs that are started in the block.
 
     Raises NotAgreed if the definition has declarations that nobody has agreed to, and UsageError if this machine cannot

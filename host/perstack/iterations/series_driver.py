@@ -16,7 +16,7 @@ from perstack.core.jobs.due import is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
-from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.context.host_context import HostSetup, SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
@@ -163,13 +163,13 @@ OnFact = Callable[[StoredSeriesEvent, SeriesState, bytes], None]
 """Listener that receives an event of the series, the state after it, and its line in the log."""
 
 
-def settings_in_force(setup: HostContext, expert_key: str, recorded: Iterate) -> Iterate:
+def settings_in_force(setup: HostSetup, expert_key: str, recorded: Iterate) -> Iterate:
     """Return today's settings of an Expert, so that a wrong evaluator can be corrected; else the recorded ones."""
     expert = setup.project.expert(expert_key)
     return recorded if expert is None or expert.iterate is None else expert.iterate
 
 
-def check_ready(setup: HostContext, expert_key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
+def check_ready(setup: HostSetup, expert_key: str, recorded: Iterate, definition: SeriesDefinition) -> None:
     """Raise NotAgreed, UsageError or MissingCredential if a Job of the Expert, or its evaluator, could not begin."""
     setup.with_recorded(definition).check_ready(expert_key)
     settings = settings_in_force(setup, expert_key, recorded)
@@ -186,7 +186,7 @@ class SeriesDriver:
         self,
         log: SeriesLog,
         jobs: Jobs,
-        setup: HostContext,
+        setup: HostSetup,
         on_event: OnEvent | None,
         on_fact: OnFact | None,
         loaded: Loaded[SeriesState] | None = None,
@@ -277,8 +277,8 @@ class SeriesDriver:
         begun_setup = self._setup_for(None if recorded is None else without_job_limits(recorded))
         begun_setup = begun_setup.with_budget(series.expert_key, remaining, setup.overrides)
         job = await self._run_job(
-            self._jobs.with_context(ContextSource(new_setup)),
-            self._jobs.with_context(ContextSource(begun_setup)),
+            self._jobs.with_context(SetupSource(new_setup)),
+            self._jobs.with_context(SetupSource(begun_setup)),
             command.job_id,
             series.expert_key,
             command.query,
@@ -294,7 +294,7 @@ class SeriesDriver:
             assumed=job.assumed,
         )
 
-    def _setup_for(self, definition: SeriesDefinition | None) -> HostContext:
+    def _setup_for(self, definition: SeriesDefinition | None) -> HostSetup:
         return self._setup if definition is None else self._setup.with_recorded(definition)
 
     def _sandbox(self) -> AbstractAsyncContextManager[CommandSandbox]:
@@ -344,7 +344,7 @@ class SeriesDriver:
         self, evaluator: ExpertEvaluator, command: Evaluate, remaining: Budget | None
     ) -> JobSummary:
         setup = self._setup.with_budget(evaluator.expert, remaining)
-        jobs, job_id = self._jobs.with_context(ContextSource(setup)), job_of_evaluation(self.series.id, command)
+        jobs, job_id = self._jobs.with_context(SetupSource(setup)), job_of_evaluation(self.series.id, command)
         return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
     async def _run_job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:

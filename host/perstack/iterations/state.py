@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from perstack.core.base.records import EventParser, Fact, falsy, first_problem
+from perstack.core.base.records import EventParser, Record, falsy, first_problem
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Usage
 from perstack.core.definitions.experts import Iterate
 from perstack.core.definitions.job_status import JobStatus, PauseReason
@@ -23,7 +23,7 @@ from perstack.feature_logs.transitions import Transition, transition
 #     {"metrics": {"score": 0.8}, "analysis": "…", "cases": [{"name": "adds", "passed": true}]}
 
 
-class Case(Fact):
+class Case(Record):
     """Result of one test case, as the evaluator reports it."""
 
     name: str
@@ -39,7 +39,7 @@ class Measurement:
     cases: tuple[Case, ...] = ()
 
 
-class _Details(Fact):
+class _Details(Record):
     analysis: str = ""
     cases: tuple[Case, ...] = ()
 
@@ -99,7 +99,7 @@ def _shorten(text: str) -> str:
 FinishReason = Literal["targetReached", "iterationsUsed"]
 
 
-class SeriesEvent(Fact):
+class SeriesEvent(Record):
     """Fields that all events of a series have."""
 
     series_id: str
@@ -241,7 +241,7 @@ SeriesStatus = Literal["running", "paused", "completed", "failed"]
 Place = Literal["between", "working", "measuring", "paused", "completed", "failed"]
 
 
-class Iteration(Fact):
+class Iteration(Record):
     """Run of the Expert in a series, with its measurement."""
 
     number: int
@@ -264,7 +264,7 @@ class Iteration(Fact):
         return tuple(case.name for case in self.cases if not case.passed)
 
 
-class SeriesState(Fact):
+class SeriesState(Record):
     """State of a series."""
 
     id: str

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from perstack.config.source import NotRead, parse_toml, read_bounded
-from perstack.core.base.records import Fact, JsonObject, falsy, fields_of, first_problem
+from perstack.core.base.records import JsonObject, Record, falsy, fields_of, first_problem
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.secrets import without_secrets
 from perstack.core.definitions.skills import (
@@ -44,7 +44,7 @@ def _object() -> TypeAdapter[JsonObject]:
     return TypeAdapter(JsonObject)
 
 
-class LockedTool(Fact):
+class LockedTool(Record):
     """Tool as its skill described it."""
 
     name: str
@@ -76,7 +76,7 @@ class LockedTool(Fact):
         return ToolSpec(**fields_of(self, ToolSpec, input_schema=self.schema_object()))
 
 
-class LockedSkill(Fact):
+class LockedSkill(Record):
     """Skill with the tools that it offered."""
 
     name: str
@@ -101,20 +101,20 @@ class LockedSkill(Fact):
         return Toolset(tuple(tool.spec() for tool in self.tools), self.instructions)
 
 
-class LockedExpert(Fact):
+class LockedExpert(Record):
     """Expert whose skills were asked."""
 
     digest: str
 
 
-class LockedFolder(Fact):
+class LockedFolder(Record):
     """Folder of an Agent Skill."""
 
     path: str  # relative to the lock, with slashes
     digest: str  # digest of its files, with the paths
 
 
-class Lock(Fact):
+class Lock(Record):
     """Content of the whole file. An empty lock locks nothing."""
 
     version: int = VERSION

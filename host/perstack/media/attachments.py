@@ -11,7 +11,7 @@ from pathlib import Path
 from perstack.core.messages.media import image_type, pdf_type
 from perstack.core.messages.messages import BlobPart, ResultContent, TextPart
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.runs.inputs import Attachable, StoreAttachments
 from perstack.errors import UsageError
@@ -76,14 +76,14 @@ def _check_size(name: str, data: bytes, max_bytes: int) -> None:
         raise UsageError(f"{name} cannot be attached: it has {len(data):,} bytes, more than {max_bytes:,}")
 
 
-async def read_supported(host: HostContext, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
+async def read_supported(host: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
     """Read attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
     attached = await asyncio.to_thread(_read_all, attachments)
     _check_supported(host, expert_key, attached)
     return partial(_store, attached)
 
 
-def _check_supported(host: HostContext, expert_key: str, attachments: Sequence[Attached]) -> None:
+def _check_supported(host: HostSetup, expert_key: str, attachments: Sequence[Attached]) -> None:
     if all(attachment.media_type is None for attachment in attachments):
         return
     settings = host.providers.settings(host.project, host.expert(expert_key), host.overrides)

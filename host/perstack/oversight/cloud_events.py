@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 from pydantic import Field, JsonValue, ValidationError
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.base.validation_errors import in_words
 from perstack.errors import UsageError
 
 _HEADER = "ce-"
 
 
-class CloudEvent(Fact):
+class CloudEvent(Record):
     """One event. Its source and id together are unique: a duplicate is ignored."""
 
     specversion: str = Field(pattern=r"^1\.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.base.usage import cost
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.questions import OpenQuestion
@@ -59,7 +59,7 @@ def age_of_item(item: InboxItem) -> tuple[int, str]:
     return item.since, item.id
 
 
-class _InboxSummary(Fact):
+class _InboxSummary(Record):
     """The part of job.json that the inbox needs: with thousands of Jobs the rest is not worth making objects of."""
 
     id: str

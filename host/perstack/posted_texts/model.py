@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pydantic import Field
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, Text, falsy
+from perstack.core.base.records import Record, Text, falsy
 from perstack.core.base.text import is_blank
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.resuming import check_not_closed
@@ -26,7 +26,7 @@ MAX_TEXT_CHARS = 20_000
 MAX_WAITING = 100  # texts that wait for one Run
 
 
-class PostedText(Fact):
+class PostedText(Record):
     """A text that waits for a Run, or the removal of an earlier one."""
 
     id: str
@@ -36,7 +36,7 @@ class PostedText(Fact):
     drops: str = Field(default="", exclude_if=falsy)  # id of the text to remove; empty for a new text
 
 
-class Delivery(Fact):
+class Delivery(Record):
     """A text that was posted, and how it reaches its Run."""
 
     id: str
@@ -53,7 +53,7 @@ class Delivery(Fact):
         return "it takes effect when the Job continues"
 
 
-class StandingText(Fact):
+class StandingText(Record):
     """A text that is never summarised away: of a person, or of the Expert's definition."""
 
     id: str = Field(default="", exclude_if=falsy)  # of the event that brought it, or of a text that waits

@@ -7,7 +7,7 @@ import secrets
 from perstack.core.base.ids import By, check_id, check_job_id
 from perstack.core.jobs.job import Job
 from perstack.core.runs.state import Run
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.errors import NotFound
 from perstack.next_steps import Inspect
@@ -19,7 +19,7 @@ from perstack.system.user import this_user
 class PostedTexts:
     """The texts that people post to Jobs of one storage, from any process. The driver of a Run takes them."""
 
-    def __init__(self, source: ContextSource, reader: JobReader) -> None:
+    def __init__(self, source: SetupSource, reader: JobReader) -> None:
         self._source = source
         self._reader = reader
         self._mailboxes = Mailboxes(reader.storage)

@@ -10,7 +10,7 @@ from perstack.core.jobs.summary import places_of
 from perstack.core.runs.facts import Answer, Question, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run, call_key, is_unsettled
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.engine.runs.beginning import ResumedRun
 from perstack.engine.runs.decisions import PersonAnswer, PersonDecisions
 from perstack.errors import PerstackError
@@ -21,7 +21,7 @@ from perstack.recordings.playback import played_calls, player_of
 DOOR = "recording"  # the door that is recorded for answers of a recording
 
 
-def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
+def recorded_answer(context: HostSetup, loaded: Job) -> ResumedRun | None:
     """Return the Coordinator's Run, resumed with the recorded answer.
 
     Return None without a question or a recorded answer, and if the caller has not named the recording.
@@ -43,7 +43,7 @@ def recorded_answer(context: HostContext, loaded: Job) -> ResumedRun | None:
     return ResumedRun(run, "answer", new_limits(run, context.overrides), decisions=decisions)
 
 
-def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlement]:
+def recorded_settlements(context: HostSetup, loaded: Job) -> dict[str, Settlement]:
     """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
     if not loaded.plays_recording:
         return {}
@@ -55,7 +55,7 @@ def recorded_settlements(context: HostContext, loaded: Job) -> dict[str, Settlem
     return settlements
 
 
-def _recorded_provider(context: HostContext, run: Run) -> Provider | None:
+def _recorded_provider(context: HostSetup, run: Run) -> Provider | None:
     try:
         provider = context.providers.for_run(run, context.project, context.overrides).provider
     except PerstackError:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from pydantic import JsonValue
 
-from perstack.core.base.records import Fact, JsonObject, read_json
+from perstack.core.base.records import JsonObject, Record, read_json
 from perstack.core.jobs.checkpoints import checkpoint_file, checkpoint_of
 from perstack.core.jobs.summary import JobSummary, summarize
 from perstack.core.messages.messages import BlobPart
@@ -18,7 +18,7 @@ from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.core.secrets.masking import SecretMasker, known_secrets
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.run_log import is_checkpoint, load_job
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
@@ -80,7 +80,7 @@ def _blobs_of(logs: Iterable[Iterable[StoredEvent]]) -> frozenset[str]:
     return frozenset(part.sha256 for part in contents if isinstance(part, BlobPart))
 
 
-def _json(fact: Fact) -> JsonObject:
+def _json(fact: Record) -> JsonObject:
     document: JsonObject = json.loads(fact.to_json())
     return document
 
@@ -151,7 +151,7 @@ async def _blobs(storage: Storage, job_id: str, names: Iterable[str]) -> dict[st
 class JobExports:
     """Exports of Jobs. They change nothing."""
 
-    def __init__(self, source: ContextSource, reader: JobReader) -> None:
+    def __init__(self, source: SetupSource, reader: JobReader) -> None:
         """Export Jobs of the reader's storage, without the secret variables of the context in force."""
         self._source = source
         self._reader = reader

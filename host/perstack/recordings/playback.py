@@ -16,7 +16,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.attempts import error_info, fail
-from perstack.engine.runs.job_context import RunContext
+from perstack.engine.runs.job_context import RunDrive
 from perstack.errors import ProviderError
 from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset
@@ -44,7 +44,7 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
 
 
-async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[str, Played] | None:
+async def played_results(context: RunDrive, calls: Sequence[Call]) -> Mapping[str, Played] | None:
     """Return the recorded results of these calls, by id, without calls that are really run.
 
     Returns None, and fails the Run, if one is missing from the recording.
@@ -67,7 +67,7 @@ async def played_results(context: RunContext, calls: Sequence[Call]) -> Mapping[
         return None
 
 
-async def has_other_results(context: RunContext) -> bool:
+async def has_other_results(context: RunDrive) -> bool:
     """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
     session, player, run = context.session, player_of(context.endpoint.provider), context.session.run
     if player is None:
@@ -80,7 +80,7 @@ async def has_other_results(context: RunContext) -> bool:
     return False
 
 
-def has_recorded_decision(context: RunContext, call: Call) -> bool:
+def has_recorded_decision(context: RunDrive, call: Call) -> bool:
     """Return True if the recording has a person's decision about a call, and the caller named the recording."""
     session, player = context.session, player_of(context.endpoint.provider)
     return (
@@ -90,13 +90,13 @@ def has_recorded_decision(context: RunContext, call: Call) -> bool:
     )
 
 
-def ends_with(context: RunContext, step: int) -> bool:
+def ends_with(context: RunDrive, step: int) -> bool:
     """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
     player = player_of(context.endpoint.provider)
     return player is not None and player.ends_with(context.session.place, step)
 
 
-def take_recorded(context: RunContext) -> bool:
+def take_recorded(context: RunDrive) -> bool:
     """Record the texts that people posted before the next generation of the recorded Run; return False without any."""
     session, player, run = context.session, player_of(context.endpoint.provider), context.session.run
     if player is None:

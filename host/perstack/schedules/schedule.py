@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypedDict, assert_never
 from pydantic import Field, TypeAdapter
 
 from perstack.core.base.ids import check_job_id
-from perstack.core.base.records import EventParser, Fact, IllegalFact, falsy
+from perstack.core.base.records import EventParser, IllegalEvent, Record, falsy
 from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.project import MAX_SCHEDULE_NAME_CHARS, wrong_schedule_name
 from perstack.core.jobs.due import SCHEDULE_LABEL
@@ -19,7 +19,7 @@ from perstack.feature_logs.transitions import Transition, check_follows, transit
 Outcome = JobStatus | Literal["deleted"]  # final status of an occurrence's Job; `deleted` if the Job is gone
 
 
-class ScheduleEvent(Fact):
+class ScheduleEvent(Record):
     """Fields that all events of a schedule have."""
 
     schedule: str
@@ -98,7 +98,7 @@ TRANSITIONS: dict[str, Transition[Place]] = {
 state."""
 
 
-class Occurrence(Fact):
+class Occurrence(Record):
     """Started occurrence of a schedule."""
 
     at: int  # time that the cron line names
@@ -108,7 +108,7 @@ class Occurrence(Fact):
     outcome: Outcome | None = None  # last observed outcome of its Job; None while it runs
 
 
-class ScheduleState(Fact):
+class ScheduleState(Record):
     """State of one schedule; its definition is in perstack.toml."""
 
     name: str
@@ -168,14 +168,14 @@ class _Changes(TypedDict, total=False):
 
 
 def evolve_schedule(state: ScheduleState | None, event: StoredScheduleEvent) -> ScheduleState:
-    """Return the state after one more event (None before the first). Raises IllegalFact if it cannot follow."""
+    """Return the state after one more event (None before the first). Raises IllegalEvent if it cannot follow."""
     if state is None:
         if not isinstance(event, SetSchedule):
-            raise IllegalFact("the first is not setSchedule")
+            raise IllegalEvent("the first is not setSchedule")
         lines = {event.line: event.timestamp}
         return ScheduleState(name=event.schedule, version=1, lines=lines, updated_at=event.timestamp)
     if event.schedule != state.name:
-        raise IllegalFact(f"{event.type} is of schedule {event.schedule}, in the log of {state.name}")
+        raise IllegalEvent(f"{event.type} is of schedule {event.schedule}, in the log of {state.name}")
     if not isinstance(event, SetSchedule):
         check_follows(TRANSITIONS, event.type, f"schedule {state.name}", state.place)
     common = _Changes(version=state.version + 1, updated_at=event.timestamp)
@@ -186,7 +186,7 @@ def _changes(state: ScheduleState, event: StoredScheduleEvent) -> _Changes:
     match event:
         case SetSchedule():
             if event.line in state.lines:
-                raise IllegalFact(f"a second setSchedule of {event.line}")
+                raise IllegalEvent(f"a second setSchedule of {event.line}")
             # a clock that was set back must not reopen what another line's occurrences decided
             return _Changes(lines={**state.lines, event.line: max(event.timestamp, *state.lines.values())})
         case StartOccurrence():
@@ -207,27 +207,27 @@ def _changes(state: ScheduleState, event: StoredScheduleEvent) -> _Changes:
 
 def _apply_start(state: ScheduleState, event: StartOccurrence) -> _Changes:
     if not is_job_of(state.name, event.job_id):
-        raise IllegalFact(f"startOccurrence names Job {event.job_id}, which cannot be one of this schedule")
+        raise IllegalEvent(f"startOccurrence names Job {event.job_id}, which cannot be one of this schedule")
     started = Occurrence(at=event.at, job_id=event.job_id, decided_at=event.timestamp)
     previous = state.current or state.last
     if event.at == state.waiting:
         return _Changes(current=started, waiting=None, last=previous)
     if state.waiting is not None:
-        raise IllegalFact(f"startOccurrence is of {event.at}, and {state.waiting} waits")
+        raise IllegalEvent(f"startOccurrence is of {event.at}, and {state.waiting} waits")
     return _Changes(current=started, last=previous, lines=_mark_decided(state, event))
 
 
 def _mark_decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | QueueOccurrence) -> dict[str, int]:
-    """Mark everything up to this occurrence as decided, for every line. Raises IllegalFact if it was decided before."""
+    """Mark everything up to this occurrence as decided, for every line. Raises IllegalEvent if it was already."""
     if event.at <= min(state.lines.values()):
-        raise IllegalFact(f"{event.type} is of {event.at}, which was decided before")
+        raise IllegalEvent(f"{event.type} is of {event.at}, which was decided before")
     return {line: max(decided_until, event.at) for line, decided_until in state.lines.items()}
 
 
 def _require_current(
     state: ScheduleState, event: SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
 ) -> Occurrence:
-    """Return the current occurrence. Raises IllegalFact if the event names another one."""
+    """Return the current occurrence. Raises IllegalEvent if the event names another one."""
     if state.current is None or state.current.job_id != event.job_id:
-        raise IllegalFact(f"{event.type} is about Job {event.job_id}, which is not at work")
+        raise IllegalEvent(f"{event.type} is about Job {event.job_id}, which is not at work")
     return state.current

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.jobs.due import DUE, NeedJob, job_state
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.storage import space_of
@@ -89,7 +89,7 @@ class Scheduler:
         jobs: Jobs,
         iterations: Iterations,
         schedules: Callable[[], Schedules],
-        source: ContextSource,
+        source: SetupSource,
         launcher: JobLauncher,
     ) -> None:
         """Create the scheduler. `schedules` is called only if the project has schedules."""

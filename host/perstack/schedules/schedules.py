@@ -16,7 +16,7 @@ from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.storage import log_of
@@ -61,7 +61,7 @@ SERIES_LABEL = "iterations"  # label with the id of the series, in an order for 
 class JobLauncher:
     """Launches Jobs and series: drives them in this process, or queues them for workers, which also resume them."""
 
-    def __init__(self, jobs: Jobs, iterations: Callable[[], Iterations], source: ContextSource, *, queue: bool) -> None:
+    def __init__(self, jobs: Jobs, iterations: Callable[[], Iterations], source: SetupSource, *, queue: bool) -> None:
         """Create; `source` has the context in force. With `queue`, everything is left to workers."""
         self._jobs = jobs
         self._iterations = iterations
@@ -242,7 +242,7 @@ class ScheduleStatus:
 class Schedules:
     """The schedules of a project. Any number of processes may process them at once."""
 
-    def __init__(self, source: ContextSource, jobs: Jobs, launcher: JobLauncher) -> None:
+    def __init__(self, source: SetupSource, jobs: Jobs, launcher: JobLauncher) -> None:
         """Create; `source` has the context in force, and `launcher` starts the Jobs."""
         context = source.current
         self._source = source

@@ -14,7 +14,7 @@ from perstack.core.runs.events import StartRun
 from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError
@@ -43,7 +43,7 @@ class FilesDiff:
 class JobFiles:
     """Files of Jobs whose workspaces were recorded."""
 
-    def __init__(self, source: ContextSource, reader: JobReader) -> None:
+    def __init__(self, source: SetupSource, reader: JobReader) -> None:
         """Compare and rewind files in the workspace of the context in force."""
         self._source = source
         self._reader = reader
@@ -310,7 +310,7 @@ def _scope(only: Sequence[str], *, keep_added: bool) -> RewindScope:
 
 
 def workspace_lease(
-    source: ContextSource, reader: JobReader, lease: Callable[[], AbstractAsyncContextManager[None]]
+    source: SetupSource, reader: JobReader, lease: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AbstractAsyncContextManager[None]:
     """Hold a lease of what is driven in the workspace of the context, and prevent rewinds of its files meanwhile."""
     return JobFiles(source, reader).without_rewind(lease)

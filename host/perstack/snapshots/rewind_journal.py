@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Record, falsy
 from perstack.core.files.file_names import StagingName, StoredPath
 from perstack.errors import StorageError
 from perstack.system.files import (
@@ -99,7 +99,7 @@ def write_file(handle: int, name: bytes, data: bytes, mode: int) -> None:
 _MAX_JOURNAL_BYTES = 1 << 30
 
 
-class Step(Fact):
+class Step(Record):
     """One change of a path in the workspace."""
 
     act: Literal["remove", "rmdir", "mkdir", "put"]
@@ -110,7 +110,7 @@ class Step(Fact):
     mode: int = 0  # permissions of a folder that is removed
 
 
-class Rewound(Fact):
+class Rewound(Record):
     """The content of the event that records a completed rewind."""
 
     job_id: str
@@ -120,7 +120,7 @@ class Rewound(Fact):
     kept: int = 0
 
 
-class Journal(Fact):
+class Journal(Record):
     """A rewind of one workspace, and its progress."""
 
     workspace: str

@@ -27,7 +27,7 @@ from struct import unpack_from
 
 from pydantic import ValidationError
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.errors import StorageError
 from perstack.ports.environment import STATE_KEY
 from perstack.ports.storage import LocalState
@@ -112,7 +112,7 @@ class StateKey:
         return text.strip().encode()
 
 
-class _Mark(Fact):
+class _Mark(Record):
     """Content of a mark."""
 
     id: str

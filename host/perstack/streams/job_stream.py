@@ -20,7 +20,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.model_output import ResultReader, result_reader
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener
@@ -230,7 +230,7 @@ class JobStream:
 class Streams:
     """The streams of one Host."""
 
-    def __init__(self, jobs: Jobs, source: ContextSource) -> None:
+    def __init__(self, jobs: Jobs, source: SetupSource) -> None:
         """Start without streams of these Jobs."""
         self._jobs = jobs
         self._source = source
@@ -244,7 +244,7 @@ class Streams:
         """
         results = result_reader(output)
         context = results.add_to(replace(self._source.current, is_attended=lambda: True))
-        stream = JobStream(self, self._jobs.with_context(ContextSource(context)), drive, results)
+        stream = JobStream(self, self._jobs.with_context(SetupSource(context)), drive, results)
         self._streams.add(stream)
         return stream
 

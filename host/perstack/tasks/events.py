@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, JsonValue, TypeAdapter
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EventParser, Fact, JsonObject, falsy
+from perstack.core.base.records import EventParser, JsonObject, Record, falsy
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.job_status import PauseReason
 
 OnFailure = Literal["pause", "fail", "retry"]
 
 
-class TaskConfig(Fact):
+class TaskConfig(Record):
     """Settings for the treatment of a task."""
 
     max_retries: int = Field(default=3, ge=0)
@@ -23,7 +23,7 @@ class TaskConfig(Fact):
     checkpoint_interval: int | None = Field(default=None, ge=1)  # milliseconds; overdue ones are only reported
 
 
-class WaitingFor(Fact):
+class WaitingFor(Record):
     """External event that must occur before a task can continue."""
 
     what: str = ""
@@ -32,7 +32,7 @@ class WaitingFor(Fact):
     line for `sh`."""
 
 
-class TaskEvent(Fact):
+class TaskEvent(Record):
     """Fields that all events of a task have."""
 
     task_id: str

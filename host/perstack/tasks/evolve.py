@@ -8,7 +8,7 @@ from typing import TypedDict, assert_never
 from pydantic import JsonValue
 
 from perstack.core.base.ids import By, event_id_of
-from perstack.core.base.records import IllegalFact, JsonObject
+from perstack.core.base.records import IllegalEvent, JsonObject
 from perstack.core.definitions.job_status import PauseReason
 from perstack.feature_logs.transitions import check_follows
 from perstack.tasks import events as task_events
@@ -33,11 +33,11 @@ def begin_task(event: task_events.CreateTask) -> TaskState:
 
 
 def evolve_task(task: TaskState | None, event: task_events.StoredTaskEvent) -> TaskState:
-    """Return the state after one more event (None before the first). Raises IllegalFact if it cannot follow."""
+    """Return the state after one more event (None before the first). Raises IllegalEvent if it cannot follow."""
     if task is None:
         if isinstance(event, task_events.CreateTask):
             return begin_task(event)
-        raise IllegalFact("the first is not createTask")
+        raise IllegalEvent("the first is not createTask")
     check_follows(TRANSITIONS, event.type, f"task {task.task_id}", place_of(task))
     changes = _changes(task, event)
     runs, interval = changes.get("status", task.status) == "running", task.config.checkpoint_interval
@@ -48,7 +48,7 @@ def evolve_task(task: TaskState | None, event: task_events.StoredTaskEvent) -> T
 
 
 def runs_after(task: TaskState | None, events: Sequence[task_events.StoredTaskEvent]) -> bool:
-    """Return whether the task runs after these events. Raises IllegalFact if one cannot follow."""
+    """Return whether the task runs after these events. Raises IllegalEvent if one cannot follow."""
     for event in events:
         task = evolve_task(task, event)
     return task is not None and task.status == "running"
@@ -108,7 +108,7 @@ _RUNNING = NOT_WAITING | TaskChanges(status="running", job_id=None)
 def _changes(task: TaskState, event: task_events.StoredTaskEvent) -> TaskChanges:  # noqa: C901 - one case for each kind of event
     match event:
         case task_events.CreateTask():
-            raise IllegalFact("a second createTask")
+            raise IllegalEvent("a second createTask")
         case task_events.StartTask():
             return _RUNNING | TaskChanges(started_at=event.timestamp)
         case task_events.CheckpointTask():

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from dataclasses import Field as DataclassField
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.dataclass import dataclass
 from perstack.oversight.decisions import FREE, Decides, Mark, mark_in
 from perstack.tasks import operations
@@ -20,11 +20,11 @@ from perstack.tasks.state import TaskCheckpoint, TaskState
 from perstack.tasks.summaries import TaskPage
 
 
-def _identity(command: operations.TaskCommand[Fact], result: Fact) -> Fact:
+def _identity(command: operations.TaskCommand[Record], result: Record) -> Record:
     return result
 
 
-class Checkpoints(Fact):
+class Checkpoints(Record):
     """All checkpoints of a task, the oldest first."""
 
     checkpoints: tuple[TaskCheckpoint, ...]
@@ -34,7 +34,7 @@ class Checkpoints(Fact):
         return cls(checkpoints=result)
 
 
-class Deleted(Fact):
+class Deleted(Record):
     """Result of a removal."""
 
     deleted: str
@@ -57,8 +57,8 @@ class Operation:
     path: str  # path below /v1/execution; `{taskId}` is an argument
     tool: str  # name among the tools of an Expert
     decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
-    gives: type[Fact] = TaskState  # model of the result as doors show it
-    shown: Callable[[Any, Any], Fact] = _identity  # convert the command and its result to that model
+    gives: type[Record] = TaskState  # model of the result as doors show it
+    shown: Callable[[Any, Any], Record] = _identity  # convert the command and its result to that model
     callers: frozenset[operations.Caller] = operations.EVERYONE
 
     @property

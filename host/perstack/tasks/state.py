@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from pydantic import Field, JsonValue
 
 from perstack.core.base.ids import By, check_job_id
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.definitions.job_status import PauseReason
 from perstack.core.jobs.answers import ANYTHING, APPROVAL, AcceptedAnswers
 from perstack.errors import NotAllowed, UsageError
@@ -22,7 +22,7 @@ from perstack.tasks.events import OnFailure, TaskConfig, WaitingFor
 MAX_DEPENDENCIES = 100
 
 
-class Dependency(Fact):
+class Dependency(Record):
     """A task that another one waits for, as it stands: it is not completed."""
 
     task_id: str
@@ -58,7 +58,7 @@ CANCELLED = "cancelled"  # error of a cancelled task; `cancelled: why` with a re
 _MAX_ERROR_CHARS = 500
 
 
-class TaskState(Fact):
+class TaskState(Record):
     """State of a task."""
 
     task_id: str
@@ -102,7 +102,7 @@ class TaskState(Fact):
     archived_at: int | None = None
 
 
-class TaskCheckpoint(Fact):
+class TaskCheckpoint(Record):
     """A place that a task can be resumed from."""
 
     id: str

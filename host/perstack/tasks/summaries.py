@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, falsy, fields_of
+from perstack.core.base.records import Record, falsy, fields_of
 from perstack.core.definitions.job_status import PauseReason
 from perstack.errors import NotAllowed
 from perstack.tasks.evolve import NOT_WAITING, TaskChanges
@@ -65,7 +65,7 @@ def in_short(ids: Sequence[str]) -> str:
     return f"{'task' if len(ids) == 1 else 'tasks'} {', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
 
 
-class TaskSummary(Fact):
+class TaskSummary(Record):
     """A task in a list. A cache, derivable from its facts."""
 
     task_id: str
@@ -92,7 +92,7 @@ class TaskSummary(Fact):
     archived_at: int | None = None
 
 
-class TaskPage(Fact):
+class TaskPage(Record):
     """Some tasks, the one written to last first, and the cursor that continues after them."""
 
     tasks: tuple[TaskSummary, ...]

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from perstack.config.env import EnvFile, read_env
 from perstack.config.keys import KeyStore
 from perstack.config.project import ProjectPlace, folder_contains, folder_of, is_named, owner_of
-from perstack.core.base.records import Fact, canonical_json
+from perstack.core.base.records import Record, canonical_json
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.project import Project
@@ -60,7 +60,7 @@ def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor, worksp
     """
     folder = folder_of(project, Path.cwd())
 
-    def files(table: Fact) -> Mapping[str, str]:
+    def files(table: Record) -> Mapping[str, str]:
         from perstack.trust.named_files import contents_of  # few definitions start programs
 
         return contents_of(table, folder, workspace or Path(project.folder or "."))
@@ -71,7 +71,7 @@ def ownership_of(project: Project, is_vendor: IsVendor = _unknown_vendor, worksp
 # Stored agreements, by folder, kept outside of every workspace.
 
 
-class TrustRecord(Fact):
+class TrustRecord(Record):
     """Agreements for one folder."""
 
     folder: str

@@ -28,7 +28,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from pydantic import Field, JsonValue
 
-from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
+from perstack.core.base.records import JsonObject, Record, canonical_json, falsy
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.experts import Iterate
@@ -39,7 +39,7 @@ from perstack.core.definitions.settings import ProviderSetting
 from perstack.core.definitions.skills import AnySkill, McpStdioSkill, PluginSkill, is_base_skill
 from perstack.dataclass import dataclass
 
-_TableT = TypeVar("_TableT", bound=Fact)
+_TableT = TypeVar("_TableT", bound=Record)
 
 _INERT = ("text", "narrows")
 _EXPERTS = "experts"
@@ -51,7 +51,7 @@ IsVendor: TypeAlias = Callable[[str], bool | None]
 settings, False for another, None for an unknown name."""
 
 
-class StoredItem(Fact):
+class StoredItem(Record):
     """Item as agreements store it, without its values."""
 
     place: str  # key of the definition, such as `experts.writer.skills.search`
@@ -98,7 +98,7 @@ def digests_of(items: Iterable[StoredItem]) -> frozenset[str]:
     return frozenset(item.digest for item in items)
 
 
-def no_files(table: Fact) -> Mapping[str, str]:
+def no_files(table: Record) -> Mapping[str, str]:
     """Return the content of no file: one by the name of a folder covers all that is in it."""
     return {}
 
@@ -110,12 +110,12 @@ class Ownership:
     contains: Callable[[str], bool] = lambda path: False
     """Return whether a path, or the address of a file, stays in the definition's folder, also through links."""
     is_vendor: IsVendor = lambda name: None
-    files: Callable[[Fact], Mapping[str, str]] = no_files
+    files: Callable[[Record], Mapping[str, str]] = no_files
     """Return the content of each file of the folder that a table runs, as a digest, by the file's path."""
 
 
 def items_to_trust(
-    project: Project, own: Ownership, tests: Mapping[str, Iterable[Fact]] | None = None
+    project: Project, own: Ownership, tests: Mapping[str, Iterable[Record]] | None = None
 ) -> list[TrustItem]:
     """Return the items of a project, each once, in the order of declaration; `tests`: of each Expert, by its key."""
     items = [*_of_table(project, (), own)]
@@ -130,7 +130,7 @@ def items_to_trust(
     return [*by_digest.values()]
 
 
-def items_of_test(expert_key: str, test: Fact, own: Ownership) -> list[TrustItem]:
+def items_of_test(expert_key: str, test: Record, own: Ownership) -> list[TrustItem]:
     return _items((_EXPERTS, expert_key, "tests", str(getattr(test, "name", ""))), _table_part(test, own))
 
 
@@ -162,7 +162,7 @@ def inert_project(project: Project, own: Ownership, is_agreed: Callable[[str], b
 
 
 @cache
-def _keys(model: type[Fact]) -> Mapping[str, Key]:
+def _keys(model: type[Record]) -> Mapping[str, Key]:
     """Return the keys of a table that may have an effect, by the names of their fields."""
     pairs = ((name, part) for name, field in model.model_fields.items() for part in field.metadata)
     return {
@@ -183,7 +183,7 @@ class _Part:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def _of_table(table: Fact, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
+def _of_table(table: Record, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
     for name, key in _keys(type(table)).items():
         yield from _of_key(name, key, getattr(table, name), scope, own)
 
@@ -191,10 +191,10 @@ def _of_table(table: Fact, scope: KeyPath, own: Ownership) -> Iterator[TrustItem
 def _of_key(name: str, key: Key, value: object, scope: KeyPath, own: Ownership) -> Iterator[TrustItem]:
     place = (*scope, key.name or _alias(name))
     if key.effect == "table" and isinstance(value, tuple):
-        for element in cast("tuple[Fact, ...]", value):
+        for element in cast("tuple[Record, ...]", value):
             yield from _items((*place, str(getattr(element, "name", ""))), _table_part(element, own))
         return
-    if key.effect == "table" and isinstance(value, Fact):
+    if key.effect == "table" and isinstance(value, Record):
         yield from _items(place, _table_part(value, own))
         return
     yield from _items(place, _key_part(name, key, value, own))
@@ -210,14 +210,14 @@ def _key_part(name: str, key: Key, value: object, own: Ownership) -> _Part | Non
         active = _active(key, value, own)
         return _Part({key.name or _alias(name): active}, {key.effect}) if active or active == 0 else None
     if isinstance(value, tuple):
-        parts = [part for item in cast("tuple[Fact, ...]", value) if (part := _table_part(item, own)) is not None]
+        parts = [part for item in cast("tuple[Record, ...]", value) if (part := _table_part(item, own)) is not None]
         kinds = {kind for part in parts for kind in part.kinds}
         return _Part({_alias(name): [part.value for part in parts]}, kinds) if parts else None
-    part = _table_part(cast("Fact", value), own)
+    part = _table_part(cast("Record", value), own)
     return None if part is None else _Part({_alias(name): part.value}, part.kinds)
 
 
-def _table_part(table: Fact, own: Ownership) -> _Part | None:
+def _table_part(table: Record, own: Ownership) -> _Part | None:
     if isinstance(table, McpStdioSkill) and is_base_skill(table):
         # the built-in skill starts no command, and a `pick` of this name lets it run every program
         return _Part({"pick": [EXEC]}, {"executes"}) if EXEC in table.pick else None
@@ -246,7 +246,7 @@ def _active(key: Key, value: object, own: Ownership) -> JsonValue:
     """Return what of a value has an effect, as JSON."""
     if isinstance(value, Workspace):
         value = value.path or ""
-    if isinstance(value, Fact):
+    if isinstance(value, Record):
         return None if key.is_inert(value) else value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if isinstance(value, tuple):
         items = cast("tuple[JsonValue, ...]", value)
@@ -283,7 +283,7 @@ def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Call
         if not items or all(is_agreed(item.digest) for item in items):
             continue
         if key.effect == "table" and isinstance(value, tuple):
-            elements = cast("tuple[Fact, ...]", value)
+            elements = cast("tuple[Record, ...]", value)
             update[name] = tuple(
                 element
                 for element in elements
@@ -294,10 +294,10 @@ def _inert_table(table: _TableT, scope: KeyPath, own: Ownership, is_agreed: Call
     return table.model_copy(update=update) if update else table
 
 
-def _inert(table: Fact, name: str, key: Key, own: Ownership) -> object:
+def _inert(table: Record, name: str, key: Key, own: Ownership) -> object:
     """Return the value of a key without its effect: tables keep what narrows; None if the table cannot be without."""
     value, model_field = getattr(table, name), type(table).model_fields[name]
-    if key.effect != "table" or not isinstance(value, Fact):
+    if key.effect != "table" or not isinstance(value, Record):
         if isinstance(value, tuple):
             items = cast("tuple[object, ...]", value)
             return tuple(item for item in items if _is_inert(key, item, own))

@@ -28,7 +28,7 @@ from typing import Protocol, cast
 
 from pydantic import JsonValue
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.experts import FunctionEvaluator, Iterate
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Audit
@@ -57,7 +57,7 @@ class Words:
 NO_WORDS = Words({}, {}, {})
 
 
-def words_of(table: Fact) -> Words:
+def words_of(table: Record) -> Words:
     """Return the paths that a table of a definition names; none if it runs nothing."""
     finder = FINDERS.get(type(table).__name__)
     return NO_WORDS if finder is None else finder(table)
@@ -70,7 +70,7 @@ def words_of_command(command: str | tuple[str, ...]) -> Words:
     return Words(scripts_of_command(command), {}, files_of_command(command))
 
 
-def _of_server(table: Fact) -> Words:
+def _of_server(table: Record) -> Words:
     skill = cast("McpStdioSkill", table)
     if is_base_skill(skill):
         return NO_WORDS
@@ -82,31 +82,31 @@ def _of_server(table: Fact) -> Words:
     return Words(started, files_of_command(("", *others)), started)
 
 
-def _of_plugin(table: Fact) -> Words:
+def _of_plugin(table: Record) -> Words:
     skill = cast("PluginSkill", table)
     imported = {skill.file: True} if skill.file else {}
     return Words(imported, _in_texts(skill.settings), imported)
 
 
-def _of_provider(table: Fact) -> Words:
+def _of_provider(table: Record) -> Words:
     return Words(_in_texts(cast("ProviderSetting", table).setting), {}, {})
 
 
-def _of_iterate(table: Fact) -> Words:
+def _of_iterate(table: Record) -> Words:
     evaluator = cast("Iterate", table).evaluator
     if isinstance(evaluator, FunctionEvaluator):
         return Words({}, {}, {}, (evaluator.entry,))
     return words_of_command(evaluator) if isinstance(evaluator, str | tuple) else NO_WORDS
 
 
-def _of_rules(table: Fact) -> Words:
+def _of_rules(table: Record) -> Words:
     from perstack.trust.rule_programs import programs_named_by
 
     programs = dict.fromkeys(programs_named_by(cast("Permissions", table).allow), True)
     return Words(programs, {}, programs)
 
 
-def _of_audit(table: Fact) -> Words:
+def _of_audit(table: Record) -> Words:
     anchor = cast("Audit", table).anchor
     return words_of_command(anchor) if isinstance(anchor, tuple) else NO_WORDS
 
@@ -127,7 +127,7 @@ class _ExpertTest(Protocol):
     def workspace(self) -> str | None: ...
 
 
-def _of_test(table: Fact) -> Words:
+def _of_test(table: Record) -> Words:
     test = cast("_ExpertTest", table)
     files = {} if test.expect.command is None else {**words_of_command(test.expect.command).started}
     if test.workspace is not None:  # the command runs in a copy of it
@@ -135,7 +135,7 @@ def _of_test(table: Fact) -> Words:
     return Words(files | ({} if test.model is None else {test.model: True}), {}, {})
 
 
-FINDERS: Mapping[str, Callable[[Fact], Words]] = {
+FINDERS: Mapping[str, Callable[[Record], Words]] = {
     McpStdioSkill.__name__: _of_server,
     PluginSkill.__name__: _of_plugin,
     ProviderSetting.__name__: _of_provider,
@@ -202,7 +202,7 @@ def modules_at(entry: str, roots: Collection[str], further: Collection[str] = ()
             yield from (Path(place, name) for name in files_of_entry(entry))
 
 
-def contents_of(table: Fact, folder: Path, workspace: Path) -> dict[str, str]:
+def contents_of(table: Record, folder: Path, workspace: Path) -> dict[str, str]:
     """Return the content of each file that a table names, as a digest, by its path from the folder.
 
     Relative words are seen from the folder, and from the workspace if it is in the folder.

@@ -15,7 +15,7 @@ from perstack.core.jobs.due import due_of, job_state
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupt_events
 from perstack.core.runs.state import ACTIVE
-from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.context.host_context import HostSetup, SetupSource
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRequest, JobRunner
@@ -35,7 +35,7 @@ _LAST_DUE = 253_402_300_800_000  # milliseconds since 1970: the start of the yea
 class DispatcherQueue:
     """Jobs that are queued for workers."""
 
-    def __init__(self, source: ContextSource, reader: JobReader, runner: JobRunner) -> None:
+    def __init__(self, source: SetupSource, reader: JobReader, runner: JobRunner) -> None:
         """Queue Jobs at the dispatcher of the context in force."""
         self._source = source
         self._reader = reader
@@ -127,7 +127,7 @@ class DispatcherQueue:
         return due_of(run, self._source.current.clock.now()) is not None
 
     def requests(
-        self, context: HostContext, by: By | None, drive: bool | None
+        self, context: HostSetup, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how.
 
@@ -153,7 +153,7 @@ class DispatcherQueue:
         return job
 
     def _request(
-        self, context: HostContext, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
+        self, context: HostSetup, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
     ) -> QueueRequest:
         definition: SeriesDefinition | None = None
         if context.project.expert(expert_key) is not None:

@@ -16,11 +16,11 @@ from perstack.core.definitions.skills import agent_skills
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events.lifecycle import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
-from perstack.engine.runs.job_context import JobContext
+from perstack.engine.runs.job_context import JobDrive
 from perstack.errors import StorageError
 from perstack.lockfile.lock import NO_LOCK, Lock
 from perstack.ports.storage import Storage
@@ -35,7 +35,7 @@ class QueuedDefinition(SeriesDefinition):
     agent_skills: tuple[BundledSkill, ...] = Field(default=(), exclude_if=falsy)
 
 
-async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
+async def enqueue(job: JobDrive, session: RunSession, request: QueueRequest) -> JobSummary:
     """Record the start of a Job or Run, and that it waits for a worker.
 
     The definition is on disk before the event that names it. Until all is written job.json says that the Job runs.
@@ -57,7 +57,7 @@ async def enqueue(job: JobContext, session: RunSession, request: QueueRequest) -
     return await job.summary_file.write(is_driven=False)
 
 
-async def _record_answer_of(job: JobContext, asking_run: Run) -> None:
+async def _record_answer_of(job: JobDrive, asking_run: Run) -> None:
     """Record the answer to a delegate's question in its log; the Coordinator's says already that the Job continues."""
     parent = asking_run if asking_run.start.delegated_by is None else job.runs[asking_run.start.delegated_by.run_id]
     session = RunStarter(job).resume(ResumedRun(asking_run, "parent", above=parent.permissions))
@@ -65,7 +65,7 @@ async def _record_answer_of(job: JobContext, asking_run: Run) -> None:
     await session.write_checkpoint()
 
 
-async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDefinition:
+async def _with_files(definition: SeriesDefinition, job: JobDrive) -> QueuedDefinition:
     fields = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
     bundled: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
@@ -76,7 +76,7 @@ async def _with_files(definition: SeriesDefinition, job: JobContext) -> QueuedDe
     return QueuedDefinition(**fields, lock=lock.of_team(definition.experts), agent_skills=bundled)
 
 
-async def load_queued_context(context: HostContext, job_id: str, digest: str) -> tuple[HostContext, Lock]:
+async def load_queued_context(context: HostSetup, job_id: str, digest: str) -> tuple[HostSetup, Lock]:
     """Return the context and lock of a queued Job; unpack its Agent Skills. Raises StorageError, UsageError."""
     definition = await load_definition(context.storage, job_id, digest)
     laid_out = await unpack_skills(context.storage, job_id, definition.agent_skills, context.env)

@@ -29,7 +29,7 @@ from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
-from perstack.engine.runs.job_context import Allowance, JobContext
+from perstack.engine.runs.job_context import Allowance, JobDrive
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
 from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
@@ -38,7 +38,7 @@ from perstack.system.user import this_user
 from perstack.workers.budget_shares import Sharer, budget_of, capped, grant_caps, short_account
 
 if TYPE_CHECKING:
-    from perstack.engine.context.host_context import HostContext
+    from perstack.engine.context.host_context import HostSetup
     from perstack.engine.log.run_session import Emitter
 
 
@@ -113,7 +113,7 @@ _RELEASE_POLL_INTERVAL_S = 0.1
 class Stopping:
     """Stops remote Runs of a Job. Its user holds the lease of the Job."""
 
-    def __init__(self, host: HostContext, job: Job, emit: Emitter) -> None:
+    def __init__(self, host: HostSetup, job: Job, emit: Emitter) -> None:
         """Stop Runs of this Job, with orders withdrawn from the dispatcher of `host`."""
         self._host = host
         self._job = job
@@ -154,7 +154,7 @@ class Stopping:
 
 
 async def stop_remote(
-    host: HostContext,
+    host: HostSetup,
     loaded: Job,
     runs: dict[str, Run],
     emit: Emitter,
@@ -217,7 +217,7 @@ class QueuedDelegates:
     """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
 
     def __init__(
-        self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+        self, job: JobDrive, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
     ) -> None:
         """Prepare the delegations of `parent`; nothing is read or written before `results`."""
         storage = job.host.storage
@@ -470,7 +470,7 @@ class QueuedDelegates:
 
 
 def remote_delegates(
-    job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+    job: JobDrive, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
 ) -> QueuedDelegates | None:
     """Return the delegates of `parent` for other workers; None if they must be driven here."""
     remote = QueuedDelegates(job, allowance, parent, delegations)

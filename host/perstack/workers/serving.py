@@ -23,7 +23,7 @@ from perstack.core.runs.decide import has_ended
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.context.host_context import HostSetup, SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
@@ -47,7 +47,7 @@ OnWaiting = Callable[[bool], None]
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    context: HostContext
+    context: HostSetup
     worker: str
     on_event: EventListener | None
     on_waiting: OnWaiting | None
@@ -68,7 +68,7 @@ class _Service:
 class JobServer:
     """Drives queued Jobs, and single Runs of them, as a worker."""
 
-    def __init__(self, source: ContextSource, reader: JobReader, runner: JobRunner, files: JobFiles) -> None:
+    def __init__(self, source: SetupSource, reader: JobReader, runner: JobRunner, files: JobFiles) -> None:
         """Serve with the context in force when a Job is claimed."""
         self._source = source
         self._reader = reader
@@ -197,7 +197,7 @@ class JobServer:
 # What a worker must have.
 
 
-async def check_requirements(context: HostContext, loaded: Job, start: StartRun) -> None:
+async def check_requirements(context: HostSetup, loaded: Job, start: StartRun) -> None:
     """Raise an error that names the key, plugin, program, variable or sandbox that any Run of the Job lacks here."""
     for expert in with_delegates(context.project, (start.expert_key,)) or (start.expert,):
         settings = context.providers.settings(context.project, expert, context.overrides)
@@ -207,7 +207,7 @@ async def check_requirements(context: HostContext, loaded: Job, start: StartRun)
     await context.check_policies([run.start.sandbox for run in loaded.runs.values()])
 
 
-def _check_skills(context: HostContext, expert: Expert) -> None:
+def _check_skills(context: HostSetup, expert: Expert) -> None:
     policy = context.policy(expert)
     for skill in with_base(expert.skills):
         if isinstance(skill, InteractiveSkill | AgentSkill):
@@ -217,7 +217,7 @@ def _check_skills(context: HostContext, expert: Expert) -> None:
             _check_program(context, skill)
 
 
-def _check_program(context: HostContext, skill: McpStdioSkill) -> None:
+def _check_program(context: HostSetup, skill: McpStdioSkill) -> None:
     check_known((*skill.args, *skill.env.values()), skill.name)
     variable_names = {*skill.required_env, *variables_in((*skill.args, *skill.env.values()))}
     missing = ", ".join(sorted(name for name in variable_names if not context.env.without_stored.get(name)))

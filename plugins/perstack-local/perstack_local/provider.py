@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pydantic import Field
 from typing_extensions import override
 
-from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.records import JsonObject, Record
 from perstack.errors import ProviderError
 from perstack.http_providers.endpoint import read_settings
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider, ProviderConfig
@@ -26,7 +26,7 @@ from perstack_local.prompt import Prompt, prompt_of, reply_of
 from perstack_local.weights import MODEL_PATH_VARIABLE, find_model
 
 
-class LocalSettings(Fact, extra="forbid"):
+class LocalSettings(Record, extra="forbid"):
     """Settings of provider `local` (`[provider.setting]`)."""
 
     model_path: str | None = None  # GGUF file to use in place of the embedded model's weights

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, JsonObject, read_json
+from perstack.core.base.records import JsonObject, Record, read_json
 from perstack.dataclass import dataclass
 from perstack.doors import operations
 from perstack.doors.operations import (
@@ -123,7 +123,7 @@ class _HttpCall(OperationCall[Response]):
     def by(self) -> By:
         return _caller_of(self.request)
 
-    def reply(self, view: Fact, *texts: str, is_error: bool = False) -> Response:
+    def reply(self, view: Record, *texts: str, is_error: bool = False) -> Response:
         response = _json(view, next(iter(self.route.replies)))
         if isinstance(view, SubmittedJob):
             response.headers["Location"] = f"{self.route.path}/{view.id}"
@@ -210,7 +210,7 @@ async def _body(request: Request) -> JsonValue:
         raise UsageError(f"the body is not JSON: {error}") from error
 
 
-def _json(fact: Fact, status: int) -> Response:
+def _json(fact: Record, status: int) -> Response:
     return Response(fact.to_json(), status, media_type="application/json")
 
 

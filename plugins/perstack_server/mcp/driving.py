@@ -14,7 +14,7 @@ import mcp_types as types
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.base.text import approvable_text, count, duration
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
@@ -42,7 +42,7 @@ _MAX_WARNINGS = 3  # warnings about the definition that each result shows
 Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 
 
-def tool_result(project: ClientProject, view: Fact, *texts: str, is_error: bool = False) -> types.CallToolResult:
+def tool_result(project: ClientProject, view: Record, *texts: str, is_error: bool = False) -> types.CallToolResult:
     """Return the structure, and as blocks the texts, a note on a problem of the definition, and its warnings."""
     live = project.definitions.live
     notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
@@ -75,7 +75,7 @@ class ClientCall(OperationCall[Outcome]):
         return call_key(self.context, self.context.request_id)
 
     @override
-    def reply(self, view: Fact, *texts: str, is_error: bool = False) -> Outcome:
+    def reply(self, view: Record, *texts: str, is_error: bool = False) -> Outcome:
         return tool_result(self.project, view, *texts, is_error=is_error)
 
     async def drive(self, work: DriveJob, *, wait: bool) -> Outcome:

@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, Tool, ToolAnnotations
 from pydantic import JsonValue
 
-from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.schemas.result_schemas import move_schema
@@ -112,7 +112,7 @@ def input_schema(model: type[Arguments]) -> JsonObject:
 
 
 @cache
-def _output_schema(model: type[Fact]) -> JsonObject:
+def _output_schema(model: type[Record]) -> JsonObject:
     """Return the JSON schema of a tool's structured result."""
     return _plain(model.model_json_schema(by_alias=True, mode="serialization"))
 

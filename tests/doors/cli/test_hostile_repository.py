@@ -17,7 +17,7 @@ import click
 import pytest
 from terminal import Result, Terminal, reply
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.keys import Key
 from perstack.doors.cli.main import perstack
 from perstack.doors.cli.plugin_commands import listed_commands
@@ -187,14 +187,14 @@ def clone(terminal: Terminal, outside: Outside, tmp_path_factory: pytest.TempPat
 def test_every_key_with_an_effect_is_set_somewhere() -> None:
     text = "\n".join((*TOP.values(), *TABLES.values()))
 
-    def models(base: type[Fact]) -> Iterator[type[Fact]]:
+    def models(base: type[Record]) -> Iterator[type[Record]]:
         for model in base.__subclasses__():
             yield model
             yield from models(model)
 
     missing = [
         f"{model.__name__}.{name}"
-        for model in {*models(Fact)}
+        for model in {*models(Record)}
         for name, field in model.model_fields.items()
         for key in field.metadata
         if isinstance(key, Key)

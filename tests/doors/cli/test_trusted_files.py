@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, reply
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.keys import Key
 from perstack.trust.named_files import FINDERS
 
@@ -249,12 +249,12 @@ def test_an_evaluator_that_changes_during_a_series_ends_it(terminal: Terminal) -
 def test_every_table_with_a_key_that_executes_says_how_its_files_are_found() -> None:
     import perstack.expert_tests.models  # noqa: F401 - so that its models are there
 
-    def models(base: type[Fact]) -> set[type[Fact]]:
+    def models(base: type[Record]) -> set[type[Record]]:
         return {model for child in base.__subclasses__() for model in (child, *models(child))}
 
     executing = {
         model.__name__
-        for model in models(Fact)
+        for model in models(Record)
         for field in model.model_fields.values()
         for key in field.metadata
         if isinstance(key, Key) and key.effect == "executes"

@@ -12,7 +12,7 @@ from long_runs import SmallModel, is_summary
 from sampling_skill import SAMPLING, TURNS, Summing
 
 from perstack.core.base.chain import Head
-from perstack.core.base.records import IllegalFact, blank
+from perstack.core.base.records import IllegalEvent, blank
 from perstack.core.definitions.tool_definitions import definition_digest
 from perstack.core.messages.adaptations import (
     MAX_RUNGS,
@@ -266,11 +266,11 @@ def test_a_log_with_an_adaptation_that_nothing_can_send_is_not_driven(bench: Ben
     run = evolve(run, events[1], HEAD)
     good = events[2]
     assert evolve(run, good, HEAD).adaptations == (FIELD,)
-    with pytest.raises(IllegalFact, match="adaptRequest names"):
+    with pytest.raises(IllegalEvent, match="adaptRequest names"):
         evolve(run, good.model_copy(update={"adaptations": (item,)}), HEAD)
-    with pytest.raises(IllegalFact, match="adaptRequest names nothing"):
+    with pytest.raises(IllegalEvent, match="adaptRequest names nothing"):
         evolve(run, good.model_copy(update={"adaptations": ()}), HEAD)
-    with pytest.raises(IllegalFact, match="repeats"):
+    with pytest.raises(IllegalEvent, match="repeats"):
         evolve(evolve(run, good, HEAD), good, HEAD)
 
 

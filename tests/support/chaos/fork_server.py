@@ -61,7 +61,7 @@ import perstack.engine.runs.tool_calls as toolrun
 from perstack.core.runs.commands import Call
 from perstack.core.runs.state import call_key
 from perstack.engine.plugins.registry import load_plugins
-from perstack.engine.runs.job_context import RunContext
+from perstack.engine.runs.job_context import RunDrive
 
 _PRELOADED = (
     "perstack.doors.cli.main",
@@ -214,7 +214,7 @@ def _keep_a_ledger(path: str) -> None:
     ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     perform = toolrun.perform_call
 
-    async def note_call(context: RunContext, call: Call) -> toolrun.ToolOutcome:
+    async def note_call(context: RunDrive, call: Call) -> toolrun.ToolOutcome:
         key = call_key(context.session.run, call)
         write_uncounted(ledger, f"began {key}\n".encode())
         outcome = await perform(context, call)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pydantic import ConfigDict, Field, field_validator
 
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Record, falsy
 from perstack.errors import UsageError
 from perstack.next_steps import Inspect
 
@@ -121,7 +121,7 @@ class Owner(NamedTuple):
 _MAX_NAME_CHARS = 200
 
 
-class By(Fact):
+class By(Record):
     """The actor of an event, and the door through which it acted.
 
     Names are claims of the caller and prove nothing. They are cut to 200 characters, without control characters.

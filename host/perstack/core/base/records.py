@@ -1,6 +1,6 @@
 """The base of all records, their JSON, and helpers for JSON values.
 
-Everything that is written to a log or a cache is a `Fact`: an immutable pydantic model with camelCase keys.
+Everything that is written to a log or a cache is a `Record`: an immutable pydantic model with camelCase keys.
 Two rules keep logs readable and verifiable in every version:
 
 - Unknown keys are ignored, and empty values are left out (`falsy`): a field with a default can be added at any time.
@@ -123,7 +123,7 @@ def _names(cls: type) -> tuple[Mapping[str, str], Mapping[str, str]]:
     return aliases, {field: of_field.get(field, field) for field in fields}
 
 
-class Fact(_Record):
+class Record(_Record):
     """The base of immutable records: camelCase in JSON, snake_case in Python.
 
     Unknown keys of JSON are ignored, so that logs of newer versions can be read; unknown arguments in Python are
@@ -145,11 +145,11 @@ class Fact(_Record):
         return encoded(self)[1]
 
 
-class IllegalFact(ValueError):
+class IllegalEvent(ValueError):
     """An event that cannot follow in the current state: this host never writes it there."""
 
 
-F = TypeVar("F", bound=Fact)
+F = TypeVar("F", bound=Record)
 _Value = TypeVar("_Value")
 
 
@@ -190,8 +190,8 @@ def _remains(field: FieldInfo, value: object) -> object:
         default = field.get_default(call_default_factory=True)
         return default if mark.remains is None or value == default else mark.remains(value)
     if isinstance(value, tuple):
-        return tuple(blank(item) if isinstance(item, Fact) else item for item in cast("tuple[object, ...]", value))
-    return blank(value) if isinstance(value, Fact) else value
+        return tuple(blank(item) if isinstance(item, Record) else item for item in cast("tuple[object, ...]", value))
+    return blank(value) if isinstance(value, Record) else value
 
 
 def fields_of(record: BaseModel, target: type[BaseModel], **changes: object) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def canonical_json(value: JsonValue) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def canonical_fact(fact: Fact, *, has_floats: bool = True) -> bytes:
+def canonical_fact(fact: Record, *, has_floats: bool = True) -> bytes:
     """Return the canonical text of a record: as in a log, except for the notation of floats."""
     if not has_floats:
         with suppress(ValueError):  # a lone surrogate

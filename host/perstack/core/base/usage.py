@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Record, falsy
 from perstack.dataclass import dataclass, replace
 
 BudgetName = Literal["maxCost", "maxTokens", "maxTime", "maxToolCalls"]
@@ -31,7 +31,7 @@ def amount(budget: BudgetName, value: float) -> str:
 _MAX_TOKENS = 10**12  # maximum plausible tokens of one generation
 
 
-class Usage(Fact):
+class Usage(Record):
     """The tokens of one generation, or a sum of several.
 
     `input_tokens` counts everything sent, including cached tokens; `output_tokens` everything generated, including
@@ -128,14 +128,14 @@ def _sum(first: float | None, second: float | None) -> float | None:
 NO_USAGE = Usage()
 
 
-class ModelShare(Fact):
+class ModelShare(Record):
     """The usage of one of several models."""
 
     usage: Usage = NO_USAGE
     unpriced_tokens: int = Field(default=0, exclude_if=falsy)
 
 
-class Charge(Fact):
+class Charge(Record):
     """An amount charged against a budget because no usage was reported for it."""
 
     tokens: int = 0

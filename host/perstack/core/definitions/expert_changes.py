@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, Fact, JsonObject, Written, falsy
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Written, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import wrong_delegation
@@ -57,7 +57,7 @@ def _identity_if_any(expert: Expert | None) -> Expert | None:
     return None if expert is None else _identity(expert)
 
 
-class ExpertChange(Fact):
+class ExpertChange(Record):
     """A change that a Run has made to its own skills or delegates; it holds from the next generation on."""
 
     tool: ChangingTool

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, cast
 from pydantic import BeforeValidator, Discriminator, Field, GetCoreSchemaHandler, Tag, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.definitions.keys import (
     BROKEN,
     NOT_EMPTY,
@@ -51,13 +51,13 @@ from perstack.core.definitions.skills import (
 from perstack.core.schemas.result_schemas import result_schema_of
 
 
-class ExpertEvaluator(Fact):
+class ExpertEvaluator(Record):
     """An Expert that judges what another has made."""
 
     expert: NonEmptyText
 
 
-class FunctionEvaluator(Fact):
+class FunctionEvaluator(Record):
     """A Python function, `package.module:function`."""
 
     entry: Annotated[NonEmptyText, Rule(wrong_entry)]
@@ -100,7 +100,7 @@ Evaluator = Annotated[  # shell line, program with arguments, Expert, or functio
 Direction = Literal["higher", "lower"]
 
 
-class Iterate(Fact):
+class Iterate(Record):
     """Settings for running an Expert repeatedly until a measurement of its result is good enough."""
 
     evaluator: Annotated[
@@ -154,7 +154,7 @@ _Domains = Annotated[
 ]
 
 
-class WebToolOptions(Fact):
+class WebToolOptions(Record):
     """Limits of a provider's tool that searches or reads the web."""
 
     max_uses: Annotated[
@@ -167,7 +167,7 @@ class WebToolOptions(Fact):
     blocked_domains: Annotated[_Domains, Key("domains that it must not use", effect="narrows")] = ()
 
 
-class FileSearchOptions(Fact):
+class FileSearchOptions(Record):
     """Files that a provider's tool searches."""
 
     vector_store_ids: Annotated[
@@ -178,7 +178,7 @@ class FileSearchOptions(Fact):
     ]
 
 
-class ProviderToolOptions(Fact):
+class ProviderToolOptions(Record):
     """Options of the tools that a provider runs, by the tool's name."""
 
     web_search: Annotated[

@@ -6,14 +6,14 @@ from types import MappingProxyType
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import InteractiveSkill, with_tools
 from perstack.core.schemas.result_schemas import result_instruction
 from perstack.dataclass import dataclass
 
 
-class AgentsMdFile(Fact):
+class AgentsMdFile(Record):
     """AGENTS.md as recorded when a Run began."""
 
     path: str  # path relative to the project's top folder

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from perstack.core.base.records import Fact, falsy
+from perstack.core.base.records import Record, falsy
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_price, wrong_tool_price
 from perstack.dataclass import dataclass
@@ -33,7 +33,7 @@ Models = str | tuple[str, ...]  # as its provider spells it, or `models.NAME`; s
 WrittenModels = Annotated[str | tuple[str, ...], BeforeValidator(as_tuple), NOT_EMPTY, Rule(wrong_models)]
 
 
-class ProviderLimits(Fact):
+class ProviderLimits(Record):
     """`[limits."provider"]`: limits on what all Runs of a process together may ask of an endpoint."""
 
     name: str
@@ -98,7 +98,7 @@ def parts_of(name: str) -> tuple[str, str]:
     return provider, model
 
 
-class Price(Fact):
+class Price(Record):
     """`[prices."provider/model"]`: prices of a model's tokens, in US dollars per million."""
 
     name: str

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, Written, canonical_json, falsy, fields_of
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Text, Written, canonical_json, falsy, fields_of
 from perstack.core.base.text import REDACTED
 from perstack.core.definitions.keys import Key, Rule
 from perstack.core.definitions.skills import PathUse
@@ -49,7 +49,7 @@ DECISION_WORDS: dict[ApprovalDecision, str] = {
 }
 
 
-class Approval(Fact):
+class Approval(Record):
     """Person's answer to a call that waits for approval."""
 
     decision: ApprovalDecision
@@ -62,7 +62,7 @@ class Approval(Fact):
         return self.decision == "no"
 
 
-class StandingApproval(Fact):
+class StandingApproval(Record):
     """Approval that holds for a whole Job."""
 
     id: str  # id of the event that gave the approval
@@ -226,7 +226,7 @@ def _opens_nothing(value: object) -> bool:
     return not (rule.has_arguments or rule.skill or rule.is_delegate or rule.tool.matches(_ASKED_ANYWAY))
 
 
-class Permissions(Fact):
+class Permissions(Record):
     """Rules as written. Of several tables that apply to a call the strictest decides."""
 
     default: Annotated[
@@ -257,7 +257,7 @@ class Permissions(Fact):
         return self if self.default is not None else self.model_copy(update={"default": self.otherwise})
 
 
-class RuleSet(Fact):
+class RuleSet(Record):
     """Permissions in force for a Run, with their origin."""
 
     source: str  # file and table for display: `perstack.toml [permissions]`
@@ -277,7 +277,7 @@ _Emptied = Annotated[tuple[str, ...], EMPTIED]
 RuleSets = Annotated[tuple[RuleSet, ...], Written(_asking)]
 
 
-class Widening(Fact):
+class Widening(Record):
     """Rules that a person applies over all that are in force."""
 
     source: Text  # file that they were read from, for display

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.text import wrong_span
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.job_status import TYPED_STATUS
@@ -30,13 +30,13 @@ from perstack.errors import DefinitionError, Problem
 MAX_FILE_SIZE = 16 << 20  # default maximum size of a recorded file, in bytes
 
 
-class SnapshotPolicy(Fact):
+class SnapshotPolicy(Record):
     """Settings of workspace snapshots; a Run without a policy takes none."""
 
     max_file_size: int = MAX_FILE_SIZE  # bytes: a larger file is listed, but its contents are not recorded
 
 
-class Audit(Fact):
+class Audit(Record):
     """`[audit]`: where the heads of logs are kept, out of reach of the logs' writers."""
 
     anchor: Annotated[
@@ -62,7 +62,7 @@ def _unknown_status(names: Iterable[str]) -> str | None:
     return f"has {unknown[0]!r}: use {', '.join(TYPED_STATUS)}" if unknown else None
 
 
-class Retention(Fact):
+class Retention(Record):
     """`[retention]`: Jobs to remove automatically: a Job that meets all given conditions; without any, none."""
 
     older_than: Annotated[
@@ -107,7 +107,7 @@ def _wrong_number_of_fields(cron: str) -> str | None:
     )
 
 
-class Schedule(Fact):
+class Schedule(Record):
     """Query that an Expert is sent at the times of a cron line."""
 
     name: Annotated[str, Rule(wrong_schedule_name)]
@@ -137,7 +137,7 @@ class Schedule(Fact):
         return f"{self.timezone} {' '.join(self.cron.split())}"
 
 
-class Workers(Fact):
+class Workers(Record):
     """`[workers]`: processes that drive queued Jobs, on this machine or on others."""
 
     dispatcher: Annotated[
@@ -159,7 +159,7 @@ class Workers(Fact):
     ] = "local"
 
 
-class Workspace(Fact):
+class Workspace(Record):
     """`workspace = { … }`: the folder that Experts work in, and whether its files are recorded."""
 
     path: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact, falsy, fields_of
+from perstack.core.base.records import Record, falsy, fields_of
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_domain
 from perstack.errors import UsageError
 
@@ -96,7 +96,7 @@ _Place = Annotated[str, Rule(wrong_place)]
 _Size = Annotated[str, Rule(wrong_size)]
 
 
-class Sandbox(Fact):
+class Sandbox(Record):
     """`[sandbox]`: what tools' programs may reach in addition to the defaults, and their limits."""
 
     writable: Annotated[
@@ -129,7 +129,7 @@ class Sandbox(Fact):
     tmp: Annotated[_Size | None, Key("size of a program's `/tmp`; default `1GiB`", effect="narrows")] = None
 
 
-class SandboxPolicy(Fact):
+class SandboxPolicy(Record):
     """Sandbox of a Run's programs, fixed when the Run starts. Paths are absolute."""
 
     runtime: str = LOCAL

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, JsonObject, StrictCalls, falsy
+from perstack.core.base.records import JsonObject, Record, StrictCalls, falsy
 from perstack.core.base.usage import BudgetName
 from perstack.core.definitions.keys import NOT_EMPTY, Key, Rule, at_least, wrong_budget
 from perstack.core.definitions.models import WrittenModels
@@ -37,7 +37,7 @@ def wrong_share(share: float) -> str | None:
     return None if 0 < share < 1 else f"must be a share of the context window between 0 and 1, not {share}"
 
 
-class CompactionExpert(Fact):
+class CompactionExpert(Record):
     """The Expert whose instruction and model write the summaries."""
 
     expert: Annotated[str, NOT_EMPTY]
@@ -46,7 +46,7 @@ class CompactionExpert(Fact):
 Compaction = Literal["auto", "off"] | CompactionExpert
 
 
-class ContextKeys(Fact):
+class ContextKeys(Record):
     """Keys about the context window, of an Expert and of a whole file."""
 
     context_window: Annotated[
@@ -81,7 +81,7 @@ class ContextKeys(Fact):
     ] = None
 
 
-class ContextPolicy(Fact):
+class ContextPolicy(Record):
     """Policy of a Run for a model context that is nearly full."""
 
     window: int | None = None  # tokens that the context can hold; None if the definition does not say
@@ -205,7 +205,7 @@ class SharedKeys(ContextKeys):
             fields_by_name[name] = fields_by_name.pop(name)
 
 
-class ProviderSetting(Fact):
+class ProviderSetting(Record):
     """`[provider]`: the endpoint, and its settings as the provider's documentation names them."""
 
     provider_name: Annotated[
@@ -219,7 +219,7 @@ class ProviderSetting(Fact):
 ProviderKey = Annotated[ProviderSetting | None, Key("the endpoint, see `[provider]`", effect="table")]
 
 
-class Budget(Fact):
+class Budget(Record):
     """Spending limits of a Job, or of one Expert within it: reserved before spending, and never exceeded."""
 
     max_cost: Annotated[float | None, Rule(wrong_budget), Key("US dollars", effect="narrows")] = None
@@ -243,7 +243,7 @@ class Budget(Fact):
 BudgetKey = Annotated[Budget | None, Key("what may be spent, see `[budget]`", effect="table")]
 
 
-class Limits(Fact):
+class Limits(Record):
     """Limits of a Job and of its generations."""
 
     max_steps: int | None = None  # maximum sum of steps over all Runs of the Job; None without a limit

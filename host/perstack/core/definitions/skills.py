@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, TEXT, Fact, JsonObject, Text, falsy, snake_cased
+from perstack.core.base.records import EMPTIED, TEXT, JsonObject, Record, Text, falsy, snake_cased
 from perstack.core.definitions.keys import NOT_EMPTY, InText, Key, Rule, at_least, schema_of, wrong_domain, wrong_issuer
 
 # Tools as the agent loop knows them, and decisions about calls.
@@ -32,7 +32,7 @@ _Arguments = Annotated[tuple[Annotated[str, NOT_EMPTY], ...], Field(exclude_if=f
 _Argument = Annotated[str, NOT_EMPTY, Field(exclude_if=falsy)]
 
 
-class Subject(Fact):
+class Subject(Record):
     """Meaning of a tool's arguments; a permission rule's bare glob is compared with these."""
 
     paths: Annotated[_Arguments, Key("arguments that are paths in the workspace, or lists of them", effect="text")] = ()
@@ -83,7 +83,7 @@ def named_arguments(subject: Subject | None, args: JsonObject) -> JsonObject:
     return snake_cased(args) if subject is not None and subject.any_case else args
 
 
-class ToolSpec(Fact):
+class ToolSpec(Record):
     """Tool that a model may be offered."""
 
     name: str  # name as the model sees it: legal for every provider, unique within one Run
@@ -99,7 +99,7 @@ class ToolSpec(Fact):
     subject: Subject | None = None
 
 
-class DecidedCall(Fact):
+class DecidedCall(Record):
     """Host's decision about one tool call of a reply. The arguments are in the reply."""
 
     id: str
@@ -172,7 +172,7 @@ _Required = Annotated[
 ]
 
 
-class _SkillFields(Fact):
+class _SkillFields(Record):
     description: Annotated[str | None, Key("purpose of the skill", effect="text")] = None
     rule: Annotated[str | None, Key("for the model: how and when to use these tools", effect="text")] = None
     pick: Annotated[tuple[str, ...], Key("only these tools (patterns)", effect="narrows")] = ()
@@ -227,7 +227,7 @@ class McpStdioSkill(_SkillFields):
     tools: _McpTools = ()
 
 
-class OAuth(Fact):
+class OAuth(Record):
     """OAuth login to a remote server; `${NAME}` in a text is replaced by an environment variable."""
 
     flow: Annotated[
@@ -307,7 +307,7 @@ class McpSseSkill(_SkillFields):
     tools: _McpTools = ()
 
 
-class InteractiveTool(Fact):
+class InteractiveTool(Record):
     """Tool that a person or the application answers."""
 
     name: str
@@ -389,7 +389,7 @@ def wrong_skill_name(name: str) -> str | None:
     return None
 
 
-class AgentSkill(Fact):
+class AgentSkill(Record):
     """Folder with a SKILL.md in the public format: knowledge that an Expert reads when needed."""
 
     type: Annotated[Literal["agentSkill"], _KIND] = "agentSkill"

@@ -12,7 +12,7 @@ from typing import cast
 
 from pydantic.fields import FieldInfo
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.definitions.keys import InText, Key
 from perstack.core.definitions.skills import PluginSkill
 from perstack.errors import UsageError
@@ -20,7 +20,7 @@ from perstack.errors import UsageError
 _OMITTED_KEYS = ("include",)  # the Experts of included files are in the project already
 
 
-def toml_of(project: Fact) -> str:
+def toml_of(project: Record) -> str:
     """Return the text of a project's perstack.toml. Raises UsageError for a value that TOML cannot express."""
     import tomli_w
 
@@ -30,7 +30,7 @@ def toml_of(project: Fact) -> str:
     return pretty if tomllib.loads(pretty) == table else tomli_w.dumps(table)
 
 
-def _table(record: Fact) -> dict[str, object]:
+def _table(record: Record) -> dict[str, object]:
     if isinstance(record, PluginSkill) and record.functions:
         names = ", ".join(record.functions)
         raise UsageError(
@@ -52,24 +52,24 @@ def _key_of(field: FieldInfo) -> Key | None:
     return next((item for item in field.metadata if isinstance(item, Key)), None)
 
 
-def _toml_value(value: object, field: FieldInfo, record: Fact) -> object:
+def _toml_value(value: object, field: FieldInfo, record: Record) -> object:
     if any(isinstance(item, InText) for item in field.metadata):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Fact):
+    if isinstance(value, Record):
         return _table(value)
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
-        tables = [item for item in items if isinstance(item, Fact)]
+        tables = [item for item in items if isinstance(item, Record)]
         return {str(getattr(item, "name", "")): _table(item) for item in tables} or [
             _plain(item, record) for item in items
         ]
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value).items()
-        return {name: _table(item) if isinstance(item, Fact) else _plain(item, record) for name, item in entries}
+        return {name: _table(item) if isinstance(item, Record) else _plain(item, record) for name, item in entries}
     return _plain(value, record)
 
 
-def _plain(value: object, record: Fact) -> object:
+def _plain(value: object, record: Record) -> object:
     match value:
         case None:
             raise UsageError(f"{type(record).__name__} cannot be written as TOML, which has no null: leave it out")

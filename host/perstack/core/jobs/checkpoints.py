@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from perstack.core.base.ids import event_id_of
-from perstack.core.base.records import Fact, falsy, fields_of
+from perstack.core.base.records import Record, falsy, fields_of
 from perstack.core.base.usage import Usage
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.settings import Limits, ReasoningBudget
@@ -13,7 +13,7 @@ from perstack.core.runs.start import StartRun
 from perstack.core.runs.state import Run, RunStatus
 
 
-class ExpertRef(Fact):
+class ExpertRef(Record):
     """A reference to an Expert in a version."""
 
     key: str
@@ -21,7 +21,7 @@ class ExpertRef(Fact):
     version: str
 
 
-class CheckpointCall(Fact):
+class CheckpointCall(Record):
     """A call without a result."""
 
     id: str
@@ -30,7 +30,7 @@ class CheckpointCall(Fact):
     delegate_run_id: str | None = None
 
 
-class MessagesRef(Fact):
+class MessagesRef(Record):
     """A reference to the messages of `base` and then this Run's, to log line `through`, whose hash is `sha256`."""
 
     through: int
@@ -39,7 +39,7 @@ class MessagesRef(Fact):
     sha256: str
 
 
-class _CheckpointFields(Fact):
+class _CheckpointFields(Record):
     """The fields of a checkpoint without the messages."""
 
     id: str
@@ -71,7 +71,7 @@ class Checkpoint(_CheckpointFields):
     messages: tuple[AnyMessage, ...]
 
 
-class RunSetting(Fact):
+class RunSetting(Record):
     """Settings that a Run was started with, copied from the log's first line for people and tools: run-setting.json."""
 
     job_id: str

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from perstack.core.base.chain import EMPTY_LOG, Head
 from perstack.core.base.ids import is_place, number_of_run, place_of
-from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
+from perstack.core.base.records import JsonObject, Record, canonical_json, falsy
 from perstack.core.base.text import count, plain_text
 from perstack.core.base.usage import NO_USAGE, BudgetName, Charge, Cost, ModelShare, Usage, cost, cost_of
 from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason, lifecycle_of, pause_reason_of
@@ -28,7 +28,7 @@ from perstack.core.runs.state import Run, RunStatus
 from perstack.dataclass import dataclass
 
 
-class RunSummary(Fact):
+class RunSummary(Record):
     """The summary of one Run."""
 
     id: str
@@ -48,7 +48,7 @@ class RunSummary(Fact):
     job_id: str = Field(default="", exclude_if=falsy)  # only set in a list of the Runs of all Jobs
 
 
-class JobSummary(Fact):
+class JobSummary(Record):
     """The summary of a Job, stored as job.json. A cache that can be derived from the logs."""
 
     id: str  # id of the Job, which commands and methods take
@@ -276,7 +276,7 @@ earlier checkpoint, also with another answer (`answer`) or with content that com
 (`uncompacted`)."""
 
 
-class PlacedRun(Fact):
+class PlacedRun(Record):
     """A Run in the tree of its Job."""
 
     run: RunSummary

@@ -19,7 +19,7 @@ from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
 
-from perstack.core.base.records import TEXT, Fact, falsy
+from perstack.core.base.records import TEXT, Record, falsy
 from perstack.core.base.text import one_line
 from perstack.core.definitions.skills import ToolSpec
 from perstack.core.definitions.tool_definitions import definition_digest
@@ -36,7 +36,7 @@ ANY_THINKING = "any"  # name of an adaptation that leaves out thinking of later 
 _MAX_TEXT_CHARS = 160  # characters of the text in place of an image or document that are shown
 
 
-class Adaptation(Fact):
+class Adaptation(Record):
     """One part of a request, and the form in which it is sent from now on.
 
     `name` tells the part: the name of a field in its wire format, such as `stream_options` or `messages.content`; the

@@ -8,18 +8,18 @@ from typing import Annotated, Literal, NamedTuple, assert_never, overload
 
 from pydantic import Field
 
-from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, canonical_fact, falsy, layers
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Text, canonical_fact, falsy, layers
 from perstack.core.schemas.json_schema import MAX_VALUE_DEPTH
 
 
-class TextPart(Fact):
+class TextPart(Record):
     """A text by a person, a model or a tool."""
 
     type: Literal["textPart"] = "textPart"
     text: Text
 
 
-class ThinkingPart(Fact):
+class ThinkingPart(Record):
     """A model's reasoning. `opaque` must be sent back to its vendor unchanged (signatures, encrypted items)."""
 
     type: Literal["thinkingPart"] = "thinkingPart"
@@ -27,7 +27,7 @@ class ThinkingPart(Fact):
     opaque: Annotated[JsonObject | None, EMPTIED] = None
 
 
-class BlobPart(Fact):
+class BlobPart(Record):
     """An image, a PDF or other bytes, stored once in the Job's blobs under their sha256 (hex)."""
 
     type: Literal["blobPart"] = "blobPart"
@@ -37,7 +37,7 @@ class BlobPart(Fact):
     name: str | None = None
 
 
-class ToolCallPart(Fact):
+class ToolCallPart(Record):
     """A call by the model. `raw_args`: the text in place of a JSON object, `args` is empty then."""
 
     type: Literal["toolCallPart"] = "toolCallPart"
@@ -48,7 +48,7 @@ class ToolCallPart(Fact):
     opaque: Annotated[JsonObject | None, EMPTIED] = None
 
 
-class ProviderToolPart(Fact):
+class ProviderToolPart(Record):
     """A use of a tool that the model's provider has run itself, with the readable part of its result.
 
     `opaque` must be sent back to its vendor unchanged. `args` are for people: they are never executed.
@@ -93,7 +93,7 @@ def readable_result(lines: Iterable[str]) -> str:
 ResultContent = Annotated[TextPart | BlobPart, Field(discriminator="type")]
 
 
-class ToolResultPart(Fact):
+class ToolResultPart(Record):
     """Result of one tool call."""
 
     type: Literal["toolResultPart"] = "toolResultPart"
@@ -109,21 +109,21 @@ FinishReason = Literal["stop", "toolCalls", "paused", "length", "refusal", "othe
 """`paused`: the provider, which runs tools itself, has stopped in the middle. The next request continues the reply."""
 
 
-class InstructionMessage(Fact):
+class InstructionMessage(Record):
     """An Expert's instruction. Each Run has one; a continuing Run does not inherit it."""
 
     type: Literal["instructionMessage"] = "instructionMessage"
     contents: tuple[TextPart, ...]
 
 
-class UserMessage(Fact):
+class UserMessage(Record):
     """A query."""
 
     type: Literal["userMessage"] = "userMessage"
     contents: tuple[ResultContent, ...]
 
 
-class ExpertMessage(Fact):
+class ExpertMessage(Record):
     """A model's reply."""
 
     type: Literal["expertMessage"] = "expertMessage"
@@ -151,7 +151,7 @@ class ExpertMessage(Fact):
         return tuple([part for part in self.contents if isinstance(part, ProviderToolPart)])
 
 
-class ToolMessage(Fact):
+class ToolMessage(Record):
     """The results of all tool calls of one reply, in the order of the calls."""
 
     type: Literal["toolMessage"] = "toolMessage"

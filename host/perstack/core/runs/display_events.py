@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.next_steps import NextStep, Note
 
 WaitReason = Literal["rateLimit", "concurrency", "requestsPerMinute", "tokensPerMinute", "circuit"]
 
 
-class DisplayEvent(Fact):
+class DisplayEvent(Record):
     """The common fields of events that are shown and never stored."""
 
     original_types: ClassVar[tuple[str, ...]] = ()  # its other names in the original Perstack

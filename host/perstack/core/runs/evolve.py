@@ -18,7 +18,7 @@ parent awaits.
 The state machine has two dimensions. `Phase` is the position within a step; the status says why the Run has stopped, if
 it has. A stop changes the status and not the phase, so that `resumeRun` continues where the Run was. `follows` of an
 event's class lists the phases and statuses that the event may follow and those that it leads to. `evolve` raises
-IllegalFact for any other event: the driver never appends it, and a reader that finds it in a log reports damage.
+IllegalEvent for any other event: the driver never appends it, and a reader that finds it in a log reports damage.
 
 To replay a log, answers of the world (replies, results of tools, answers of people, stops) are taken from it.
 Everything that the loop decides is computed again by `pending` and `evolve`, and must be exactly equal (`difference`).
@@ -36,7 +36,7 @@ of the JSON when it has that value.
 from __future__ import annotations
 
 from perstack.core.base.chain import Head
-from perstack.core.base.records import IllegalFact
+from perstack.core.base.records import IllegalEvent
 from perstack.core.runs.events import StoredEvent
 from perstack.core.runs.events.base import LaterEvent, Repetition, unexpected_event
 from perstack.core.runs.events.changed_calls import ChangeCall
@@ -48,9 +48,9 @@ from perstack.dataclass import replace
 
 
 def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
-    """Return the state after one more event; nothing else changes state. Raises IllegalFact if it cannot follow."""
+    """Return the state after one more event; nothing else changes state. Raises IllegalEvent if it cannot follow."""
     if event.type == "startRun":
-        raise IllegalFact("a second startRun")
+        raise IllegalEvent("a second startRun")
     _check(run, event)
     updated_at = run.updated_at if event.is_of_person else max(run.updated_at, event.timestamp)
     was_at_work = run.status in ACTIVE and not event.ends_pause and not event.is_of_person
@@ -65,12 +65,12 @@ def evolve(run: Run, event: StoredEvent, head: Head) -> Run:
 
 def _check(run: Run, event: LaterEvent) -> None:
     if run.closed is not None and not event.is_of_person:
-        raise IllegalFact(f"{event.type} cannot follow where the Run was closed for good")
+        raise IllegalEvent(f"{event.type} cannot follow where the Run was closed for good")
     if run.phase not in event.follows.phases or run.status not in event.follows.statuses:
-        raise IllegalFact(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
+        raise IllegalEvent(f"{event.type} cannot follow where the Run is {run.status} in phase {run.phase.name}")
     for repetition in event.repeated(run):
         if repetition.decides and repetition.said != repetition.known and not repetition.is_emptied:
-            raise IllegalFact(f"{event.type} {repetition.contradiction}")
+            raise IllegalEvent(f"{event.type} {repetition.contradiction}")
 
 
 def contradictions(run: Run, event: StoredEvent) -> list[Repetition]:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Protocol, TypedDict
 from pydantic import Field, JsonValue, computed_field
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EMPTIED, Fact, JsonObject, Text, falsy
+from perstack.core.base.records import EMPTIED, JsonObject, Record, Text, falsy
 from perstack.core.definitions.expert_changes import ExpertOfRun
 from perstack.core.definitions.instruction import AgentsMdFile
 from perstack.core.definitions.settings import ReasoningBudget
@@ -19,7 +19,7 @@ from perstack.core.runs.log_rows import EventContext, LogRow
 # (`elicitation/create`).
 
 
-class Question(Fact):
+class Question(Record):
     """A question that a tool needs answered before it can continue."""
 
     message: Text
@@ -28,7 +28,7 @@ class Question(Fact):
     )  # of the content; empty: yes or no
 
 
-class Answer(Fact):
+class Answer(Record):
     """A person's answer to a tool's question."""
 
     question: Question
@@ -37,7 +37,7 @@ class Answer(Fact):
     content: Annotated[JsonObject, EMPTIED] = Field(default_factory=dict, exclude_if=falsy)
 
 
-class RunEvent(Fact):
+class RunEvent(Record):
     """The fields that all events of a Run share, and what holds for each kind of event."""
 
     is_decided: ClassVar[bool] = True  # False: no decision of the loop leads to it, so a replay accepts it anywhere
@@ -78,7 +78,7 @@ class RunEvent(Fact):
         """Return the rows of the event for people; empty if it has nothing new for them."""
 
 
-class DelegatedBy(Fact):
+class DelegatedBy(Record):
     """The call of the parent Run that a delegate works for."""
 
     expert_key: str
@@ -87,7 +87,7 @@ class DelegatedBy(Fact):
     tool_name: str
 
 
-class ContinuedFrom(Fact):
+class ContinuedFrom(Record):
     """The checkpoint whose messages a Run begins with."""
 
     run_id: str
@@ -96,7 +96,7 @@ class ContinuedFrom(Fact):
     as_it_was: bool = Field(default=False, exclude_if=falsy)  # True: it begins without a query
 
 
-class Delegation(Fact):
+class Delegation(Record):
     """A delegate Run, recorded before it starts."""
 
     tool_call_id: str
@@ -106,7 +106,7 @@ class Delegation(Fact):
     query: Text
 
 
-class DelegateHead(Fact):
+class DelegateHead(Record):
     """The last sequence number and hash of a delegate's log: an anchor outside that log."""
 
     run_id: str
@@ -114,7 +114,7 @@ class DelegateHead(Fact):
     hash: str
 
 
-class DelegateReport(Fact):
+class DelegateReport(Record):
     """The outcome of a delegate's Run, apart from its result."""
 
     outcome: Literal["completed", "failed"]
@@ -124,7 +124,7 @@ class DelegateReport(Fact):
     text: Text  # text that the caller's model sees after the result
 
 
-class Definition(Fact):
+class Definition(Record):
     """A definition that replaces the original definition of a Run."""
 
     model: str
@@ -137,7 +137,7 @@ class Definition(Fact):
     mask_secrets: bool = Field(default=False, exclude_if=falsy)
 
 
-class Closed(Fact):
+class Closed(Record):
     """The permanent close of a Run or Job."""
 
     by: By
@@ -145,7 +145,7 @@ class Closed(Fact):
     at: int  # milliseconds since 1970
 
 
-class Queued(Fact):
+class Queued(Record):
     """The latest queueing of a Run or Job for a worker."""
 
     since: int  # milliseconds since 1970, as is `due`, the earliest start
@@ -159,7 +159,7 @@ class Queued(Fact):
 Settlement = Literal["done", "retry", "ask", "tell"]
 
 
-class ErrorInfo(Fact):
+class ErrorInfo(Record):
     """An error in the provider's own words."""
 
     name: str
@@ -173,7 +173,7 @@ class ErrorInfo(Fact):
         return f"{self.name}{status}: {self.message}"
 
 
-class ShrunkResult(Fact):
+class ShrunkResult(Record):
     """A result of which the model sees only the beginning and the end."""
 
     at: str  # id of the event with the step's last result, which the message of results belongs to
@@ -242,7 +242,7 @@ def at_checkpoint(stamp: EventStamp) -> CheckpointStamp:
 # "title", "completed"}]}`.
 
 
-class Todo(Fact):
+class Todo(Record):
     """A todo; `id` counts from 0 within its Run."""
 
     id: int

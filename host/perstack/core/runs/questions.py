@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from perstack.core.base.records import Fact, JsonObject, canonical_json, falsy
+from perstack.core.base.records import JsonObject, Record, canonical_json, falsy
 from perstack.core.base.text import approvable_line, counted_blanks
 from perstack.core.definitions.skills import Subject
 
@@ -38,7 +38,7 @@ def settlement_of(answer: str) -> tuple[Literal["done", "retry", "tell"], str]:
     return "tell", reason.strip() if word.strip().casefold() == LEAVE_IT else answer
 
 
-class OpenQuestion(Fact):
+class OpenQuestion(Record):
     """A question that a person is being asked."""
 
     id: str

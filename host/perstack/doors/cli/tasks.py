@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.job_status import PauseReason
 from perstack.dataclass import dataclass
@@ -81,7 +81,7 @@ def command_of(operation: Operation, texts: _CommandHelp | None = None) -> click
         values = {name: value for name, value in params.items() if value not in (None, ())}
         command_help.gather(values)  # reports invalid values before the storage is opened
 
-        async def work(memory: StoredTasks) -> Fact:
+        async def work(memory: StoredTasks) -> Record:
             await _find(memory, values, () if operation.makes else ("task_id",))
             command = read_command(operation.command, **command_help.gather(values))
             return operation.shown(command, await memory.do(command))
@@ -121,7 +121,7 @@ def _plain(argument: Argument) -> Maker:
     return _option(f"--{argument.name.replace('_', '-')}", metavar="TEXT", help=help_text)
 
 
-def _show(result: Fact, *, as_json: bool) -> None:
+def _show(result: Record, *, as_json: bool) -> None:
     match result:
         case Checkpoints() if as_json:
             for checkpoint in result.checkpoints:

@@ -23,7 +23,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, JsonObject
+from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.validation_errors import in_words
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
@@ -79,7 +79,7 @@ class OperationCall(ABC, Generic[R]):
         """The author of an answer that the caller brings."""
 
     @abstractmethod
-    def reply(self, view: Fact, *texts: str, is_error: bool = False) -> R:
+    def reply(self, view: Record, *texts: str, is_error: bool = False) -> R:
         """Return the result, as a structure for programs and as texts for models, by default the structure's JSON."""
 
     @abstractmethod
@@ -153,7 +153,7 @@ class OfferedOperation(Generic[A]):
 
     name: str
     arguments: type[A]
-    gives: type[Fact]  # model of the structured result
+    gives: type[Record]  # model of the structured result
     effect: Effect  # what it may change; the hints of its MCP tool say so
     decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
@@ -233,7 +233,7 @@ class TaskArguments(OperationArguments):
         project = call.project
         return call.reply(await self.change(project.host.tasks.signed(call.by), project.definitions.hides))
 
-    async def change(self, memory: TaskMemory, hides: Hides) -> Fact:
+    async def change(self, memory: TaskMemory, hides: Hides) -> Record:
         """Return the result. Raises PerstackError; NotFound also for a task of an agent that `hides` names."""
         command = self.row.command(**{name: getattr(self, name) for name in self.model_fields_set}).through_a_door()
         task_id, agent_id = getattr(command, "task_id", None), getattr(command, "agent_id", "")
@@ -260,7 +260,7 @@ async def change_task(
     *,
     may_decide: bool,
     advice: str = "",
-) -> Fact:
+) -> Record:
     """Return the result of an operation where nobody can be asked. Raises NeedsPerson, which ends with `advice`."""
     if not may_decide:
         decisions = await _decisions_of(operation, arguments, partial(arguments.subject_in, memory, hides))

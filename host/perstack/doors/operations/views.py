@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import Field
 
 from perstack.core.base.ids import event_id_of, place_of
-from perstack.core.base.records import Fact, JsonObject, falsy
+from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason
@@ -31,7 +31,7 @@ from perstack.snapshots.tree_diff import ChangeKind, FileDiff, KeptReason
 _MAX_LISTED_FILES = 500  # maximum files listed in a result
 
 
-class JobView(Fact):
+class JobView(Record):
     """A Job as a caller sees it."""
 
     id: str
@@ -63,7 +63,7 @@ class JobView(Fact):
     next: str | None = Field(default=None, description="How to continue.")
 
 
-class RunView(Fact):
+class RunView(Record):
     """One Run of a Job."""
 
     id: str
@@ -74,7 +74,7 @@ class RunView(Fact):
     delegated_by: str | None = None
 
 
-class OpenCall(Fact):
+class OpenCall(Record):
     """A call that began, may have had a side effect, and has no result."""
 
     key: str
@@ -91,14 +91,14 @@ class JobDetails(JobView):
     checkpoint: str | None = Field(default=None, description="The Coordinator's latest checkpoint.")
 
 
-class JobList(Fact):
+class JobList(Record):
     """A page of Jobs, the one written to last first."""
 
     jobs: tuple[JobView, ...]
     next: str | None = Field(default=None, description="Ask for the page after this one with it; absent at the end.")
 
 
-class OpenItem(Fact):
+class OpenItem(Record):
     """One open question of a Job or a task, or one of these that does not read."""
 
     id: str
@@ -114,13 +114,13 @@ class OpenItem(Fact):
     )
 
 
-class Inbox(Fact):
+class Inbox(Record):
     """All of them, the oldest first."""
 
     questions: tuple[OpenItem, ...]
 
 
-class ChangedFile(Fact):
+class ChangedFile(Record):
     """A file that differs."""
 
     path: str
@@ -129,7 +129,7 @@ class ChangedFile(Fact):
     removed: int | None = None
 
 
-class FilesView(Fact):
+class FilesView(Record):
     """What was done to files."""
 
     job: str
@@ -138,14 +138,14 @@ class FilesView(Fact):
     more: int = Field(default=0, exclude_if=falsy, description="How many files there are besides.")
 
 
-class KeptFile(Fact):
+class KeptFile(Record):
     """A path that a rewind leaves alone."""
 
     path: str
     why: KeptReason
 
 
-class RewindView(Fact):
+class RewindView(Record):
     """What a rewind has changed, or would have."""
 
     job: str
@@ -156,7 +156,7 @@ class RewindView(Fact):
     undo: str | None = Field(default=None, description="The checkpoint that takes it back.")
 
 
-class OpenApproval(Fact):
+class OpenApproval(Record):
     """A call that waits for a person's approval."""
 
     id: str  # the id that a decision names
@@ -174,13 +174,13 @@ class OpenApproval(Fact):
     missing: str | None = Field(default=None, exclude_if=falsy)  # what is not shown: then only a `no` is accepted
 
 
-class Approvals(Fact):
+class Approvals(Record):
     """All calls that wait for a person's approval, the oldest first."""
 
     approvals: tuple[OpenApproval, ...]
 
 
-class DrivenJob(Fact):
+class DrivenJob(Record):
     """A Job that continues, or that has ended or stopped."""
 
     job_id: str
@@ -189,14 +189,14 @@ class DrivenJob(Fact):
     result: JsonObject | None = None
 
 
-class SubmittedJob(Fact):
+class SubmittedJob(Record):
     """A Job for workers."""
 
     id: str
     status: JobStatus
 
 
-_View = TypeVar("_View", bound=Fact)
+_View = TypeVar("_View", bound=Record)
 
 
 def view_of(model: type[_View], source: object, **others: object) -> _View:

@@ -18,7 +18,7 @@ from perstack.toolkit.context import Blob
 
 if TYPE_CHECKING:
     from perstack.core.runs.questions import OpenQuestion
-    from perstack.engine.context.host_context import HostContext
+    from perstack.engine.context.host_context import HostSetup
     from perstack.host import Host
 
 
@@ -41,7 +41,7 @@ async def workspace_for_diff(host: Host, question: OpenQuestion) -> Path | None:
     return context.workspace
 
 
-def _in_workspace(host: HostContext, location: str) -> Blob:
+def _in_workspace(host: HostSetup, location: str) -> Blob:
     real, parts = _located(host, _path_of(location))
     if parts is None:
         raise UsageError(f"{location} cannot be attached: it is outside the workspace")
@@ -55,13 +55,13 @@ def _in_workspace(host: HostContext, location: str) -> Blob:
         raise UsageError(f"{location} cannot be attached: {reason}") from None
 
 
-def _is_hidden(host: HostContext, path: str) -> bool:
+def _is_hidden(host: HostSetup, path: str) -> bool:
     """Return whether a path names a file of the workspace that is off limits to tools."""
     real, parts = _located(host, path)
     return parts is not None and _is_off_limits(host, real, parts)
 
 
-def _located(host: HostContext, path: str) -> tuple[Path, tuple[str, ...] | None]:
+def _located(host: HostSetup, path: str) -> tuple[Path, tuple[str, ...] | None]:
     """Return the file that a path leads to, and its parts below the workspace; None for a file outside of it."""
     top = Path(os.path.realpath(host.workspace))
     real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
@@ -79,7 +79,7 @@ def _path_of(location: str) -> str:
     return unquote(address.path)
 
 
-def _is_off_limits(host: HostContext, real: Path, parts: tuple[str, ...]) -> bool:
+def _is_off_limits(host: HostSetup, real: Path, parts: tuple[str, ...]) -> bool:
     protection = host.protection
     if protected_by_name(fold_case(parts)) is not None or any(map(is_variables, parts)):
         return True

@@ -1,6 +1,6 @@
 """The definition and the services that a Host works with.
 
-A `HostContext` is frozen: a change replaces it in the `ContextSource`, so that what has begun keeps the context that it
+A `HostSetup` is frozen: a change replaces it in the `SetupSource`, so that what has begun keeps the context that it
 began with. Its methods check whether an Expert can begin, and compute the sandbox, the files that tools must keep off,
 and what is recorded.
 """
@@ -64,7 +64,7 @@ def not_attended() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HostContext:
+class HostSetup:
     """A definition, and the services that its Experts run with."""
 
     project: Project
@@ -92,14 +92,14 @@ class HostContext:
     vaults: dict[tuple[str, int], SecretVault] = field(default_factory=dict[tuple[str, int], "SecretVault"])
     """Secrets that tools have shown, by the Job and the block of their numbers."""
 
-    def with_recorded(self, definition: SeriesDefinition) -> HostContext:
+    def with_recorded(self, definition: SeriesDefinition) -> HostSetup:
         """Return this context with only the Experts of a recorded definition, and today's secrets."""
         from perstack.core.definitions.recorded_definition import restore_project
 
         project, overrides = restore_project(definition, self.project), self.overrides.or_else(definition.chosen)
         return replace(self, project=project, overrides=overrides, declared=self.declared or self.project)
 
-    def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostContext:
+    def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostSetup:
         """Return this context with a budget for a Job of the Expert that is at most what is left of a series' budget.
 
         `chosen` are the options that determine the Expert's own budget; None for those of this context.
@@ -111,7 +111,7 @@ class HostContext:
         overrides = replace(self.overrides, max_cost=budget.max_cost, max_tokens=budget.max_tokens)
         return replace(self, overrides=overrides)
 
-    def with_model(self, model: str | None) -> HostContext:
+    def with_model(self, model: str | None) -> HostSetup:
         """Return this context with that model for Runs that begin; None for the configured one."""
         return self if model is None else replace(self, overrides=replace(self.overrides, model=model))
 
@@ -271,12 +271,12 @@ class HostContext:
         )
 
 
-class ContextSource:
+class SetupSource:
     """Holder of the context in force. What begins reads `current` once, and keeps it."""
 
-    def __init__(self, current: HostContext) -> None:
+    def __init__(self, current: HostSetup) -> None:
         self.current = current
 
-    def replace(self, current: HostContext) -> None:
+    def replace(self, current: HostSetup) -> None:
         """Use this context for what begins from now on."""
         self.current = current

@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 if TYPE_CHECKING:
     from perstack.engine.plugins.skills import JobSkills
     from perstack.engine.runs.decisions import LiveQuestions  # reading Jobs needs none of it
-    from perstack.engine.runs.job_context import JobContext, StopFlags
+    from perstack.engine.runs.job_context import JobDrive, StopFlags
 
 _MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open: each may have processes
 _MAX_KEPT_S = 3600.0
@@ -99,7 +99,7 @@ class ActiveJobs:
 
     # --- skills of Jobs at rest -----------------------------------------------------------------------------------
 
-    async def leave_skills(self, job: JobContext) -> None:
+    async def leave_skills(self, job: JobDrive) -> None:
         """Close the skills of a Job that is not driven any more, or keep them for the answer to a call of theirs."""
         host, loaded = job.host, job.job
         is_answered_here = host.is_attended() and loaded.question is not None and not job.worker.name
@@ -113,7 +113,7 @@ class ActiveJobs:
         if len(self._kept_skills) > _MAX_KEPT_JOBS:
             await self.close_skills(next(iter(self._kept_skills)))
 
-    async def continue_skills(self, job: JobContext, heads: Mapping[str, Head], *, resumes: bool) -> None:
+    async def continue_skills(self, job: JobDrive, heads: Mapping[str, Head], *, resumes: bool) -> None:
         """Give a Job the skills that were kept for it, if it resumes where it was left; close them otherwise.
 
         `heads` are the ends of its logs before it resumes.

@@ -8,7 +8,7 @@ from typing import Protocol
 from perstack.core.base.ids import By
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
-from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.context.host_context import HostSetup, SetupSource
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRequest, JobRunner
@@ -25,7 +25,7 @@ class JobQueue(Protocol):
         ...
 
     def requests(
-        self, context: HostContext, by: By | None, drive: bool | None
+        self, context: HostSetup, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how."""
         ...
@@ -51,5 +51,5 @@ class JobQueue(Protocol):
         ...
 
 
-JOB_QUEUE: Part[Callable[[ContextSource, JobReader, JobRunner], JobQueue]] = Part("queue of Jobs")
+JOB_QUEUE: Part[Callable[[SetupSource, JobReader, JobRunner], JobQueue]] = Part("queue of Jobs")
 """Returns the queue of the dispatcher of the context in force."""

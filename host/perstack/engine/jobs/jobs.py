@@ -28,7 +28,7 @@ from perstack.core.runs.events.lifecycle import CloseRun
 from perstack.core.runs.facts import ContinuedFrom, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
-from perstack.engine.context.host_context import ContextSource
+from perstack.engine.context.host_context import SetupSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.model_output import result_reader
@@ -78,7 +78,7 @@ class OutsideEvent(Protocol):
 class Jobs(JobReader):
     """The Jobs of one storage. Several may be driven at once, each in its own task."""
 
-    def __init__(self, source: ContextSource, active: ActiveJobs | None = None) -> None:
+    def __init__(self, source: SetupSource, active: ActiveJobs | None = None) -> None:
         """Operate on Jobs. `active` has the Jobs driven already."""
         super().__init__(source.current.storage)
         self.source = source
@@ -89,17 +89,17 @@ class Jobs(JobReader):
         """The Jobs that are queued for workers."""
         return self.source.current.parts.get(JOB_QUEUE)(self.source, self, self.runner)
 
-    def with_context(self, source: ContextSource) -> Jobs:
+    def with_context(self, source: SetupSource) -> Jobs:
         """Return these Jobs, driven with another context."""
         return Jobs(source, self.runner.active)
 
     def in_folder(self, workspace: Path) -> Jobs:
         """Return these Jobs, driven in another folder."""
-        return self.with_context(ContextSource(replace(self.source.current, workspace=workspace)))
+        return self.with_context(SetupSource(replace(self.source.current, workspace=workspace)))
 
     def on_model(self, model: str | None) -> Jobs:
         """Return these Jobs, whose new Runs use that model; None for the configured one."""
-        return self if model is None else self.with_context(ContextSource(self.source.current.with_model(model)))
+        return self if model is None else self.with_context(SetupSource(self.source.current.with_model(model)))
 
     async def run(
         self,

@@ -20,18 +20,18 @@ from perstack.core.base.validation_errors import in_words
 from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
 from perstack.core.runs.state import Run, schema_of_run
 from perstack.core.schemas.result_schemas import schema_fault
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.errors import UsageError
 
 
 class ResultReader:
     """Reader of a Job's result for its caller. Without a model, as here, contexts and summaries stay as they are."""
 
-    def add_to(self, context: HostContext) -> HostContext:
+    def add_to(self, context: HostSetup) -> HostSetup:
         """Return the context with the model's schema and check, for a Run that begins."""
         return context
 
-    def checking(self, context: HostContext) -> HostContext:
+    def checking(self, context: HostSetup) -> HostSetup:
         """Return the context with the model's check, for a Run that is resumed and has its schema."""
         return context
 
@@ -58,11 +58,11 @@ class ModelOutput(ResultReader, Generic[OutputT]):
         self._parsed: tuple[JsonObject, OutputT] | None = None
 
     @override
-    def add_to(self, context: HostContext) -> HostContext:
+    def add_to(self, context: HostSetup) -> HostSetup:
         return self.checking(replace(context, overrides=replace(context.overrides, output=self._schema)))
 
     @override
-    def checking(self, context: HostContext) -> HostContext:
+    def checking(self, context: HostSetup) -> HostSetup:
         return replace(context, check_result=self._problem)
 
     @override

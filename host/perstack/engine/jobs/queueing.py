@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from perstack.core.definitions.experts import Expert
     from perstack.core.definitions.recorded_definition import SeriesDefinition
     from perstack.core.jobs.summary import JobSummary
-    from perstack.engine.context.host_context import HostContext
+    from perstack.engine.context.host_context import HostSetup
     from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.agreements import ToolLock
     from perstack.engine.plugins.knowledge import Knowledge
-    from perstack.engine.runs.job_context import JobContext
+    from perstack.engine.runs.job_context import JobDrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Queueing(Protocol):
         """Raise UsageError for Agent Skills that cannot travel with a Job."""
         ...
 
-    async def enqueue(self, job: JobContext, session: RunSession, request: QueueRequest) -> JobSummary:
+    async def enqueue(self, job: JobDrive, session: RunSession, request: QueueRequest) -> JobSummary:
         """Record the start of a Job or Run, and that it waits for a worker."""
         ...
 
-    async def load_queued_context(self, context: HostContext, job_id: str, digest: str) -> tuple[HostContext, ToolLock]:
+    async def load_queued_context(self, context: HostSetup, job_id: str, digest: str) -> tuple[HostSetup, ToolLock]:
         """Return the context and the lock that a Job was queued with. Raises StorageError and UsageError."""
         ...
 

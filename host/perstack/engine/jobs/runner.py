@@ -21,7 +21,7 @@ from perstack.core.jobs.queries import check_query
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import ContextSource, HostContext
+from perstack.engine.context.host_context import HostSetup, SetupSource
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.model_output import ResultReader
@@ -44,7 +44,7 @@ from perstack.system.user import this_process
 if TYPE_CHECKING:
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
     from perstack.engine.runs.decisions import PersonDecisions
-    from perstack.engine.runs.job_context import JobContext, StopFlags, WorkerRole
+    from perstack.engine.runs.job_context import JobDrive, StopFlags, WorkerRole
 
 Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 """Checks a loaded Job, and returns the Run that begins or resumes. Writes no event."""
@@ -54,12 +54,12 @@ Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 class RunnableContext:
     """A host context with the lock and the Agent Skills that a Job is driven with."""
 
-    host: HostContext
+    host: HostSetup
     lock: ToolLock
     knowledge: Knowledge
 
     @classmethod
-    async def read(cls, host: HostContext, expert_key: str, lock: ToolLock | None = None) -> RunnableContext:
+    async def read(cls, host: HostSetup, expert_key: str, lock: ToolLock | None = None) -> RunnableContext:
         """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates. Raises NotAgreed."""
         host.agreement.check_definition()
         lock = host.lock() if lock is None else lock
@@ -85,14 +85,14 @@ WAITING_COMMANDS: Part[Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]
 """Returns the commands that tasks of a storage wait with: what they run is protected from Experts."""
 
 Lease = Callable[[], AbstractAsyncContextManager[None]]
-WORKSPACE_LEASE: Part[Callable[[ContextSource, JobReader, Lease], AbstractAsyncContextManager[None]]] = Part("rewinds")
+WORKSPACE_LEASE: Part[Callable[[SetupSource, JobReader, Lease], AbstractAsyncContextManager[None]]] = Part("rewinds")
 """Holds the lease of what is driven in the workspace of a context, and prevents rewinds of its files meanwhile."""
 
 
 class JobRunner:
     """Drives Jobs with the context in force when they begin."""
 
-    def __init__(self, source: ContextSource, reader: JobReader, active: ActiveJobs) -> None:
+    def __init__(self, source: SetupSource, reader: JobReader, active: ActiveJobs) -> None:
         """Drive the Jobs that `reader` reads."""
         self._source = source
         self._reader = reader
@@ -102,7 +102,7 @@ class JobRunner:
 
     async def run_new(
         self,
-        context: HostContext,
+        context: HostSetup,
         request: JobRequest,
         *,
         on_event: OnEvent | None = None,
@@ -139,7 +139,7 @@ class JobRunner:
 
     async def run_existing(
         self,
-        context: HostContext,
+        context: HostSetup,
         job_id: str,
         decide: Decide,
         on_event: OnEvent | None,
@@ -177,7 +177,7 @@ class JobRunner:
         async with job_slots().hold(), self._leased(job_id) as stop:
             yield stop
 
-    async def context_of(self, context: HostContext, loaded: Job, lock: ToolLock | None = None) -> RunnableContext:
+    async def context_of(self, context: HostSetup, loaded: Job, lock: ToolLock | None = None) -> RunnableContext:
         """Return what a resumed Job is driven with: what its latest Run was queued with, or else `context`."""
         digest, key = loaded.coordinator.definition, loaded.coordinator.start.expert_key
         if digest is not None:
@@ -217,12 +217,12 @@ class JobRunner:
         decisions: PersonDecisions | None = None,
         worker: WorkerRole | None = None,
         is_driven_here: bool = True,
-    ) -> JobContext:
+    ) -> JobDrive:
         """Return the context of a Job to drive; without a `worker` this process is none."""
         from perstack.engine.runs.decisions import NO_DECISIONS
-        from perstack.engine.runs.job_context import NO_WORKER, JobContext
+        from perstack.engine.runs.job_context import NO_WORKER, JobDrive
 
-        return JobContext(
+        return JobDrive(
             runnable.host,
             loaded,
             runnable.host.emitter(on_event),

@@ -26,7 +26,7 @@ from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
 from perstack.core.base.chain import EMPTY_LOG, BrokenSeal, Head, Sealed, open_line, opener_of, seal
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.dataclass import dataclass
 from perstack.errors import Damaged, NotFound, UsageError
 from perstack.ports.storage import RunRef, Storage
@@ -96,8 +96,8 @@ async def run_ids(storage: Storage, job_id: str) -> list[str]:
 
 
 S = TypeVar("S")
-E = TypeVar("E", bound=Fact)
-E_co = TypeVar("E_co", bound=Fact, covariant=True)
+E = TypeVar("E", bound=Record)
+E_co = TypeVar("E_co", bound=Record, covariant=True)
 
 _EVENTS_PER_READ = 10_000
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from perstack.core.base.chain import Head, open_line
 from perstack.core.base.ids import OwnerKind, run_id_of
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.log.event_log import add_payload, job_ids
@@ -49,7 +49,7 @@ class JobBlobs:
         return await self._storage.blob(self._job_id, sha256)
 
 
-M = TypeVar("M", bound=Fact)
+M = TypeVar("M", bound=Record)
 
 
 def log_of(owner_id: str) -> RunRef:

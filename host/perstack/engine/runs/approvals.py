@@ -30,7 +30,7 @@ from perstack.core.runs.display_events import ToolProgress
 from perstack.core.runs.state import Run, call_key
 from perstack.engine.context.protection import RUN_FILES
 from perstack.engine.plugins.tool_catalogue import OfferedTool
-from perstack.engine.runs.job_context import RunContext
+from perstack.engine.runs.job_context import RunDrive
 from perstack.engine.runs.playback import playback_of
 from perstack.errors import UsageError
 from perstack.ports.skill import SkillSession
@@ -51,7 +51,7 @@ _DENIED_NOTICE = (
 )
 
 
-async def ask_approval(context: RunContext, call: Call) -> None:
+async def ask_approval(context: RunDrive, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
     session, job = context.session, context.job
     subject = await approval_subject(context, call)
@@ -70,7 +70,7 @@ async def ask_approval(context: RunContext, call: Call) -> None:
     await session.flush()
 
 
-async def begins_as_approved(context: RunContext, call: Call) -> bool:
+async def begins_as_approved(context: RunDrive, call: Call) -> bool:
     """Record that an approved call begins if it is exactly what was approved. Return False if it does not begin.
 
     If the file that it changes is another by now, a person is asked again. A call with other arguments or paths has an
@@ -91,7 +91,7 @@ async def begins_as_approved(context: RunContext, call: Call) -> bool:
     return True
 
 
-async def approval_subject(context: RunContext, call: Call) -> ApprovalSubject:
+async def approval_subject(context: RunDrive, call: Call) -> ApprovalSubject:
     """Return what an approval of a call is bound to, as it is now."""
     rulings, catalogue = context.job.rulings, context.catalogue
     return ApprovalSubject(
@@ -101,7 +101,7 @@ async def approval_subject(context: RunContext, call: Call) -> ApprovalSubject:
     )
 
 
-def show_progress(context: RunContext, call: Call) -> Callable[[str], None]:
+def show_progress(context: RunDrive, call: Call) -> Callable[[str], None]:
     """Return a function that shows a line about a call to the person who watches the Job."""
     run, job, numbers = context.session.run, context.job, count(1)
 
@@ -123,7 +123,7 @@ def show_progress(context: RunContext, call: Call) -> Callable[[str], None]:
     return show
 
 
-async def sandboxed_session(context: RunContext) -> SkillSession:
+async def sandboxed_session(context: RunDrive) -> SkillSession:
     """Return the base skill with its programs in a sandbox. Raises SkillError and UsageError."""
     run = context.session.run
     return await context.job.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
@@ -136,7 +136,7 @@ class _Doubts(NamedTuple):
     changed_files: tuple[str, ...] = ()  # that the granted rule names
 
 
-async def _decision_by_grant(context: RunContext, call: Call) -> tuple[SettledApproval | None, _Doubts]:
+async def _decision_by_grant(context: RunDrive, call: Call) -> tuple[SettledApproval | None, _Doubts]:
     """Return the decision that a person has made for the whole project, if it covers the call.
 
     A decision by a rule that names files is for this call only, so that they are compared again at the next one.
@@ -182,7 +182,7 @@ def _divided(
     return held, tuple(stale)
 
 
-async def _decision_without_person(context: RunContext, call: Call) -> SettledApproval | None:
+async def _decision_without_person(context: RunDrive, call: Call) -> SettledApproval | None:
     """Return the decision without a person; None to ask one."""
     run, host = context.session.run, context.job.host
     if run.asks_exec and await context.job.rulings.is_allowed(call, context.catalogue, run.permissions):
@@ -191,7 +191,7 @@ async def _decision_without_person(context: RunContext, call: Call) -> SettledAp
     return SettledApproval(Approval(decision="no", text=text)) if host.overrides.unattended else None
 
 
-async def _decide_exec(context: RunContext, call: Call) -> SettledApproval | None:
+async def _decide_exec(context: RunDrive, call: Call) -> SettledApproval | None:
     """Return the decision about `exec` that the definition does not name; None to ask a person, or the recording."""
     host = context.job.host
     if host.overrides.open:  # a Run that began without it
@@ -215,7 +215,7 @@ async def _decide_exec(context: RunContext, call: Call) -> SettledApproval | Non
     return SettledApproval(Approval(decision="no", text=_REMEDY))
 
 
-async def _has_sandbox(context: RunContext) -> bool:
+async def _has_sandbox(context: RunDrive) -> bool:
     try:
         await context.job.host.check_policies((_sandbox(context.session.run),))
     except UsageError:

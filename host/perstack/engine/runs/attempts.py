@@ -55,7 +55,7 @@ from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import OpenProvider, Prices, Turns
 from perstack.engine.runs.budget import UnknownPrice
-from perstack.engine.runs.job_context import JobContext
+from perstack.engine.runs.job_context import JobDrive
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice
@@ -199,7 +199,7 @@ async def _try_once(
 # Fallback models: the endpoint of the model in force, and the records of a switch.
 
 
-async def open_endpoint(job: JobContext, session: RunSession) -> OpenProvider | None:
+async def open_endpoint(job: JobDrive, session: RunSession) -> OpenProvider | None:
     """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
 
     A fallback model without a key is skipped. Raises PerstackError if the first model's endpoint cannot be opened.
@@ -296,7 +296,7 @@ def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> Gen
 
 
 def adapt_as_before(
-    job: JobContext, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
+    job: JobDrive, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
 ) -> None:
     """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
     adaptations = job.missing_adaptations(session.run, model, tools, messages)

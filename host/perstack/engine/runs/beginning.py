@@ -37,7 +37,7 @@ from perstack.engine.plugins.providers import RunSettings
 from perstack.engine.plugins.runtimes import reachable
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
 from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
-from perstack.engine.runs.job_context import JobContext
+from perstack.engine.runs.job_context import JobDrive
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef
 from perstack.system.clock import iso
@@ -79,7 +79,7 @@ class ResumedRun:
 class RunStarter:
     """Begins and resumes the Runs of one Job."""
 
-    def __init__(self, job: JobContext) -> None:
+    def __init__(self, job: JobDrive) -> None:
         self._job = job
 
     def start(self, start: NewRun | ResumedRun) -> RunSession:
@@ -232,11 +232,11 @@ def _pins(run: Run, rule: str) -> Definitions:
 # The recorded settings of a new or redefined Run.
 
 
-def _as_started(job: JobContext, expert: Expert) -> Expert:
+def _as_started(job: JobDrive, expert: Expert) -> Expert:
     return strict(job, job.knowledge.with_skill_digests(expert))
 
 
-def strict(job: JobContext, expert: Expert) -> Expert:
+def strict(job: JobDrive, expert: Expert) -> Expert:
     """Return the Expert, with all its skills required if strict skills were asked for."""
     return with_skills_required(expert) if job.host.overrides.strict_skills else expert
 
@@ -250,7 +250,7 @@ class _Instruction(TypedDict):
 
 
 def _read_instruction(
-    job: JobContext, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
+    job: JobDrive, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
 ) -> _Instruction:
     knowledge, files = job.knowledge.instruction_parts(expert, is_coordinator=is_coordinator)
     parts = instruction_parts(
@@ -266,7 +266,7 @@ def _read_instruction(
     return _Instruction(instruction=SEPARATOR.join(parts.values()), agents_md=files, mask_secrets=masks_secrets)
 
 
-def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
+def _sandbox(job: JobDrive, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
     """Return the sandbox policy of a new Run: its own, narrowed to that of its parent or of the Run that it continues.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
@@ -278,7 +278,7 @@ def _sandbox(job: JobContext, expert: Expert, within: SandboxPolicy | None, base
 
 
 def _exec_grant(
-    job: JobContext, expert: Expert, sandbox: SandboxPolicy | None, *inherited: StartRun | None
+    job: JobDrive, expert: Expert, sandbox: SandboxPolicy | None, *inherited: StartRun | None
 ) -> ExecGrant | None:
     """Return the grant of `exec` for a new Run. `inherited`: the start of the parent, and of the Run that it continues.
 
@@ -293,13 +293,13 @@ def _exec_grant(
     return exec_grant_of(job.host.project, expert, sandbox, widenings, is_open=is_open)
 
 
-def _stricter_rules_today(job: JobContext, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+def _stricter_rules_today(job: JobDrive, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
     expert = job.host.project.expert(run.start.expert_key) or run.start.expert
     new_rules = not_in_force(rule_sets(job.host.project, expert), run.permissions, job.job.widenings)
     return (*new_rules, *missing_from((*run.permissions, *new_rules), above, job.host.overrides.widening))
 
 
-def _settings(job: JobContext, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
+def _settings(job: JobDrive, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
     """Return a new Run's settings; `job_limits`: what a delegate shares. Raises UsageError, MissingCredential."""
     settings = job.host.providers.settings(job.host.project, expert, job.host.overrides, steps_before=steps_before)
     if job_limits is None:
@@ -308,7 +308,7 @@ def _settings(job: JobContext, expert: Expert, job_limits: Limits | None, steps_
     return replace(settings, limits=settings.limits.model_copy(update=shared))
 
 
-def _redefinition(job: JobContext, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
+def _redefinition(job: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
     """Return today's definition and limits of an Expert, where they differ from its Run's, if it may be redefined."""
     expert = job.host.project.expert(run.start.expert_key)
     if expert is None:

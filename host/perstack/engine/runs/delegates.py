@@ -18,7 +18,7 @@ from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
 from perstack.engine.runs.decisions import PendingQuestion, PersonAnswer
-from perstack.engine.runs.job_context import Allowance, JobContext
+from perstack.engine.runs.job_context import Allowance, JobDrive
 from perstack.engine.runs.remote import REMOTE, RemoteDelegates
 from perstack.errors import PerstackError
 from perstack.ports.skill import BlobStore
@@ -43,7 +43,7 @@ class Delegates:
     """The delegates of all Runs that one loop drives, in its process or on other workers."""
 
     def __init__(
-        self, job: JobContext, allowance: Allowance, drive: Callable[[RunSession, str | None], Awaitable[None]]
+        self, job: JobDrive, allowance: Allowance, drive: Callable[[RunSession, str | None], Awaitable[None]]
     ) -> None:
         """Serve the Runs of this Job. `drive` drives a Run within the time of the Expert with that key."""
         self._job = job

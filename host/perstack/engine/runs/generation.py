@@ -49,14 +49,14 @@ from perstack.engine.runs.attempts import (
     switch_model,
 )
 from perstack.engine.runs.inputs import MEDIA
-from perstack.engine.runs.job_context import RunContext
+from perstack.engine.runs.job_context import RunDrive
 from perstack.engine.runs.playback import playback_of
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.system.user import notice
 
 
-async def generate(context: RunContext, command: Generate) -> None:
+async def generate(context: RunDrive, command: Generate) -> None:
     """Call the model until it replies or a further try is useless, paused or over budget. Record each outcome."""
     session, job, endpoint = context.session, context.job, context.endpoint
     tools = context.catalogue.kept_tools(session.run.messages)
@@ -223,7 +223,7 @@ def _without_unoffered(generation: Generation, offer: ProviderToolOffer, run: Ru
     return replace(generation, reply=ExpertMessage(contents=contents))
 
 
-async def _begin(context: RunContext, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
+async def _begin(context: RunDrive, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
     session, granted = context.session, None
     settings = {**context.endpoint.reply_settings, **offer.settings}
     if context.budget is not None:

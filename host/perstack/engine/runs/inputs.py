@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.job import Job
     from perstack.core.messages.adaptations import Adaptations
     from perstack.core.messages.messages import History, Message, ResultContent
-    from perstack.engine.context.host_context import HostContext
+    from perstack.engine.context.host_context import HostSetup
     from perstack.engine.log.run_session import RunSession
     from perstack.ports.provider import BlobReader, Provider
     from perstack.ports.skill import BlobStore, ToolResult
@@ -31,13 +31,11 @@ Attachable: TypeAlias = "str | Path | bytes | Blob"
 StoreAttachments: TypeAlias = "Callable[[Storage, str], Awaitable[tuple[ResultContent, ...]]]"
 """Stores the bytes of attachments with a Job, before any event names them, and returns the parts of its query."""
 
-ATTACHMENTS: Part[Callable[[HostContext, str, Sequence[Attachable]], Awaitable[StoreAttachments]]] = Part("attachments")
+ATTACHMENTS: Part[Callable[[HostSetup, str, Sequence[Attachable]], Awaitable[StoreAttachments]]] = Part("attachments")
 """Reads attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
 
 
-async def read_attachments(
-    context: HostContext, expert_key: str, attachments: Sequence[Attachable]
-) -> StoreAttachments:
+async def read_attachments(context: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
     """Read attachments, if there are any. Raises UsageError if the Expert's model does not take them."""
     return await context.parts.get(ATTACHMENTS)(context, expert_key, attachments) if attachments else _store_nothing
 

@@ -16,7 +16,7 @@ from perstack.core.messages.messages import Message
 from perstack.core.runs.events.lifecycle import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings
@@ -60,12 +60,12 @@ class WorkerRole:
 NO_WORKER = WorkerRole()
 
 
-class JobContext:
+class JobDrive:
     """Everything that the Runs of one driven Job share. `close` closes the skills."""
 
     def __init__(
         self,
-        host: HostContext,
+        host: HostSetup,
         loaded: Job,
         emit: Emitter,
         lock: ToolLock,
@@ -204,7 +204,7 @@ class Allowance:
         return self.job.steps_left(self.limits, self.outside_steps)
 
     @classmethod
-    async def open(cls, job: JobContext, root: RunSession) -> Allowance:
+    async def open(cls, job: JobDrive, root: RunSession) -> Allowance:
         """Compute the allowance of a Run; one driven apart has its share in its limits. Raises UnknownPrice."""
         run, limits = root.run, root.run.limits
         runs = {**job.runs, run.id: run}
@@ -228,10 +228,10 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class RunContext:
+class RunDrive:
     """Services for one Run while one model is in force."""
 
-    job: JobContext
+    job: JobDrive
     session: RunSession
     skills: RunSkills
     endpoint: OpenProvider

@@ -78,7 +78,7 @@ from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_m
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
 from perstack.engine.runs.inputs import TEXT_INBOX
-from perstack.engine.runs.job_context import Allowance, JobContext, RunContext
+from perstack.engine.runs.job_context import Allowance, JobDrive, RunDrive
 from perstack.engine.runs.playback import differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
@@ -90,7 +90,7 @@ from perstack.engine.runs.tool_calls import (
 from perstack.ports.parts import Part
 from perstack.system.concurrency import leaves, shield_until_done
 
-MAKE_ROOM: Part[Callable[[RunContext, Shrink | Compact], Awaitable[None]]] = Part("compaction")
+MAKE_ROOM: Part[Callable[[RunDrive, Shrink | Compact], Awaitable[None]]] = Part("compaction")
 """Shrinks old results of a Run or summarizes its history, and records that, or that no budget allows it."""
 
 _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the event loop
@@ -99,7 +99,7 @@ _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the 
 class RunLoop:
     """Drives a Run, and all Runs that it delegates to, from the points that their logs have reached."""
 
-    def __init__(self, job: JobContext, allowance: Allowance) -> None:
+    def __init__(self, job: JobDrive, allowance: Allowance) -> None:
         """Drive Runs of this Job within the allowance of the Run that was given to drive."""
         self._job = job
         self._allowance = allowance
@@ -161,13 +161,13 @@ class RunLoop:
         allowance = self._allowance
         return pending(session.run, allowance.limits.max_steps if allowance.steps_left == 0 else None)
 
-    async def _take_posted(self, run: RunContext) -> bool:
+    async def _take_posted(self, run: RunDrive) -> bool:
         """Record texts that people posted to the Run, and return whether there were new ones."""
         if run.plays_recording and playback_of(run).take_recorded(run):
             return True
         return await self._text_inbox.take(self._job.job, run.session)
 
-    async def _perform(self, run: RunContext, command: Work) -> None:  # noqa: C901 - one case for each command
+    async def _perform(self, run: RunDrive, command: Work) -> None:  # noqa: C901 - one case for each command
         if await differs_from_recording(run, command):
             return
         session, job = run.session, self._job
@@ -213,7 +213,7 @@ class RunLoop:
             case _:
                 assert_never(command)
 
-    async def _decide_calls(self, run: RunContext, command: DecideCalls) -> None:
+    async def _decide_calls(self, run: RunDrive, command: DecideCalls) -> None:
         session, budget = run.session, run.budget
         calls = await decide_calls(run, command.calls)
         count = sum(call.kind in COUNTED_CALLS for call in calls)
@@ -235,7 +235,7 @@ class RunLoop:
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
-    async def _renewed(self, run: RunContext) -> RunContext | None:
+    async def _renewed(self, run: RunDrive) -> RunDrive | None:
         """Return the context with the model and skills in force; None if they cannot be opened, and the Run failed."""
         session, skills = run.session, run.skills
         if run.stand_in != session.run.stand_in:  # another model has taken over
@@ -257,13 +257,13 @@ class RunLoop:
             refuse_calls(session, await job.rulings.judge_again(run, skills.catalogue))
         return skills
 
-    async def _with_model(self, session: RunSession, skills: RunSkills) -> RunContext | None:
+    async def _with_model(self, session: RunSession, skills: RunSkills) -> RunDrive | None:
         """Open the endpoint of the model in force; return None if that failed, and so the Run has."""
         endpoint = await open_endpoint(self._job, session)
         if endpoint is None:
             return None
         stand_in, vault = session.run.stand_in, self._job.vault(session.run)
-        return RunContext(self._job, session, skills, endpoint, stand_in, self._allowance.budget, vault)
+        return RunDrive(self._job, session, skills, endpoint, stand_in, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
         if not session.has_begun:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perstack.core.runs.commands import Call, Work
     from perstack.core.runs.facts import Question
     from perstack.core.runs.state import Run
-    from perstack.engine.runs.job_context import RunContext
+    from perstack.engine.runs.job_context import RunDrive
     from perstack.ports.provider import Provider
     from perstack.ports.skill import ToolResult, Toolset
 
@@ -42,23 +42,23 @@ class Playback(Protocol):
         """Return the skills of a Run that are not opened because the recording answers for their tools, by name."""
         ...
 
-    async def played_results(self, context: RunContext, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
+    async def played_results(self, context: RunDrive, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
         """Return the recorded results of these calls, by id; None, and fail the Run, if one is missing."""
         ...
 
-    async def has_other_results(self, context: RunContext) -> bool:
+    async def has_other_results(self, context: RunDrive) -> bool:
         """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
         ...
 
-    def has_recorded_decision(self, context: RunContext, call: Call) -> bool:
+    def has_recorded_decision(self, context: RunDrive, call: Call) -> bool:
         """Return True if the recording has a person's decision about a call that counts."""
         ...
 
-    def ends_with(self, context: RunContext, step: int) -> bool:
+    def ends_with(self, context: RunDrive, step: int) -> bool:
         """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
         ...
 
-    def take_recorded(self, context: RunContext) -> bool:
+    def take_recorded(self, context: RunDrive) -> bool:
         """Record the texts that people posted before the next generation; return False without any."""
         ...
 
@@ -66,12 +66,12 @@ class Playback(Protocol):
 PLAYBACK: Part[Playback] = Part("playback of recordings")
 
 
-def playback_of(context: RunContext) -> Playback:
+def playback_of(context: RunDrive) -> Playback:
     """Return the functions that play the recording of a Run."""
     return context.job.host.parts.get(PLAYBACK)
 
 
-async def differs_from_recording(context: RunContext, command: Work) -> bool:
+async def differs_from_recording(context: RunDrive, command: Work) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
     if not isinstance(command, Complete | EndStep) or not context.plays_recording:
         return False

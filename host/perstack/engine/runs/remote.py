@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from perstack.core.runs.decide import DelegateResult
     from perstack.core.runs.facts import Delegation
     from perstack.core.runs.state import Run
-    from perstack.engine.context.host_context import HostContext
+    from perstack.engine.context.host_context import HostSetup
     from perstack.engine.log.run_session import Emitter, RunSession
-    from perstack.engine.runs.job_context import Allowance, JobContext
+    from perstack.engine.runs.job_context import Allowance, JobDrive
 
 
 class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):
@@ -35,14 +35,14 @@ class RemoteDelegation(Protocol):
     """Functions that have delegates driven by other workers."""
 
     def remote_delegates(
-        self, job: JobContext, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+        self, job: JobDrive, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
     ) -> RemoteDelegates | None:
         """Return the delegates of `parent` for other workers; None if they must be driven here."""
         ...
 
     async def stop_remote(
         self,
-        host: HostContext,
+        host: HostSetup,
         loaded: Job,
         runs: dict[str, Run],
         emit: Emitter,

@@ -21,21 +21,21 @@ from perstack.core.definitions.skills import with_tools
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostContext
+from perstack.engine.context.host_context import HostSetup
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.plugins.tool_catalogue import BuiltinSession, OfferedTool
 from perstack.engine.runs.beginning import strict
-from perstack.engine.runs.job_context import JobContext
+from perstack.engine.runs.job_context import JobDrive
 from perstack.engine.runs.playback import PLAYBACK
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.parts import Part
 from perstack.ports.skill import ToolCall, ToolResult, Toolset
 
-EXPERT_OF_FILE: Part[Callable[[HostContext, str, str], Expert]] = Part("Experts of other definition files")
+EXPERT_OF_FILE: Part[Callable[[HostSetup, str, str], Expert]] = Part("Experts of other definition files")
 """Returns an Expert of a definition file in the workspace, by its path and name. Raises PerstackError if refused."""
 
 
-async def open_skills(job: JobContext, run: Run) -> RunSkills:
+async def open_skills(job: JobDrive, run: Run) -> RunSkills:
     """Open the skills that a Run has now. Raises SkillError, or what the code of a skill raises."""
     skills = await _open(job, run)
     skills.changes = run.changes
@@ -44,14 +44,14 @@ async def open_skills(job: JobContext, run: Run) -> RunSkills:
     return skills
 
 
-async def reopen_skills(job: JobContext, run: Run) -> RunSkills:
+async def reopen_skills(job: JobDrive, run: Run) -> RunSkills:
     """Open the skills of a Run that has changed, and close those that it no longer has. Raises as `open_skills`."""
     skills = await open_skills(job, run)
     await job.skills.keep_only(skills.expert, run.id, run.start.sandbox, played_skills(job, run))
     return skills
 
 
-def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
+def played_skills(job: JobDrive, run: Run) -> Mapping[str, Toolset]:
     """Return the skills that are not opened for a Run, because a recording answers for their tools."""
     host = job.host
     try:
@@ -63,7 +63,7 @@ def played_skills(job: JobContext, run: Run) -> Mapping[str, Toolset]:
     return host.parts.get(PLAYBACK).played_skills(provider, run)
 
 
-async def _open(job: JobContext, run: Run) -> RunSkills:
+async def _open(job: JobDrive, run: Run) -> RunSkills:
     start, project = run.start, _known_project(job.host.project, run)
     tools = expert_changes.changing_tools_of(run.expert, project)
     changes = BuiltinSession(Toolset(tools), _ExpertChanges(job, run).perform) if tools else None
@@ -86,7 +86,7 @@ def _known_project(project: Project, run: Run) -> Project:
     return project.model_copy(update={"experts": {**added, **project.experts}}) if added else project
 
 
-def _openable_expert(job: JobContext, run: Run) -> Expert:
+def _openable_expert(job: JobDrive, run: Run) -> Expert:
     """Return the Expert as it is opened: with secrets, and with all skills required if that was asked for."""
     expert, project = run.expert, job.host.project
     today = project.experts.get(run.start.expert_key)
@@ -108,7 +108,7 @@ class ChangeResult(ToolResult):
 class _ExpertChanges:
     """The changes that the calls of one reply make, one after the other."""
 
-    def __init__(self, job: JobContext, run: Run) -> None:
+    def __init__(self, job: JobDrive, run: Run) -> None:
         self._job = job
         self._run = run
         self._lock = asyncio.Lock()

@@ -42,7 +42,7 @@ from perstack.engine.runs.approvals import (
 )
 from perstack.engine.runs.attempts import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.inputs import MEDIA
-from perstack.engine.runs.job_context import RunContext
+from perstack.engine.runs.job_context import RunDrive
 from perstack.engine.runs.playback import playback_of
 from perstack.engine.runs.run_skills import ChangeResult
 from perstack.errors import PerstackError, ProviderError, SkillError
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 # Decisions on calls, before any of them runs.
 
 
-async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
+async def decide_calls(context: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
     """Return what the catalogue and the permission rules decide about the calls of a reply.
 
     A locked skill is connected to before its first call is decided: its tools may differ from the lock.
@@ -70,7 +70,7 @@ async def decide_calls(context: RunContext, parts: Sequence[ToolCallPart]) -> Se
     return decided
 
 
-async def _decide(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
+async def _decide(context: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
     decided = [await context.catalogue.decide(part) for part in parts]
     run, vault, job = context.session.run, context.vault, context.job
     catalogue, rules, approvals = context.catalogue, run.rules_for(decided), job.job.standing
@@ -84,7 +84,7 @@ async def _decide(context: RunContext, parts: Sequence[ToolCallPart]) -> Sequenc
     return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
 
 
-async def decide_change(context: RunContext, call: Call) -> None:
+async def decide_change(context: RunDrive, call: Call) -> None:
     """Record what the rules in force decide about a call with the arguments that a person has given it."""
     session, changed = context.session, replace(call, part=call.changed_part)
     (decided,) = await decide_calls(context, (changed.part,))
@@ -127,7 +127,7 @@ def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> No
 class Sampling:
     """Access to the Run's model for one tool call, and the total cost of its generations."""
 
-    def __init__(self, context: RunContext, call: Call) -> None:
+    def __init__(self, context: RunDrive, call: Call) -> None:
         self._context = context
         self._call = call
         self._run = context.session.run
@@ -274,7 +274,7 @@ class ToolOutcome:
     secrets: int = 0  # the highest number of a secret's placeholder when the call ended
 
 
-async def run_tools(context: RunContext, command: RunTools) -> None:
+async def run_tools(context: RunDrive, command: RunTools) -> None:
     """Run the calls concurrently and record each result, or question, as it arrives.
 
     Intent before effect: if one of them may have a side effect, all are on disk before any begins.
@@ -320,7 +320,7 @@ async def _despite_swallowed_cancellation(work: Awaitable[ToolOutcome]) -> ToolO
     return outcome
 
 
-async def _play_calls(context: RunContext, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
+async def _play_calls(context: RunDrive, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
     if not context.plays_recording:
         return {}
@@ -362,12 +362,12 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
     session.record(finished.warned(session.run))
 
 
-async def _result_of(context: RunContext, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:
+async def _result_of(context: RunDrive, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:
     outcome = played.get(call.decided.id)
     return await perform_call(context, call) if outcome is None else outcome
 
 
-async def perform_call(context: RunContext, call: Call) -> ToolOutcome:
+async def perform_call(context: RunDrive, call: Call) -> ToolOutcome:
     """Run a call and return its outcome. Every error becomes an error result for the model."""
     began, run, job = time.monotonic(), context.session.run, context.job
     tool = context.catalogue.find(call.decided)

@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from perstack.core.base.records import Fact
+from perstack.core.base.records import Record
 from perstack.core.base.usage import NO_USAGE, Cost, Usage, cost_of
 from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.project import Project
@@ -169,7 +169,7 @@ class Bench:
     overrides: Overrides = Overrides()  # overrides for tests that use the real model
 
 
-class Attempt(Fact):
+class Attempt(Record):
     """Result of one Job of a test."""
 
     number: int  # number of the attempt, from 1

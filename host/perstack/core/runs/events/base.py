@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar, NamedTuple, cast, get_args
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import Fact, IllegalFact, blank
+from perstack.core.base.records import IllegalEvent, Record, blank
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Spending, Usage
 from perstack.core.definitions.permissions import UNATTENDED
@@ -65,7 +65,7 @@ _MAX_REPEATED_CHARS = 120
 
 def is_emptied(value: object) -> bool:
     """Return True if a value may be what a redaction leaves of a text, of arguments, or of records with them."""
-    if isinstance(value, Fact):
+    if isinstance(value, Record):
         return blank(value) == value
     if isinstance(value, tuple):
         return all(map(is_emptied, cast("tuple[object, ...]", value)))
@@ -80,7 +80,7 @@ class LaterEvent(RunEvent):
     ends_pause: ClassVar[bool] = False  # True: the time before it is not counted as work, for nobody knows its length
 
     def fold(self, run: Run) -> Run:
-        """Return the Run after this event, apart from its status. Raises IllegalFact if its content cannot follow."""
+        """Return the Run after this event, apart from its status. Raises IllegalEvent if its content cannot follow."""
         return run
 
     def repeated(self, run: Run) -> Iterable[Repetition]:
@@ -126,10 +126,10 @@ def open_call_difference(open_ids: list[str], call_id: str) -> str | None:
 
 
 def open_call(run: Run, call_id: str) -> Call:
-    """Return the call. Raises IllegalFact if it does not exist or already has its one result."""
+    """Return the call. Raises IllegalEvent if it does not exist or already has its one result."""
     call = run.calls.get(call_id)
     if call is None or call.result is not None:
-        raise IllegalFact(f"the Run has no open call {call_id!r}")
+        raise IllegalEvent(f"the Run has no open call {call_id!r}")
     return call
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalFact, Text, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, Text, falsy
 from perstack.core.definitions.permissions import Approval, call_digest
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.runs.commands import AskApproval, ChangedArguments, Command, DecideChange
@@ -42,9 +42,9 @@ class ChangeCall(LaterEvent):
         """Keep the change until the host has decided about the changed call."""
         call = open_call(run, self.tool_call_id)
         if not call.waits_for_approval or call.requested is None:
-            raise IllegalFact(f"nobody was asked to approve call {self.tool_call_id!r}")
+            raise IllegalEvent(f"nobody was asked to approve call {self.tool_call_id!r}")
         if self.call_digest != call.requested:
-            raise IllegalFact(f"the change is not of call {self.tool_call_id!r} as it was asked")
+            raise IllegalEvent(f"the change is not of call {self.tool_call_id!r} as it was asked")
         changed = replace(call, change=ChangedArguments(self.args, self.by))
         return replace(
             run,
@@ -97,10 +97,10 @@ class DecideChangedCall(LaterEvent):
         call = open_call(run, self.tool_call_id)
         change = call.change
         if change is None:
-            raise IllegalFact(f"nobody has changed call {self.tool_call_id!r}")
+            raise IllegalEvent(f"nobody has changed call {self.tool_call_id!r}")
         is_decided = self.decided is not None
         if is_decided is bool(self.problem) or (self.approved and not (self.decided and self.decided.asks)):
-            raise IllegalFact(f"the decision about the changed call {self.tool_call_id!r} contradicts itself")
+            raise IllegalEvent(f"the decision about the changed call {self.tool_call_id!r} contradicts itself")
         if self.decided is None:
             call = replace(call, change=None, requested=None, change_problem=self.problem)
             return replace(run, calls={**run.calls, self.tool_call_id: call})

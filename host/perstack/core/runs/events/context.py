@@ -6,7 +6,7 @@ from pydantic import AliasChoices, Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import IllegalFact, Text, falsy
+from perstack.core.base.records import IllegalEvent, Text, falsy
 from perstack.core.base.text import count
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.messages.messages import (
@@ -51,7 +51,7 @@ class ShrinkResults(LaterEvent):
     tail: int
 
     def fold(self, run: Run) -> Run:
-        """Shorten the results in the messages. Raises IllegalFact for a result that does not exist."""
+        """Shorten the results in the messages. Raises IllegalEvent for a result that does not exist."""
         by_event: dict[str, dict[str, ShrunkResult]] = {}
         for result in self.results:
             by_event.setdefault(result.at, {})[result.tool_call_id] = result
@@ -67,7 +67,7 @@ class ShrinkResults(LaterEvent):
             freed -= sum(tokens_of_contents(part.contents) for part in parts)
             items.append(ToolMessage(contents=parts))
         if by_event:
-            raise IllegalFact(f"there are no results of {', '.join(by_event)}")
+            raise IllegalEvent(f"there are no results of {', '.join(by_event)}")
         is_relieved = run.context.is_relieved or run.context.overflow is not None
         context = replace(
             run.context, freed=run.context.freed + freed, overflow=None, is_relieved=is_relieved, has_dropped=True
@@ -143,13 +143,13 @@ class CompactHistory(LaterEvent):
     left_out: int = Field(default=0, exclude_if=falsy)  # texts of people that do not fit into their share of the window
 
     def fold(self, run: Run) -> Run:
-        """Replace a range of messages by the text, after the kept ones. Raises IllegalFact if there is no range."""
+        """Replace a range of messages by the text, after the kept ones. Raises IllegalEvent if there is no range."""
         messages, places = run.messages, _places(run)
         if self.first not in places or self.through not in places:
-            raise IllegalFact(f"there are no messages from {self.first} through {self.through}")
+            raise IllegalEvent(f"there are no messages from {self.first} through {self.through}")
         first, last, kept = places.index(self.first), places.index(self.through), set(self.kept)
         if last < first:
-            raise IllegalFact(f"{self.through} is before {self.first}")
+            raise IllegalEvent(f"{self.through} is before {self.first}")
         leading = [*range(first), *(index for index in range(first, last) if places[index] in kept)]
         trailing = range(last + 1, len(messages))
         text = UserMessage(contents=(TextPart(text=self.text),))
@@ -205,7 +205,7 @@ class TellRun(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Add the message. A result that the Run has written already counts no more."""
         if continues_reply(run):
-            raise IllegalFact("a reply is to be continued, and a message cannot part it")
+            raise IllegalEvent("a reply is to be continued, and a message cannot part it")
         run = with_saying(_take_posted(run, self), self.id, self.text, self.by, self.id)
         messages = run.messages.append(UserMessage(contents=(TextPart(text=self.text),)), self.id)
         return replace(run, messages=messages, result=None, accepted=False, final=False)
@@ -229,7 +229,7 @@ class DropText(LaterEvent):
         """Remove the text from the kept ones, and from the compaction that repeats it."""
         dropped = next((saying for saying in run.said if saying.id == self.dropped), None)
         if dropped is None:
-            raise IllegalFact(f"no text of a person has the id {self.dropped}")
+            raise IllegalEvent(f"no text of a person has the id {self.dropped}")
         run = _take_posted(run, self)
         items, places, freed = list(run.messages), _places(run), 0
         for index, place in enumerate(places):
@@ -251,7 +251,7 @@ class DropText(LaterEvent):
 
 def _take_posted(run: Run, event: TellRun | DropText) -> Run:
     if event.posted in run.posted:
-        raise IllegalFact(f"the posted text {event.posted} was taken before")
+        raise IllegalEvent(f"the posted text {event.posted} was taken before")
     return replace(run, posted={**run.posted, event.posted: event.id})
 
 

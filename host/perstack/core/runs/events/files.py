@@ -7,7 +7,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EMPTIED, Fact, Text, falsy
+from perstack.core.base.records import EMPTIED, Record, Text, falsy
 from perstack.core.base.text import count
 from perstack.core.runs.commands import Command, Snapshot
 from perstack.core.runs.events.base import (
@@ -33,7 +33,7 @@ failing medium), kept changing while it was read, or is neither file, link nor f
 MAX_LISTED_FILES = 20
 
 
-class NotRecorded(Fact):
+class NotRecorded(Record):
     """An entry of the workspace that a snapshot leaves out."""
 
     path: str  # relative to the workspace, spelled as in trees

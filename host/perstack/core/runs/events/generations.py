@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AliasChoices, Field
 from typing_extensions import override
 
-from perstack.core.base.records import EMPTIED, TEXT, IllegalFact, JsonObject, Text, falsy
+from perstack.core.base.records import EMPTIED, TEXT, IllegalEvent, JsonObject, Text, falsy
 from perstack.core.base.text import duration
 from perstack.core.base.usage import NO_USAGE, Charge, Usage, unreported_charge
 from perstack.core.definitions.tool_definitions import merged_definitions
@@ -290,7 +290,7 @@ class Retry(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Settle the failed attempt; an overflow reveals the size of the window."""
         if run.phase is not Phase.GENERATING and not run.context.summarising:
-            raise IllegalFact("retry cannot follow where nothing is generated")
+            raise IllegalEvent("retry cannot follow where nothing is generated")
         spending = add_spending(run, self.usage).settle(is_charged=not self.uncharged)
         run = replace(run, spending=spending)
         if self.overflow is None:
@@ -350,15 +350,15 @@ class AdaptRequest(LaterEvent):
         if self.tool_call_id:
             open_call(run, self.tool_call_id)
         elif run.phase is Phase.CALLING:
-            raise IllegalFact("adaptRequest names no call, while calls run")
+            raise IllegalEvent("adaptRequest names no call, while calls run")
         elif self.error is not None and run.phase is not Phase.GENERATING and not run.context.summarising:
-            raise IllegalFact("adaptRequest after a refusal cannot follow where nothing is generated")
+            raise IllegalEvent("adaptRequest after a refusal cannot follow where nothing is generated")
         known = run.adaptations_by_model.get(self.model, ())
         if new_adaptations(known, self.adaptations) != self.adaptations:
-            raise IllegalFact("adaptRequest repeats an adaptation")
+            raise IllegalEvent("adaptRequest repeats an adaptation")
         problem = next(filter(None, map(problem_of, self.adaptations)), None if self.adaptations else "nothing")
         if problem is not None:
-            raise IllegalFact(f"adaptRequest names {problem}")
+            raise IllegalEvent(f"adaptRequest names {problem}")
         run = replace(run, adaptations_by_model={**run.adaptations_by_model, self.model: known + self.adaptations})
         if self.error is None or self.tool_call_id:  # what a tool's generations cost is in the call's result
             return run
@@ -414,7 +414,7 @@ class SwitchModel(LaterEvent):
         """Make another of the Run's models the active one."""
         names = models_of(run.start)
         if self.before != run.on or self.to not in names or self.to == run.on:
-            raise IllegalFact(f"switchModel from {self.before} to {self.to}, where {run.on} generates")
+            raise IllegalEvent(f"switchModel from {self.before} to {self.to}, where {run.on} generates")
         is_first = self.to == names[0]
         return replace(
             settle_reservation(run, is_charged=not self.uncharged),

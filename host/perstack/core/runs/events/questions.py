@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By
-from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalFact, JsonObject, Text, Written, falsy
+from perstack.core.base.records import EMPTIED, TEXT, Arguments, IllegalEvent, JsonObject, Text, Written, falsy
 from perstack.core.base.text import REDACTED
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.exec_grant import subject_of
@@ -97,7 +97,7 @@ class CallInteractiveTool(LaterEvent):
         """Record the question of a call. With several open questions the latest one is asked; the others wait."""
         call = open_call(run, self.tool_call_id)
         if self.settles and call.settlement != "ask":
-            raise IllegalFact(f"nobody is to be asked what became of call {self.tool_call_id!r}")
+            raise IllegalEvent(f"nobody is to be asked what became of call {self.tool_call_id!r}")
         questions = {**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question}
         run = replace(run, asked=self.tool_call_id, questions=questions)
         if self.question is None:
@@ -179,7 +179,7 @@ class SettleCall(LaterEvent):
         """Decide the call, which is then repeated or gets a result that says so."""
         call = open_call(run, self.tool_call_id)
         if call.settlement != "ask":
-            raise IllegalFact(f"nobody was asked what became of call {self.tool_call_id!r}")
+            raise IllegalEvent(f"nobody was asked what became of call {self.tool_call_id!r}")
         run = _with_call(run, replace(call, settlement=self.settlement, settled_with=self.text))
         return with_saying(run, self.id, self.text, self.by)
 
@@ -268,7 +268,7 @@ class RequestApproval(LaterEvent):
         """Ask for the approval of a call that waits for it, or again if the call has changed since its approval."""
         call = open_call(run, self.tool_call_id)
         if not (call.waits_for_approval or (self.again and call.may_be_asked_again)):
-            raise IllegalFact(f"call {self.tool_call_id!r} waits for no approval")
+            raise IllegalEvent(f"call {self.tool_call_id!r} waits for no approval")
         call = replace(
             call,
             requested=self.call_digest,
@@ -323,13 +323,13 @@ class DecideApproval(LaterEvent):
         """Apply a decision. It must match the request exactly: an equal digest, and a rule that was offered."""
         call = open_call(run, self.tool_call_id)
         if not call.waits_for_approval or call.requested is None:
-            raise IllegalFact(f"nobody was asked to approve call {self.tool_call_id!r}")
+            raise IllegalEvent(f"nobody was asked to approve call {self.tool_call_id!r}")
         if self.call_digest != call.requested:
-            raise IllegalFact(f"the approval is not of call {self.tool_call_id!r} as it was asked")
+            raise IllegalEvent(f"the approval is not of call {self.tool_call_id!r} as it was asked")
         # The offers of a redacted request are unknown, so any rule is accepted.
         is_standing = self.decision in STANDING_DECISIONS
         if self.rule and not (is_standing and {self.rule, REDACTED} & set(call.offers)):
-            raise IllegalFact(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
+            raise IllegalEvent(f"the rule {self.rule!r} was not offered with call {self.tool_call_id!r}")
         call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
         standing = StandingApproval(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
         run = with_saying(_with_call(run, call), self.id, self.text, self.by)

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from perstack.core.base.ids import By, number_of_run
-from perstack.core.base.records import TEXT, IllegalFact, Written, falsy
+from perstack.core.base.records import TEXT, IllegalEvent, Written, falsy
 from perstack.core.base.text import REDACTED, count, duration
 from perstack.core.base.usage import Charge, Usage
 from perstack.core.definitions.expert_changes import ExpertChange
@@ -84,7 +84,7 @@ class CallTools(LaterEvent):
         """Open the calls of the reply."""
         parts = {part.tool_call_id: part for part in latest_reply(run).tool_calls}
         if sorted(decided.id for decided in self.calls) != sorted(parts):
-            raise IllegalFact("callTools is not about the calls of the reply")
+            raise IllegalEvent("callTools is not about the calls of the reply")
         counted = sum(decided.kind in COUNTED_CALLS for decided in self.calls)
         return replace(
             run,
@@ -123,7 +123,7 @@ class StartToolCall(LaterEvent):
     def fold(self, run: Run) -> Run:
         call = open_call(run, self.tool_call_id)
         if call.approval is None or call.approval.denies or self.call_digest != call.requested:
-            raise IllegalFact(f"nobody has approved call {self.tool_call_id!r} as it begins")
+            raise IllegalEvent(f"nobody has approved call {self.tool_call_id!r} as it begins")
         return replace(run, calls={**run.calls, self.tool_call_id: replace(call, began=True)})
 
     @override
