@@ -27,7 +27,7 @@ from perstack.toml_reader.definition_file import SCHEDULES, DefinitionFile, Load
 from perstack.toml_reader.experts import AGENT_SKILLS, Draft
 
 if TYPE_CHECKING:
-    from perstack.engine.context.host_context import HostSetup
+    from perstack.engine.context.host_setup import HostSetup
 
 
 def _agent_skills() -> Callable[[Expert, KeyPath, Reporter], tuple[Expert, list[tuple[Path, str]]]]:

@@ -29,7 +29,7 @@ from perstack.core.definitions.settings import Overrides
 from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import dispatching_of
-from perstack.engine.context.host_context import HostSetup, SetupSource, not_attended
+from perstack.engine.context.host_setup import HostSetup, SetupSource, not_attended
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins

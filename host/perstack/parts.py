@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from perstack.core.definitions.models import ProviderLimits
     from perstack.core.runs.commands import Compact, Shrink
     from perstack.core.runs.state import Run
-    from perstack.engine.context.host_context import HostSetup, SetupSource
+    from perstack.engine.context.host_setup import HostSetup, SetupSource
     from perstack.engine.jobs.reader import JobReader
     from perstack.engine.jobs.runner import JobRunner
     from perstack.engine.plugins.tool_catalogue import OfferedTool
-    from perstack.engine.runs.job_context import RunDrive
+    from perstack.engine.runs.job_drive import RunDrive
     from perstack.ports.provider import Provider
     from perstack.ports.storage import Storage
     from perstack.tasks.memory import TaskMemory

@@ -32,7 +32,7 @@ from perstack.core.base.ids import By, OwnerKind, place_of
 from perstack.core.definitions.permissions import Permissions
 from perstack.core.definitions.project import Project
 from perstack.core.jobs.job import Job
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
 from perstack.engine.log.storage import log_of, space_of

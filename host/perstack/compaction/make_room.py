@@ -36,7 +36,7 @@ from perstack.engine.runs.attempts import (
     retry_or_give_up,
     switch_model,
 )
-from perstack.engine.runs.job_context import RunDrive
+from perstack.engine.runs.job_drive import RunDrive
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Generation, GenerationRequest
 

@@ -20,7 +20,7 @@ from perstack.core.definitions.sandbox import SandboxPolicy
 from perstack.core.definitions.settings import RECORDED
 from perstack.core.secrets.masking import masked_words
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.errors import PerstackError, UsageError
 from perstack.http_providers.provider import HttpProvider

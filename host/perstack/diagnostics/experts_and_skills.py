@@ -11,7 +11,7 @@ from perstack.core.definitions.models import NAMED, full_name, parts_of
 from perstack.core.definitions.project import with_delegates
 from perstack.core.definitions.skills import Skill, agent_skills
 from perstack.diagnostics.lock_update import lock_changes, merge_locks, write_lock
-from perstack.engine.context.host_context import HostSetup, SetupSource
+from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.plugins.skills import check_agreed
 from perstack.errors import UsageError
 from perstack.lockfile.lock import Lock, LockedFolder, lock_path, read_lock

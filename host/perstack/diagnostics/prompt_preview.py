@@ -18,7 +18,7 @@ from perstack.core.runs.display_events import SkillDisconnected
 from perstack.core.runs.events import Event
 from perstack.core.runs.state import result_schema
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.run_session import Emitter
 from perstack.engine.plugins.provider_tools import NO_OFFER, ProviderToolOffer, offer_tools
 from perstack.engine.plugins.providers import Prices, RunSettings

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from perstack.core.base.text import argv_of
 from perstack.core.definitions.experts import Evaluator, ExpertEvaluator, FunctionEvaluator
 from perstack.core.secrets.masking import has_masked, masked_args, masked_command, masked_line
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.errors import PerstackError, SkillError
 from perstack.iterations.evaluator_process import request
 from perstack.iterations.programs import NO_SANDBOX, CommandSandbox, command_sandbox, run_program

@@ -19,7 +19,7 @@ from perstack.core.definitions.experts import Expert, Iterate
 from perstack.core.definitions.secrets import measured_without_secrets
 from perstack.core.definitions.settings import check_budget
 from perstack.core.jobs.queries import check_query
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from perstack.core.definitions.sandbox import LOCAL
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.errors import SkillError
 from perstack.ports.runtime import LOCAL_RUNTIME, Program, Runtime
 from perstack.system.process_groups import signal_group

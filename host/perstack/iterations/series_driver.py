@@ -16,7 +16,7 @@ from perstack.core.jobs.due import is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
-from perstack.engine.context.host_context import HostSetup, SetupSource
+from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended

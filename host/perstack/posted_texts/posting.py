@@ -7,7 +7,7 @@ import secrets
 from perstack.core.base.ids import By, check_id, check_job_id
 from perstack.core.jobs.job import Job
 from perstack.core.runs.state import Run
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.errors import NotFound
 from perstack.next_steps import Inspect

@@ -10,7 +10,7 @@ from perstack.core.jobs.summary import places_of
 from perstack.core.runs.facts import Answer, Question, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run, call_key, is_unsettled
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.runs.beginning import ResumedRun
 from perstack.engine.runs.decisions import PersonAnswer, PersonDecisions
 from perstack.errors import PerstackError

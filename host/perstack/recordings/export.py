@@ -18,7 +18,7 @@ from perstack.core.runs.events.generations import StartGeneration
 from perstack.core.runs.request_digest import tools_blob
 from perstack.core.runs.state import Run
 from perstack.core.secrets.masking import SecretMasker, known_secrets
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.run_log import is_checkpoint, load_job
 from perstack.errors import Damaged, NotFound, StorageError, UsageError

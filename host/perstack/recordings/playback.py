@@ -16,7 +16,7 @@ from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.attempts import error_info, fail
-from perstack.engine.runs.job_context import RunDrive
+from perstack.engine.runs.job_drive import RunDrive
 from perstack.errors import ProviderError
 from perstack.ports.provider import Provider
 from perstack.ports.skill import BlobStore, SkillFactory, ToolResult, Toolset

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, assert_never
 
 from perstack.core.jobs.due import DUE, NeedJob, job_state
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.leases_and_stop_requests import leftover_programs_ended
 from perstack.engine.log.storage import space_of

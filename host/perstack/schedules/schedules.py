@@ -16,7 +16,7 @@ from perstack.core.jobs.due import NeedJob, is_resumable
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.engine.context.audit_trail import AuditTrail
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.log.event_log import Appended, Loaded
 from perstack.engine.log.storage import log_of

@@ -14,7 +14,7 @@ from perstack.core.runs.events import StartRun
 from perstack.core.runs.events.files import RecordSnapshot
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.errors import Conflict, StorageError, UsageError

@@ -20,7 +20,7 @@ from perstack.core.base.ids import place_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
 from perstack.core.runs.questions import OpenQuestion
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.model_output import ResultReader, result_reader
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener

@@ -15,7 +15,7 @@ from perstack.core.jobs.due import due_of, job_state
 from perstack.core.jobs.summary import JobSummary, RunSummary
 from perstack.core.runs.decide import interrupt_events
 from perstack.core.runs.state import ACTIVE
-from perstack.engine.context.host_context import HostSetup, SetupSource
+from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRequest, JobRunner

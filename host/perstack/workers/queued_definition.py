@@ -16,11 +16,11 @@ from perstack.core.definitions.skills import agent_skills
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events.lifecycle import QueueFields, QueueRun
 from perstack.core.runs.state import Phase, Run
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
-from perstack.engine.runs.job_context import JobDrive
+from perstack.engine.runs.job_drive import JobDrive
 from perstack.errors import StorageError
 from perstack.lockfile.lock import NO_LOCK, Lock
 from perstack.ports.storage import Storage

@@ -29,7 +29,7 @@ from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 from perstack.engine.log.run_log import run_logs
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.runs.beginning import ResumedRun, RunStarter
-from perstack.engine.runs.job_context import Allowance, JobDrive
+from perstack.engine.runs.job_drive import Allowance, JobDrive
 from perstack.errors import Conflict, DispatcherError, PerstackError, StorageError, UsageError
 from perstack.ports.dispatcher import Order
 from perstack.ports.storage import RunRef, Storage
@@ -38,7 +38,7 @@ from perstack.system.user import this_user
 from perstack.workers.budget_shares import Sharer, budget_of, capped, grant_caps, short_account
 
 if TYPE_CHECKING:
-    from perstack.engine.context.host_context import HostSetup
+    from perstack.engine.context.host_setup import HostSetup
     from perstack.engine.log.run_session import Emitter
 
 

@@ -23,7 +23,7 @@ from perstack.core.runs.decide import has_ended
 from perstack.core.runs.events import StartRun
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostSetup, SetupSource
+from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
@@ -37,7 +37,7 @@ from perstack.system.concurrency import in_own_task
 from perstack.system.user import this_process
 
 if TYPE_CHECKING:
-    from perstack.engine.runs.job_context import StopFlags, WorkerRole
+    from perstack.engine.runs.job_drive import StopFlags, WorkerRole
 
 MISSING_REQUIREMENT = (UsageError, DefinitionError, ProviderError, PluginError, SkillError)
 """Errors that are raised if this worker lacks something that a Job needs."""
@@ -55,7 +55,7 @@ class _Service:
 
     def role(self) -> WorkerRole:
         """Return the role of this process. Raises UsageError for an invalid address of the dispatcher."""
-        from perstack.engine.runs.job_context import WorkerRole
+        from perstack.engine.runs.job_drive import WorkerRole
 
         workers = self.context.project.workers
         wants_distribution = self.apart and workers is not None and workers.delegates == "distributed"
@@ -160,7 +160,7 @@ class JobServer:
 
     async def _drive_run(self, service: _Service, loaded: Job, run: Run, stop: StopFlags) -> None:
         from perstack.engine.runs.beginning import ResumedRun, RunStarter
-        from perstack.engine.runs.job_context import Allowance
+        from perstack.engine.runs.job_drive import Allowance
         from perstack.engine.runs.loop import RunLoop
 
         by, clock = run.start.delegated_by, service.context.clock
@@ -169,7 +169,7 @@ class JobServer:
         if run.start.snapshots is not None:
             await self._files.check_present(loaded.id)
         loaded.root = number_of_run(run.id)
-        job = self._runner.job_context(runnable, loaded, service.on_event, stop, worker=service.role())
+        job = self._runner.job_drive(runnable, loaded, service.on_event, stop, worker=service.role())
         parent_permissions = () if by is None else loaded.runs[by.run_id].permissions
         reason = due_of(run, clock.now()) or "crash"
         session = RunStarter(job).resume(ResumedRun(run, reason, above=parent_permissions))

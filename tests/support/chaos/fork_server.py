@@ -61,7 +61,7 @@ import perstack.engine.runs.tool_calls as toolrun
 from perstack.core.runs.commands import Call
 from perstack.core.runs.state import call_key
 from perstack.engine.plugins.registry import load_plugins
-from perstack.engine.runs.job_context import RunDrive
+from perstack.engine.runs.job_drive import RunDrive
 
 _PRELOADED = (
     "perstack.doors.cli.main",
@@ -86,12 +86,12 @@ _PRELOADED = (
     "perstack.snapshots.rewind",
     "perstack.engine.permissions.rulings",
     "perstack.audit.receipts",
-    "perstack.engine.context.host_context",
+    "perstack.engine.context.host_setup",
     "perstack.snapshots.snapshots",
     "perstack.audit.verify",
     "perstack.audit.auditor",
     "perstack.audit.auditor",
-    "perstack.engine.runs.job_context",
+    "perstack.engine.runs.job_drive",
     "perstack.system.files",
     "perstack.system.processes",
     "perstack.testing.plugin",

@@ -18,7 +18,7 @@ from perstack.toolkit.context import Blob
 
 if TYPE_CHECKING:
     from perstack.core.runs.questions import OpenQuestion
-    from perstack.engine.context.host_context import HostSetup
+    from perstack.engine.context.host_setup import HostSetup
     from perstack.host import Host
 
 

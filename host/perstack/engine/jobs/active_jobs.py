@@ -19,7 +19,7 @@ from perstack.dataclass import dataclass
 if TYPE_CHECKING:
     from perstack.engine.plugins.skills import JobSkills
     from perstack.engine.runs.decisions import LiveQuestions  # reading Jobs needs none of it
-    from perstack.engine.runs.job_context import JobDrive, StopFlags
+    from perstack.engine.runs.job_drive import JobDrive, StopFlags
 
 _MAX_KEPT_JOBS = 8  # Jobs at rest whose skills stay open: each may have processes
 _MAX_KEPT_S = 3600.0
@@ -70,7 +70,7 @@ class ActiveJobs:
         self, key: str, stop_requested: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncGenerator[StopFlags]:
         """Register the current task as the driver of `key`, and cancel it as soon as `stop_requested` returns."""
-        from perstack.engine.runs.job_context import StopFlags
+        from perstack.engine.runs.job_drive import StopFlags
 
         task = asyncio.current_task()
         if task is None:

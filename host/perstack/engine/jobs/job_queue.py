@@ -8,7 +8,7 @@ from typing import Protocol
 from perstack.core.base.ids import By
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.summary import JobSummary
-from perstack.engine.context.host_context import HostSetup, SetupSource
+from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.jobs.queueing import QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRequest, JobRunner

@@ -28,7 +28,7 @@ from perstack.core.runs.events.lifecycle import CloseRun
 from perstack.core.runs.facts import ContinuedFrom, Settlement
 from perstack.core.runs.questions import OpenQuestion
 from perstack.core.runs.state import Run
-from perstack.engine.context.host_context import SetupSource
+from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.job_queue import JOB_QUEUE, JobQueue
 from perstack.engine.jobs.model_output import result_reader

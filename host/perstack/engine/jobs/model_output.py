@@ -20,7 +20,7 @@ from perstack.core.base.validation_errors import in_words
 from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
 from perstack.core.runs.state import Run, schema_of_run
 from perstack.core.schemas.result_schemas import schema_fault
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.errors import UsageError
 
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from perstack.core.definitions.experts import Expert
     from perstack.core.definitions.recorded_definition import SeriesDefinition
     from perstack.core.jobs.summary import JobSummary
-    from perstack.engine.context.host_context import HostSetup
+    from perstack.engine.context.host_setup import HostSetup
     from perstack.engine.log.run_session import RunSession
     from perstack.engine.plugins.agreements import ToolLock
     from perstack.engine.plugins.knowledge import Knowledge
-    from perstack.engine.runs.job_context import JobDrive
+    from perstack.engine.runs.job_drive import JobDrive
 
 
 @dataclass(frozen=True, slots=True)

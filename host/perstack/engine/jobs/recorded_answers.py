@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from perstack.core.jobs.job import Job
 from perstack.core.runs.facts import Settlement
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.ports.parts import Part
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from perstack.core.jobs.queries import check_query
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostSetup, SetupSource
+from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
 from perstack.engine.jobs.model_output import ResultReader
@@ -44,7 +44,7 @@ from perstack.system.user import this_process
 if TYPE_CHECKING:
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
     from perstack.engine.runs.decisions import PersonDecisions
-    from perstack.engine.runs.job_context import JobDrive, StopFlags, WorkerRole
+    from perstack.engine.runs.job_drive import JobDrive, StopFlags, WorkerRole
 
 Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 """Checks a loaded Job, and returns the Run that begins or resumes. Writes no event."""
@@ -207,7 +207,7 @@ class JobRunner:
             job = await self._drive_once(runnable, loaded, recorded, on_event, stop, None, None)
         return job
 
-    def job_context(
+    def job_drive(
         self,
         runnable: RunnableContext,
         loaded: Job,
@@ -220,7 +220,7 @@ class JobRunner:
     ) -> JobDrive:
         """Return the context of a Job to drive; without a `worker` this process is none."""
         from perstack.engine.runs.decisions import NO_DECISIONS
-        from perstack.engine.runs.job_context import NO_WORKER, JobDrive
+        from perstack.engine.runs.job_drive import NO_WORKER, JobDrive
 
         return JobDrive(
             runnable.host,
@@ -245,12 +245,12 @@ class JobRunner:
         queue: QueueRequest | None,
     ) -> JobSummary:
         from perstack.engine.runs.beginning import ResumedRun, RunStarter
-        from perstack.engine.runs.job_context import Allowance
+        from perstack.engine.runs.job_drive import Allowance
         from perstack.engine.runs.loop import RunLoop
 
         host, decisions = runnable.host, start.decisions if isinstance(start, ResumedRun) else None
         is_driven_here, heads = queue is None, dict(loaded.heads)
-        job = self.job_context(
+        job = self.job_drive(
             runnable, loaded, on_event, stop, decisions=decisions, worker=worker, is_driven_here=is_driven_here
         )
         session = RunStarter(job).start(start)

@@ -55,7 +55,7 @@ from perstack.core.runs.state import Run
 from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import OpenProvider, Prices, Turns
 from perstack.engine.runs.budget import UnknownPrice
-from perstack.engine.runs.job_context import JobDrive
+from perstack.engine.runs.job_drive import JobDrive
 from perstack.errors import PerstackError, ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest, Provider
 from perstack.system.user import notice

@@ -37,7 +37,7 @@ from perstack.engine.plugins.providers import RunSettings
 from perstack.engine.plugins.runtimes import reachable
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
 from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
-from perstack.engine.runs.job_context import JobDrive
+from perstack.engine.runs.job_drive import JobDrive
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef
 from perstack.system.clock import iso

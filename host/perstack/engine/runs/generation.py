@@ -49,7 +49,7 @@ from perstack.engine.runs.attempts import (
     switch_model,
 )
 from perstack.engine.runs.inputs import MEDIA
-from perstack.engine.runs.job_context import RunDrive
+from perstack.engine.runs.job_drive import RunDrive
 from perstack.engine.runs.playback import playback_of
 from perstack.errors import ProviderError
 from perstack.ports.provider import Delta, Generation, GenerationRequest

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.job import Job
     from perstack.core.messages.adaptations import Adaptations
     from perstack.core.messages.messages import History, Message, ResultContent
-    from perstack.engine.context.host_context import HostSetup
+    from perstack.engine.context.host_setup import HostSetup
     from perstack.engine.log.run_session import RunSession
     from perstack.ports.provider import BlobReader, Provider
     from perstack.ports.skill import BlobStore, ToolResult

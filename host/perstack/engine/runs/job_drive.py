@@ -16,7 +16,7 @@ from perstack.core.messages.messages import Message
 from perstack.core.runs.events.lifecycle import QueueFields
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.log.run_session import Emitter, JobSummaryFile, RunSession
 from perstack.engine.log.storage import JobBlobs
 from perstack.engine.permissions.rulings import Rulings

@@ -78,7 +78,7 @@ from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_m
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
 from perstack.engine.runs.inputs import TEXT_INBOX
-from perstack.engine.runs.job_context import Allowance, JobDrive, RunDrive
+from perstack.engine.runs.job_drive import Allowance, JobDrive, RunDrive
 from perstack.engine.runs.playback import differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perstack.core.runs.commands import Call, Work
     from perstack.core.runs.facts import Question
     from perstack.core.runs.state import Run
-    from perstack.engine.runs.job_context import RunDrive
+    from perstack.engine.runs.job_drive import RunDrive
     from perstack.ports.provider import Provider
     from perstack.ports.skill import ToolResult, Toolset
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from perstack.core.runs.decide import DelegateResult
     from perstack.core.runs.facts import Delegation
     from perstack.core.runs.state import Run
-    from perstack.engine.context.host_context import HostSetup
+    from perstack.engine.context.host_setup import HostSetup
     from perstack.engine.log.run_session import Emitter, RunSession
-    from perstack.engine.runs.job_context import Allowance, JobDrive
+    from perstack.engine.runs.job_drive import Allowance, JobDrive
 
 
 class RemoteDelegates(AbstractAsyncContextManager["RemoteDelegates"], Protocol):

@@ -21,11 +21,11 @@ from perstack.core.definitions.skills import with_tools
 from perstack.core.messages.messages import TextPart
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
-from perstack.engine.context.host_context import HostSetup
+from perstack.engine.context.host_setup import HostSetup
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.plugins.tool_catalogue import BuiltinSession, OfferedTool
 from perstack.engine.runs.beginning import strict
-from perstack.engine.runs.job_context import JobDrive
+from perstack.engine.runs.job_drive import JobDrive
 from perstack.engine.runs.playback import PLAYBACK
 from perstack.errors import PerstackError, SkillError
 from perstack.ports.parts import Part

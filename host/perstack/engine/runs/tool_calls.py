@@ -42,7 +42,7 @@ from perstack.engine.runs.approvals import (
 )
 from perstack.engine.runs.attempts import adaptations_after, adapted_request, error_info
 from perstack.engine.runs.inputs import MEDIA
-from perstack.engine.runs.job_context import RunDrive
+from perstack.engine.runs.job_drive import RunDrive
 from perstack.engine.runs.playback import playback_of
 from perstack.engine.runs.run_skills import ChangeResult
 from perstack.errors import PerstackError, ProviderError, SkillError
