@@ -31,6 +31,6 @@ def acp_command(expert: str | None, options: HostOptions) -> None:
     def make_host(folder: Path) -> tuple[Host, LoadedProject]:
         folder_options = replace(options, workspace=None, folder=str(folder))
         loaded = folder_options.load()
-        return replace(folder_options, is_attended=lambda: True).driver(loaded.project), loaded
+        return replace(folder_options, is_attended=lambda: True).open_host(loaded.project), loaded
 
     asyncio.run(serve_acp(make_host, expert))

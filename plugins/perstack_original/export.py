@@ -145,7 +145,7 @@ class _Export:
                 self._write(stretch, event, kind, messages=None if event.final else self._messages(stretch))
             case ours.FinishGeneration():
                 stretch.usage = event.usage
-                if previous.final:
+                if previous.is_final_generation:
                     self._write(stretch, event, "completeStreamingRunResult", text=event.message.text)
             case ours.Retry():
                 self._write(stretch, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)

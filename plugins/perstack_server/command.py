@@ -92,7 +92,7 @@ class _Serving:
         from perstack_server.mcp.sampling import SamplingPlugin
 
         options = replace(self.options, is_attended=ASKS.get)
-        return options.driver(loaded.project, plugins=[SamplingPlugin()]), loaded
+        return options.open_host(loaded.project, plugins=[SamplingPlugin()]), loaded
 
     def open_root(self, folder: Path) -> Workspace:
         """Return the workspace of another folder. Raises DefinitionError and UsageError."""

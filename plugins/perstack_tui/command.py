@@ -55,7 +55,7 @@ def start_command(
         print_err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
         plain = True
     loaded = options.load()
-    host = replace(options, is_attended=lambda: True).driver(loaded.project)
+    host = replace(options, is_attended=lambda: True).open_host(loaded.project)
     if options.dispatcher is not None:
         dispatcher_of(host)  # reports a missing dispatcher now, not at the first answer
     if expert is not None:

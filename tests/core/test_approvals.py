@@ -85,7 +85,7 @@ def _run_to_approval(choose) -> Simulation | None:
 @given(scripts)
 def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refused(choose) -> None:
     simulation = _run_to_approval(choose)
-    if simulation is None or simulation.run.asked is None:
+    if simulation is None or simulation.run.asked_call_id is None:
         return
     run = replace(simulation.run, status="running")
     request = next(event for event in reversed(simulation.events) if isinstance(event, RequestApproval))

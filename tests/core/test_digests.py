@@ -107,7 +107,7 @@ def content_seen(request: dict) -> object:
         said.start.model,
         said.instruction,
         said.start.reasoning_budget,
-        said.final,
+        said.is_final_generation,
         provider,
         shown,
         schemas,

@@ -32,7 +32,7 @@ def run() -> Run:
 
 def resume(run: Run, asked: Overrides | None = None, max_steps=None, signal=None, calls=(), settled=None):
     job = Job(run.start.job_id)
-    job.take(run)
+    job.update(run)
     return resumption(
         job, run, asked or Overrides(), max_steps=max_steps, signal=signal, calls=calls, settled=settled or {}
     )

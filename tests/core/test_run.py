@@ -64,7 +64,7 @@ def test_steps_and_usage_are_those_of_the_generations_each_counted_once(choose) 
     simulation.drive()
     job = Job("job")
     for state in simulation.states:
-        job.take(state)
+        job.update(state)
     generations = [event for event in simulation.events if isinstance(event, FinishGeneration)]
     asked = [event.usage for event in simulation.events if isinstance(event, CallInteractiveTool) and event.usage]
     expected = sum((event.usage for event in generations), sum(asked, NO_USAGE))

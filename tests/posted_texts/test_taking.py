@@ -55,14 +55,14 @@ def tell(seq: int, posted: str = "p1", text: str = "a wish", by: By = ANN) -> Te
 def test_a_text_is_a_message_and_kept_and_a_second_event_of_it_is_refused() -> None:
     run = folded(BEGUN, tell(2))
     assert text_of(run.messages[1].contents) == "a wish"  # type: ignore[union-attr]
-    assert run.said[1:] == (Saying("one-1-2", "a wish", "one-1-2", ANN),)
+    assert run.sayings[1:] == (Saying("one-1-2", "a wish", "one-1-2", ANN),)
     with pytest.raises(IllegalEvent, match="the posted text p1 was taken before"):
         folded(BEGUN, tell(2), tell(3))
-    assert len(folded(BEGUN, tell(2), tell(3, "p2")).said) == 3
+    assert len(folded(BEGUN, tell(2), tell(3, "p2")).sayings) == 3
 
 
 def test_a_text_of_another_program_is_no_text_of_a_person() -> None:
-    assert len(folded(BEGUN, tell(2, by=ANN.bringing("/ci"))).said) == 1
+    assert len(folded(BEGUN, tell(2, by=ANN.bringing("/ci"))).sayings) == 1
 
 
 def test_the_latest_query_stays_the_one_that_is_always_kept() -> None:
@@ -117,7 +117,7 @@ def test_a_redaction_takes_the_text_from_the_event_and_from_what_is_kept() -> No
 def test_a_removal_takes_the_text_from_what_is_kept_and_only_such_a_text() -> None:
     drop = DropText(**stamp(3), posted="p2", dropped="one-1-2", by=ANN)
     run = folded(BEGUN, tell(2), drop)
-    assert [saying.text for saying in run.said] == ["do it"]
+    assert [saying.text for saying in run.sayings] == ["do it"]
     assert len(run.messages) == 2
     with pytest.raises(IllegalEvent, match="no text of a person has the id one-1-2"):
         folded(BEGUN, tell(2), drop, drop.model_copy(update={"id": "one-1-4", "posted": "p3"}))
@@ -132,7 +132,7 @@ def test_what_was_taken_or_withdrawn_becomes_no_event() -> None:
              posted(5, drops="one-1-1"), posted(6, "third")]  # fmt: skip
     events = posted_events(run, texts, {"p1"}, lambda ahead=0: stamp(2 + ahead))
     assert [(event.type, event.id) for event in events] == [("dropText", "one-1-2"), ("tellRun", "one-1-3")]
-    assert folded(BEGUN, *events).posted == {"p4": "one-1-2", "p6": "one-1-3"}
+    assert folded(BEGUN, *events).taken_posts == {"p4": "one-1-2", "p6": "one-1-3"}
 
 
 @pytest.mark.parametrize("texts", [["one"], ["one", "two"], ["two", "one", "one two"], ["one\n- two", "one"]])

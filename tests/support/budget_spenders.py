@@ -119,12 +119,12 @@ class Spenders:
     def _used(self, run: Run) -> Usage:
         """Return a usage up to the expected maximum."""
         assert run.context.sending is not None
-        assert run.max_tokens is not None
+        assert run.reply_token_limit is not None
         sent = int(run.context.sending.tools_digest or 0)
         sent -= self.choose(sent)
         cached = self.choose(sent + 1)
         return Usage.of(
-            sent, 1 + self.choose(run.max_tokens), cached=cached, cache_writes=self.choose(sent - cached + 1)
+            sent, 1 + self.choose(run.reply_token_limit), cached=cached, cache_writes=self.choose(sent - cached + 1)
         )
 
     def _end(self, run: Run) -> None:

@@ -130,9 +130,9 @@ class Simulation:
             self.perform(command)
 
     def go_on(self) -> None:
-        if self.run.asked is not None and self.run.status == "stoppedByInteractiveTool":
+        if self.run.asked_call_id is not None and self.run.status == "stoppedByInteractiveTool":
             self.note(ResumeRun(**self.checkpoint(), reason="answer"))
-            call = self.run.calls[self.run.asked]
+            call = self.run.calls[self.run.asked_call_id]
             if call.waits_for_approval:
                 if self.choose(6) == 1:
                     changed = Approval(decision="once", changed={"query": f"n{len(self.events)}"})

@@ -60,8 +60,8 @@ def of_result(
     """Yield what the result of a call says otherwise than the log of the delegate, at the end that the result names."""
     is_completed = delegate.status == "completed"
     text = delegate.result or ""
-    if delegate.value is not None:
-        text = json.dumps(delegate.value, ensure_ascii=False)
+    if delegate.result_value is not None:
+        text = json.dumps(delegate.result_value, ensure_ascii=False)
     is_unknown = is_emptied(shown) or is_emptied(delegate.result)
     repetitions = [Repetition("that it failed", is_error, not is_completed)]
     # a long text is a blob, which the shortened one names

@@ -104,7 +104,7 @@ async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None
                 if blob is not None:
                     await blobs.keep(blob, blob_of(part))
     stamp = stamp_for_next_step(session.run, session.stamp)
-    session.record(ShrinkResults(**stamp, results=command.results, head=command.head, tail=command.tail))
+    session.add(ShrinkResults(**stamp, results=command.results, head=command.head, tail=command.tail))
     await session.flush()
 
 
@@ -126,7 +126,7 @@ async def _compact(context: RunDrive, command: Compact) -> None:
         return
     model = name if summary.text else ""
     text = summary_text(run, command, summary.text or outline(run, command, window), model, window)
-    session.record(
+    session.add(
         CompactHistory(
             **stamp_for_next_step(run, session.stamp),
             first=command.first,
@@ -211,7 +211,7 @@ async def _begin(context: RunDrive, command: Compact, summarizer: Summarizer, re
         if granted is None:
             return False
     reserved = None if granted is None else granted.amount.as_charge()
-    session.record(
+    session.add(
         StartCompaction(
             **stamp_for_next_step(session.run, session.stamp),
             first=command.first,

@@ -82,7 +82,7 @@ def texts_left_out(run: Run, plan: Compact, window: int) -> int:
 
 
 def _kept_texts(run: Run) -> tuple[Saying, ...]:
-    return (*of_definition(run.start.expert.standing), *run.said)
+    return (*of_definition(run.start.expert.standing), *run.sayings)
 
 
 def summary_in(text: str) -> str:

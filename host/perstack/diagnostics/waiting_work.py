@@ -100,12 +100,12 @@ async def _of_job(storage: Storage, job_id: str) -> list[str]:
 
 def _grants(run: Run) -> bool:
     """Return whether a Run that continues this completed one inherits a permission that a person gave it."""
-    return bool(run.widenings or run.standing) or run.start.exec_grant == "open"
+    return bool(run.widenings or run.standing_approvals) or run.start.exec_grant == "open"
 
 
 def _of_run(run: Run) -> Iterator[str]:
     start = run.start
-    yield f"Run {run.id} ({run.status}): Expert {_ascii(start.expert_key)} on {_ascii(run.on)}"
+    yield f"Run {run.id} ({run.status}): Expert {_ascii(start.expert_key)} on {_ascii(run.active_model)}"
     if run.phase is Phase.REPLIED:
         for part in latest_reply(run).tool_calls:
             yield f"  calls: {_ascii(part.tool_name)} {_json(part.args)}"
@@ -116,7 +116,7 @@ def _of_run(run: Run) -> Iterator[str]:
     yield f"  programs run {_GRANTS[start.exec_grant]}, in {_sandbox(start.sandbox)}"
     for rules in run.permissions:
         yield f"  rules of {_ascii(rules.source)}: {_model(rules.permissions)}"
-    for permission in (*run.widenings, *run.standing):
+    for permission in (*run.widenings, *run.standing_approvals):
         yield f"  approved for the Job: {_model(permission)}"
     yield from _of_experts((start.expert,))
 

@@ -82,7 +82,7 @@ class _KnownMedia:
 
 
 def _known_media(session: RunSession) -> _KnownMedia:
-    return cast("_KnownMedia", session.memo.setdefault((_KnownMedia, session.run.on), _KnownMedia()))
+    return cast("_KnownMedia", session.memo.setdefault((_KnownMedia, session.run.active_model), _KnownMedia()))
 
 
 async def fit_request(session: RunSession, provider: Provider, blobs: BlobStore) -> None:
@@ -94,7 +94,7 @@ async def fit_request(session: RunSession, provider: Provider, blobs: BlobStore)
     adaptations = await substitutes(session, provider, blobs, run.messages)
     known.fitted = run.messages
     if adaptations:
-        session.record(AdaptRequest(**session.stamp(), model=run.on, adaptations=adaptations))
+        session.add(AdaptRequest(**session.stamp(), model=run.active_model, adaptations=adaptations))
 
 
 def _may_be_too_large(messages: History, limits: MediaLimits) -> bool:

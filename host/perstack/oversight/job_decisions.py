@@ -160,7 +160,7 @@ def tells_job(subject: JobSubject, arguments: _ToldText) -> NeededDecision:
     """Return the decision to speak for a person: what is told counts as theirs, and is never summarised away."""
     run = () if arguments.run is None else (("run", arguments.run),)
     if arguments.drop is not None:
-        kept = [saying.text for saying in subject.job.coordinator.said if saying.id == arguments.drop]
+        kept = [saying.text for saying in subject.job.coordinator.sayings if saying.id == arguments.drop]
         shown = f": {json.dumps(kept[0], ensure_ascii=False)}" if kept else ""
         return NeededDecision(
             f"Remove what a person said to {subject.words}, {arguments.drop}{shown}",

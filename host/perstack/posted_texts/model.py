@@ -73,13 +73,13 @@ def standing_texts(run: Run, waiting: Sequence[PostedText]) -> tuple[StandingTex
     ]
     kept = [
         StandingText(id=saying.id, text=saying.text, run_id=run.id, by=saying.by)
-        for saying in run.said
+        for saying in run.sayings
         if saying.id not in dropped
     ]
     posted = [
         StandingText(id=text.id, text=text.text, run_id=run.id, by=text.by, is_waiting=True)
         for text in waiting
-        if text.text and text.id not in dropped and text.id not in run.posted
+        if text.text and text.id not in dropped and text.id not in run.taken_posts
     ]
     return (*always, *kept, *posted)
 
@@ -118,7 +118,7 @@ def posted_events(
     A text that is removed while it waits is not taken at all.
     """
     withdrawn = {text.drops for text in texts}
-    kept = {saying.id for saying in run.said}
+    kept = {saying.id for saying in run.sayings}
     found: list[StoredEvent] = []
     for posted in texts:
         if posted.id in taken or posted.id in withdrawn:

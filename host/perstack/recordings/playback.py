@@ -106,7 +106,7 @@ def take_recorded(context: RunDrive) -> bool:
         PostedText(id=f"recording-{step}-{number}", timestamp=0, by=by, text=text)
         for number, text in enumerate(player.texts_before(session.place, step), 1)
     )
-    told = posted_events(run, tuple(texts), run.posted, session.stamp)
+    told = posted_events(run, tuple(texts), run.taken_posts, session.stamp)
     session.record_all(told)
     return bool(told)
 

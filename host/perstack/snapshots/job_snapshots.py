@@ -41,4 +41,4 @@ class JobSnapshots:
         """
         if worker and may_have_unrecorded(session.run):
             with suppress(StorageError):
-                session.record(await self.record(session.run, session.stamp))
+                session.add(await self.record(session.run, session.stamp))

@@ -181,7 +181,7 @@ class Rewinder:
             if not changes:
                 return result
             await JobSummaryFile(self._storage, loaded).mark_stale()
-            start = session.record(
+            start = session.add(
                 StartRewind(
                     **session.stamp(),
                     to_checkpoint=checkpoint_id,
@@ -306,7 +306,7 @@ class Rewinder:
 
     async def _record(self, rewound: Rewound, loaded: Job, session: RunSession) -> None:
         snapshot = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
-        session.record(
+        session.add(
             FinishRewind(
                 **session.stamp(), start=rewound.start, tree=snapshot.tree, files=rewound.files, kept=rewound.kept
             )

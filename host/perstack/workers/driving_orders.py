@@ -94,7 +94,7 @@ async def _fail(jobs: Jobs, loaded: Job, run: Run, clock: Clock) -> None:
         resumed = resume_event(
             run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
         )
-        session.record(resumed)
+        session.add(resumed)
     session.record_all(events_of_command(session.run, Fail(_POISON_ERROR), session.stamp, 0))
     await session.flush()
 

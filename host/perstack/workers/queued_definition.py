@@ -46,10 +46,10 @@ async def enqueue(job: JobDrive, session: RunSession, request: QueueRequest) -> 
         definition = await _with_files(request.definition, job)
         digest = await job.host.storage.put_blob(job.job.id, definition.to_json())
     if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
-        session.record(await job.snapshots.record(run, session.stamp))
+        session.add(await job.snapshots.record(run, session.stamp))
     await job.summary_file.mark_stale()
     fields = QueueFields(by=request.by, definition=digest, due=request.due, priority=request.priority)
-    session.record(QueueRun(**session.stamp(), **fields))
+    session.add(QueueRun(**session.stamp(), **fields))
     await session.flush()
     for run_id in job.unrecorded_answers:
         await _record_answer_of(job, job.runs[run_id])

@@ -96,7 +96,7 @@ class RemoteRuns:
         if run is not None and has_changed:
             self._runs[run_id] = run
             self._job.stored[run_id] = run
-            self._job.take(run)
+            self._job.update(run)
             self._on_change()
         return run
 
@@ -409,7 +409,7 @@ class QueuedDelegates:
             return
         by, coordinator = this_user("worker", self._job.worker.name), self._job.job.coordinator
         definition = None if coordinator.queued is None else coordinator.queued_definition
-        session.record(QueueRun(**session.stamp(), by=by, definition=definition, due=0, priority=self._priority))
+        session.add(QueueRun(**session.stamp(), by=by, definition=definition, due=0, priority=self._priority))
         try:
             await session.flush()
         except Conflict:

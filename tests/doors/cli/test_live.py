@@ -269,7 +269,7 @@ def test_a_reply_that_is_tried_again_is_marked_where_it_broke_off_and_shown_once
     printer = JobPrinter(lambda *parts: lines.append(sanitized(parts)), lambda: Screen(80, False, 24), cli_phrase)
     state = JobActivity()
     for event in events:
-        printer.heard(event, state.apply(event), state)
+        printer.print_event(event, state.apply(event), state)
     assert lines == ["  Half of …", "  Half of it."]
 
 

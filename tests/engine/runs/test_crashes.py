@@ -245,7 +245,7 @@ def test_a_late_sync_is_made_unless_a_flush_came_first_and_not_sooner_for_what_w
 
         def write(latest_sync_s: float) -> Awaitable[None]:
             monkeypatch.setattr("perstack.engine.log.run_session._SYNC_DELAY_S", latest_sync_s)
-            session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+            session.add(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
             return session.flush_soon()
 
         async def timers_have_fired() -> None:
@@ -313,10 +313,10 @@ def test_nothing_is_written_after_a_write_that_failed_and_each_flush_raises_the_
         run = loaded.runs["job-1"]
         before = await host.jobs.logs("job")
         session = RunSession.of(_FullOnce(host.storage), loaded, run, lambda *_: None)
-        session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+        session.add(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
         with pytest.raises(StorageError) as first:
             await session.flush()
-        session.record(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
+        session.add(StartRewind(**session.stamp(), by=ME, to_checkpoint="job-1-1", tree="0" * 64))
         with pytest.raises(StorageError) as second:
             await session.flush()
         assert second.value is first.value

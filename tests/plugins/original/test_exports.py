@@ -31,7 +31,7 @@ def read_back(job_id: str, files: dict[str, bytes]) -> ForeignJob:
 def summary_of(upgraded: ForeignJob, job_id: str):
     job = Job(job_id)
     for state in states(upgraded).values():
-        job.take(state)
+        job.update(state)
     return summarize(job, is_driven=False)
 
 

@@ -42,7 +42,7 @@ def test_every_run_ends_as_the_original_did_with_its_usage_counted_once(case: st
     upgraded = from_original(job_id, runs)
     job = Job(job_id)
     for state in states(upgraded).values():
-        job.take(state)
+        job.update(state)
     summary = summarize(job, is_driven=False)
     assert summary.status == "completed"
     assert summary.usage.total_tokens == max(checkpoint.usage.total_tokens for checkpoint in checkpoints)
@@ -104,7 +104,7 @@ def test_a_question_that_waits_waits_here_too() -> None:
     first = min(runs.items(), key=lambda item: item[1][0].timestamp)
     (state,) = states(from_original(job_id, dict([first]))).values()
     assert state.status == "stoppedByInteractiveTool"
-    assert state.asked == "toolu_asker_1_0"
+    assert state.asked_call_id == "toolu_asker_1_0"
 
 
 def test_a_new_query_continues_from_the_place_where_the_other_run_ended() -> None:

@@ -60,7 +60,7 @@ def test_what_the_model_says_comes_line_by_line_and_each_line_once(bench: Bench)
     printer, state = JobPrinter(put, lambda: Screen(80, False), plain_phrase), JobActivity()
     seen: list[list[str]] = []
     for event in events:
-        printer.heard(event, state.apply(event), state)
+        printer.print_event(event, state.apply(event), state)
         if event.type in ("streamText", "finishGeneration"):
             seen.append(lines[2:])
     assert seen == [

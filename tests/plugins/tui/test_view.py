@@ -94,7 +94,7 @@ def test_while_other_delegates_are_at_work_a_call_says_when_its_approval_is_aske
     printer, live = _printer(lines), JobActivity()
     for event in [*others[:asks], at_work[0], others[asks]]:
         live.apply(event)
-        printer.heard(event, (), live)
+        printer.print_event(event, (), live)
     assert lines[1:] == [
         "releaser#3 waits: for your approval of writeTextFile (writeTextFile) when the other delegates have stopped"
     ]
@@ -116,7 +116,7 @@ def test_what_a_delegate_asks_waits_for_no_others_where_they_only_wait_for_it(be
     transcript, lines = Transcript(), list[str]()
     printer = _printer(lines)
     for event in events:
-        printer.heard(event, transcript.take(event), transcript.live)
+        printer.print_event(event, transcript.take(event), transcript.live)
         assert "when the other delegates" not in "\n".join(shown_lines(transcript, RenderContext(100, 0)))
     assert "│ │   └ needs your approval (writeTextFile)" in shown_lines(transcript, RenderContext(100, 0))
     assert "waits" not in "\n".join(lines)

@@ -41,7 +41,7 @@ class Job:
     _highest: dict[int, int] = field(default_factory=dict[int, int])  # Run number by block; the Job's own block is 0
     _is_distributed: bool = False  # True once another worker has a delegate, whose Run numbers are in another block
 
-    def take(self, run: Run) -> None:
+    def update(self, run: Run) -> None:
         """Record the state of a Run."""
         run_id = run.start.run_id
         previous = self.runs.get(run_id)
@@ -113,12 +113,12 @@ class Job:
     @property
     def posted(self) -> frozenset[str]:
         """The ids of the posted texts that its Runs have taken."""
-        return frozenset[str]().union(*(run.posted for run in self.runs.values()))
+        return frozenset[str]().union(*(run.taken_posts for run in self.runs.values()))
 
     @property
     def standing(self) -> tuple[StandingApproval, ...]:
         """The approvals for the whole Job, from all Runs."""
-        return tuple(approval for run in self.runs.values() for approval in run.standing)
+        return tuple(approval for run in self.runs.values() for approval in run.standing_approvals)
 
     @property
     def widenings(self) -> tuple[Widening, ...]:
@@ -141,7 +141,7 @@ class Job:
         runs = [run for run in self.runs.values() if run.is_coordinator]
         if not runs:
             raise LookupError(self.id)
-        return max(runs, key=lambda run: (run.touched, number_of_run(run.start.run_id)))
+        return max(runs, key=lambda run: (run.continued_at_ms, number_of_run(run.start.run_id)))
 
     @property
     def coordinators(self) -> list[Run]:
@@ -177,6 +177,6 @@ def job_of(job_id: str, runs: Iterable[Run]) -> Job:
     """Return the Job of these states, which are on disk."""
     job = Job(job_id)
     for run in runs:
-        job.take(run)
+        job.update(run)
         job.stored[run.id] = run
     return job

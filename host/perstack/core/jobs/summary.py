@@ -171,7 +171,7 @@ def summarize(job: Job, *, is_driven: bool) -> JobSummary:
         question=question.text if question else None,
         asking=question,
         text=last.result if status == "completed" else None,
-        result=last.value if status == "completed" else None,
+        result=last.result_value if status == "completed" else None,
         without_effect=last.without_effect and status == "completed",
         error=None if last.error is None else last.error.message,
         runs=tuple(_run_summary(run, job.heads.get(run_id, EMPTY_LOG)) for run_id, run in job.runs.items()),

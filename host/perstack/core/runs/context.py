@@ -256,7 +256,7 @@ def always_kept(run: Run) -> set[int]:
     """Return the indices of messages never left out: the first and latest query, and turns with pinned results."""
     messages, context = run.messages, run.context
     # A text that a person posted later must not displace the latest query; it is sent again with the summary.
-    not_queries = context.summaries.union(run.posted.values())
+    not_queries = context.summaries.union(run.taken_posts.values())
     queries = [
         index
         for index in range(len(messages))

@@ -115,7 +115,7 @@ def stamp_for_next_step(run: Run, stamp: Stamps, ahead: int = 0) -> EventStamp:
 def question_events(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tuple[events.StoredEvent, ...]:
     """Return the question, unless the Run is asking it already, and the stop."""
     settles = call.settlement == "ask"
-    if (settles or call.question is not None) and run.asked == call.decided.id:
+    if (settles or call.question is not None) and run.asked_call_id == call.decided.id:
         return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)
     asked: JsonObject | None = None if call.question is None else {"question": call.question.message}
     question = events.CallInteractiveTool(
@@ -224,7 +224,7 @@ def answer_event(run: Run, answer: str | Answer | Approval, stamp: Stamps, by: B
 
     An approval with the arguments of the call itself changes nothing.
     """
-    call = run.calls[run.asked or ""]
+    call = run.calls[run.asked_call_id or ""]
     if isinstance(answer, Approval) and answer.changed is not None and answer.changed != call.part.args:
         call_id, digest = call.decided.id, call.requested or ""
         return events.ChangeCall(
@@ -296,7 +296,9 @@ class DelegateResult:
         """Create the result of a Run that is not driven any further for now."""
         if run.status == "completed":
             text = run.result or ""
-            return cls(text if run.value is None else json.dumps(run.value, ensure_ascii=False), False, run)
+            return cls(
+                text if run.result_value is None else json.dumps(run.result_value, ensure_ascii=False), False, run
+            )
         if run.status == "stoppedByError":
             reason = run.error.message if run.error is not None else "unknown error"
             return cls.failed(reason, run)
@@ -306,14 +308,14 @@ class DelegateResult:
 def report_of(run: Run, tool_name: str) -> DelegateReport:
     """Return the report of an ended delegate; `tool_name`: the name that the caller knows it by."""
     is_completed = run.status == "completed"
-    work = f"{_count_of(run.step, 'step')}, {_count_of(run.effects, 'call')} with an effect"
+    work = f"{_count_of(run.step, 'step')}, {_count_of(run.effect_count, 'call')} with an effect"
     text = f"({tool_name}: {'completed in' if is_completed else 'failed after'} {work})"
     if run.without_effect:
         text += " Its work should have an effect, and none of its calls had one: check before you rely on its result."
     return DelegateReport(
         outcome="completed" if is_completed else "failed",
         steps=run.step,
-        effects=run.effects,
+        effects=run.effect_count,
         without_effect=run.without_effect,
         text=text,
     )
@@ -343,13 +345,19 @@ def switch_event(
     if successor is None or reason is None:
         return None
     return events.SwitchModel(
-        **stamp(), before=run.on, to=successor, reason=reason, error=error, context_window=window, uncharged=uncharged
+        **stamp(),
+        before=run.active_model,
+        to=successor,
+        reason=reason,
+        error=error,
+        context_window=window,
+        uncharged=uncharged,
     )
 
 
 def switch_back_event(run: Run, stamp: Stamps, window: int | None = None) -> events.SwitchModel:
     return events.SwitchModel(
-        **stamp(), before=run.on, to=models_of(run.start)[0], reason="triedAgain", context_window=window
+        **stamp(), before=run.active_model, to=models_of(run.start)[0], reason="triedAgain", context_window=window
     )
 
 

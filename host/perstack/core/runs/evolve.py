@@ -92,7 +92,7 @@ def difference(run: Run, event: StoredEvent) -> str | None:
         return None
     if (
         isinstance(event, FinishToolCall | AnswerQuestion | SettleCall | DecideApproval | ChangeCall)
-        and event.tool_call_id == run.asked
+        and event.tool_call_id == run.asked_call_id
     ):
         run = replace(run, snapshot_due="no")  # an answer follows the resumption directly, before a snapshot
     command = pending(run)

@@ -51,9 +51,9 @@ def pending(run: Run, limit: int | None = None) -> commands.Command | None:
         case Phase.READY:
             return _pending_step(run, limit)
         case Phase.GENERATING:
-            if run.unusable is not None:
-                return _after_unusable(run, run.unusable)
-            return relief_in_hand(run) or commands.Generate(run.step, run.final)
+            if run.unusable_reply is not None:
+                return _after_unusable(run, run.unusable_reply)
+            return relief_in_hand(run) or commands.Generate(run.step, run.is_final_generation)
         case Phase.REPLIED:
             return commands.DecideCalls(latest_reply(run).tool_calls)
         case Phase.CALLING:
@@ -61,9 +61,9 @@ def pending(run: Run, limit: int | None = None) -> commands.Command | None:
         case Phase.SETTLED if run.snapshot_due != "no":
             return commands.Snapshot()
         case Phase.SETTLED:
-            if run.accepted and run.result is None:
+            if run.is_declared_done and run.result is None:
                 return command_for_full_context(run) or commands.Generate(run.step, final=True)
-            repeated = None if run.accepted else repeated_call(run)
+            repeated = None if run.is_declared_done else repeated_call(run)
             return commands.EndStep() if repeated is None else commands.Fail(repeated)
         case _:
             assert_never(run.phase)
@@ -85,7 +85,11 @@ def _after_unusable(run: Run, problem: ErrorInfo) -> commands.Fail | commands.Sw
 
 def _pending_step(run: Run, limit: int | None) -> commands.Command:
     if run.result is not None:
-        return commands.EndRun(run.result) if run.schema is None else commands.JudgeResult(run.result, run.schema)
+        return (
+            commands.EndRun(run.result)
+            if run.result_schema is None
+            else commands.JudgeResult(run.result, run.result_schema)
+        )
     if (failure := _failure(run)) is not None:
         return commands.Fail(failure)
     if limit is not None:

@@ -141,14 +141,14 @@ def models_of(start: StartRun) -> tuple[str, ...]:
 def next_model(run: Run) -> str | None:
     """Return the fallback of the active model; None if there is none."""
     names = models_of(run.start)
-    next_index = names.index(run.on) + 1 if run.on in names else 1
+    next_index = names.index(run.active_model) + 1 if run.active_model in names else 1
     return names[next_index] if next_index < len(names) else None
 
 
 def models_left(run: Run) -> int:
     """Return the number of models that may still be tried, including the active one; they share the time left."""
     names = models_of(run.start)
-    return len(names) - (names.index(run.on) if run.on in names else 0)
+    return len(names) - (names.index(run.active_model) if run.active_model in names else 0)
 
 
 def reason_to_switch(error: ErrorInfo) -> SwitchReason | None:
@@ -165,14 +165,14 @@ def needs_no_retry(error: ErrorInfo) -> bool:
     return error.name in _ERRORS_WITHOUT_RETRY
 
 
-def cannot_stand_in(run: Run, problem: str) -> ErrorInfo:
+def fallback_failure(run: Run, problem: str) -> ErrorInfo:
     """Return the error of a Run whose active model is unavailable: the previous model's failure, and this problem."""
-    message = f"{run.on} cannot stand in: {problem}"
-    if run.left_for is None:
+    message = f"{run.active_model} cannot stand in: {problem}"
+    if run.fallback_cause is None:
         return ErrorInfo(name="MissingCredential", message=message)
-    return run.left_for.model_copy(update={"message": f"{run.left_for.message}; {message}"})
+    return run.fallback_cause.model_copy(update={"message": f"{run.fallback_cause.message}; {message}"})
 
 
 def is_due_back(run: Run, now: int) -> bool:
     """Return True if the primary model has rested long enough. `now`: milliseconds since 1970."""
-    return run.stands_in and now >= run.back_at
+    return run.uses_fallback and now >= run.primary_retry_at_ms

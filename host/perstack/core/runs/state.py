@@ -176,16 +176,16 @@ class Run:
     spending: Spending = NO_SPENDING
     guidance: str = ""  # texts of skills about their tools; they follow the instruction
     provider_settings: JsonObject = field(default_factory=dict[str, JsonValue])
-    accepted: bool = False  # True if the Run has declared itself done, and no todo remained
-    final: bool = False  # True if the current generation only writes the result
+    is_declared_done: bool = False  # True if the Run has declared itself done, and no todo remained
+    is_final_generation: bool = False  # True if the current generation only writes the result
     result: str | None = None
-    asked: str | None = None  # id of the call that a person is being asked about
-    unfinished: str = ""  # text of the latest replies, if they were cut and the model is asked to continue them
-    unusable: ErrorInfo | None = None  # why the latest complete reply is unusable: neither a result nor calls
+    asked_call_id: str | None = None  # id of the call that a person is being asked about
+    unfinished_text: str = ""  # text of the latest replies, if they were cut and the model is asked to continue them
+    unusable_reply: ErrorInfo | None = None  # why the latest complete reply is unusable: neither a result nor calls
     error: ErrorInfo | None = None
     resume_at: int | None = None  # time at which a paused Run may continue, in milliseconds since 1970
     has_generated: bool = False
-    touched: int = 0  # time of the last start or resumption, in milliseconds since 1970
+    continued_at_ms: int = 0  # time of the last start or resumption, in milliseconds since 1970
     updated_at: int = 0  # last own event, in milliseconds since 1970; redactions and rewinds do not count
     questions: dict[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion])  # unanswered, by call id
     waits_for_limit: bool = False  # True if the provider's rate limit caused the last interrupt
@@ -194,71 +194,71 @@ class Run:
     permissions: tuple[RuleSet, ...] = ()
     widenings: tuple[Widening, ...] = ()
     is_tightened: bool = False  # True if rules were added since the current calls were decided
-    standing: tuple[StandingApproval, ...] = ()  # approvals for the whole Job that were given in this Run
+    standing_approvals: tuple[StandingApproval, ...] = ()  # approvals for the whole Job that were given in this Run
     repeats: Repeats = NO_REPEATS
-    max_tokens: int | None = None  # of the current reply, by the budget; None if that does not limit it
-    cut_at: int | None = None  # tokens of the latest reply, if only the budget cut it
+    reply_token_limit: int | None = None  # of the current reply, by the budget; None if that does not limit it
+    budget_cut_tokens: int | None = None  # tokens of the latest reply, if only the budget cut it
     context: ContextState = EMPTY_CONTEXT
     worked_ms: int = 0  # milliseconds of work, including time spent waiting for delegates
     exceeded: Exceeded | None = None
-    schema: JsonObject | None = None  # JSON schema that the result must fit; None if any text is a result
-    value: JsonObject | None = None
-    secrets: int = 0  # highest N of an assigned `[secret:N]`, if tool results are masked
-    effects: int = 0  # number of calls that had an effect, including calls of delegates
+    result_schema: JsonObject | None = None  # JSON schema that the result must fit; None if any text is a result
+    result_value: JsonObject | None = None
+    last_secret_number: int = 0  # highest N of an assigned `[secret:N]`, if tool results are masked
+    effect_count: int = 0  # number of calls that had an effect, including calls of delegates
     without_effect: bool = False  # True if the Run completed without an effect although its Expert declares one
     closed: Closed | None = None
     queued: Queued | None = None  # latest queueing, also after a claim
     queued_definition: str | None = None  # blob of Experts and settings that holds from then on
     rejections: int = 0  # results that did not fit the schema; after the second a resumed Run has one more try
     rejected_for: str = ""
-    stand_in: str = ""  # active fallback model, as `provider/model`; empty if the primary model is active
-    left_for: ErrorInfo | None = None  # failure of the model that the fallback replaces
-    back_at: int = 0  # time at which the primary model is tried again, in milliseconds since 1970
+    fallback_model: str = ""  # active fallback model, as `provider/model`; empty if the primary model is active
+    fallback_cause: ErrorInfo | None = None  # failure of the model that the fallback replaces
+    primary_retry_at_ms: int = 0  # time at which the primary model is tried again, in milliseconds since 1970
     is_switched: bool = False  # True if the current generation began on a model whose context may be larger
     snapshot: str | None = None
     snapshot_due: SnapshotDue = "no"
     definitions: Definitions = field(default_factory=dict[str, Mapping[str, str]])  # of the tools that it was offered
-    said: tuple[Saying, ...] = ()  # texts of people, oldest first
-    posted: Mapping[str, str] = field(default_factory=dict[str, str])
+    sayings: tuple[Saying, ...] = ()  # texts of people, oldest first
+    taken_posts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Ids of the posted texts that it has taken, each with the id of the event that took it."""
     adaptations_by_model: Mapping[str, Adaptations] = field(default_factory=dict[str, Adaptations])
     """Changes of requests that the endpoint of each model, as `provider/model`, needs."""
-    changes: tuple[ExpertChange, ...] = ()  # to its own skills and delegates, oldest first
+    expert_changes: tuple[ExpertChange, ...] = ()  # to its own skills and delegates, oldest first
 
     @property
     def expert(self) -> Expert:
         """The Expert with the skills and delegates that the Run has now."""
-        return with_changes(self.start.expert, self.changes) if self.changes else self.start.expert
+        return with_changes(self.start.expert, self.expert_changes) if self.expert_changes else self.start.expert
 
     @property
     def added_experts(self) -> Mapping[str, Expert]:
         """Delegates that the Run has added and the project does not declare, by their keys."""
-        return {change.name: change.expert for change in self.changes if change.expert is not None}
+        return {change.name: change.expert for change in self.expert_changes if change.expert is not None}
 
     @property
-    def on(self) -> str:
+    def active_model(self) -> str:
         """The active model, as `provider/model`."""
-        return self.stand_in or full_name(self.start.provider, self.start.model)
+        return self.fallback_model or full_name(self.start.provider, self.start.model)
 
     @property
-    def stands_in(self) -> bool:
+    def uses_fallback(self) -> bool:
         """True if a fallback model is active."""
-        return bool(self.stand_in)
+        return bool(self.fallback_model)
 
     @property
     def provider(self) -> str:
-        return parts_of(self.stand_in)[0] if self.stand_in else self.start.provider
+        return parts_of(self.fallback_model)[0] if self.fallback_model else self.start.provider
 
     @property
     def model(self) -> str:
         """The active model, as its provider spells it."""
-        return parts_of(self.stand_in)[1] if self.stand_in else self.start.model
+        return parts_of(self.fallback_model)[1] if self.fallback_model else self.start.model
 
     @property
     def adaptations(self) -> Adaptations:
         """Changes of requests that the endpoint of the active model needs."""
         # most Runs have none, and this is read several times in each step
-        return self.adaptations_by_model.get(self.on, ()) if self.adaptations_by_model else ()
+        return self.adaptations_by_model.get(self.active_model, ()) if self.adaptations_by_model else ()
 
     @property
     def asks_exec(self) -> bool:
@@ -311,7 +311,7 @@ class Run:
     @property
     def lacks_effect(self) -> bool:
         """True if the Run has not had the effect that its Expert declares."""
-        return self.start.expert.effects and not self.effects
+        return self.start.expert.effects and not self.effect_count
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -359,7 +359,7 @@ def forget_measurements(context: ContextState, window: int | None, learned: int 
 
 def inherit_context(base: Run, start: StartRun) -> ContextState:
     """Return what a Run inherits of the context of the Run that it continues."""
-    is_same = base.on == full_name(start.provider, start.model)
+    is_same = base.active_model == full_name(start.provider, start.model)
     window = base.context.window if is_same and start.limits.context else None
     context = forget_measurements(base.context, window, base.context.learned if is_same else None)
     return replace(context, tokens=0, overhead=0)
@@ -392,19 +392,19 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         return _take_over(start, head, base)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
     earlier = History() if base is None else inheritable(base, f"{start.id}-open")
-    said = () if base is None else with_place(base.said, f"{start.id}-open")
+    said = () if base is None else with_place(base.sayings, f"{start.id}-open")
     if start.delegated_by is None:  # the query of a delegate is a model's
         said = (*said, Saying(start.id, start.query, start.id))
     return Run(
         start=start,
         head=head,
         limits=start.limits,
-        schema=schema_of_run(start),
+        result_schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
-        said=said,
-        posted={} if base is None else base.posted,
+        sayings=said,
+        taken_posts={} if base is None else base.taken_posts,
         context=EMPTY_CONTEXT if base is None else inherit_context(base, start),
-        touched=start.timestamp,
+        continued_at_ms=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
@@ -420,23 +420,23 @@ def _take_over(start: StartRun, head: Head, base: Run) -> Run:
         head=head,
         limits=start.limits,
         messages=base.messages,
-        said=base.said,
-        posted=base.posted,
-        schema=schema_of_run(start),
+        sayings=base.sayings,
+        taken_posts=base.taken_posts,
+        result_schema=schema_of_run(start),
         phase=Phase.READY if is_begun else base.phase,
-        accepted=base.accepted and not is_begun,
-        unfinished=base.unfinished,
+        is_declared_done=base.is_declared_done and not is_begun,
+        unfinished_text=base.unfinished_text,
         calls=base.calls,
         todos=base.todos,
         context=replace(base.context, sending=None, counted=None, overflow=None, is_relieved=False),
-        asked=base.asked,
-        touched=start.timestamp,
+        asked_call_id=base.asked_call_id,
+        continued_at_ms=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
         is_tightened=start.permissions != base.permissions or (start.exec_grant == "asks" and not base.asks_exec),
         adaptations_by_model=base.adaptations_by_model,
-        changes=base.changes,
+        expert_changes=base.expert_changes,
     )
 
 

@@ -70,7 +70,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
     options = _in_definition_folder(options)
     folder, before = Path(options.workspace_path), _current_project(options)
     lines = _CreateOutput(showing, folder)
-    if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(asks=lines.asks):
+    if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(asks=lines.may_ask):
         raise UsageError(
             f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
             " this at a terminal"

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 # Questions and approvals of a Job, answered at the terminal.
 
 
-def open_driver(options: HostOptions, showing: OutputOptions, project: Project | None = None) -> Host:
+def open_attended_host(options: HostOptions, showing: OutputOptions, project: Project | None = None) -> Host:
     """Return the Host of a command whose Job may ask the user at the terminal. Says if programs run without that."""
-    host = replace(options, is_attended=lambda: can_ask(asks=not showing.no_input)).driver(project)
+    host = replace(options, is_attended=lambda: can_ask(asks=not showing.no_input)).open_host(project)
     if not showing.quiet and (note := host.programs_note):
         print_err(f"note: {note}")
     return host
@@ -44,7 +44,7 @@ def open_driver(options: HostOptions, showing: OutputOptions, project: Project |
 async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], lines: JobOutput) -> JobSummary:
     """Drive a Job and ask what it waits for. Without an answer, and with Ctrl-C, it stays as it is."""
     job = await work(lines)
-    while (asking := job.asking) is not None and can_ask(asks=lines.asks):
+    while (asking := job.asking) is not None and can_ask(asks=lines.may_ask):
         lines.pause()
         lines.is_asking = True
         answer = await ask_person(asking, host, spending_line(job))
@@ -65,7 +65,7 @@ async def drive_series_and_ask(
     host: Host, series: SeriesState, lines: JobOutput, resume: Callable[[str], Awaitable[SeriesState]]
 ) -> SeriesState:
     """Ask what a Job of iterations waits for, and continue the iterations with `resume`."""
-    while series.status == "paused" and series.job_id is not None and can_ask(asks=lines.asks):
+    while series.status == "paused" and series.job_id is not None and can_ask(asks=lines.may_ask):
         waiting = await host.job(series.job_id)
         if waiting.asking is None:
             break

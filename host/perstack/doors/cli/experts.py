@@ -61,7 +61,7 @@ def show_command(expert: str, as_delegate: bool, as_json: bool, options: HostOpt
 
     Its skills are started and stopped for this. No tokens are used.
     """
-    preview = run_with(options.driver(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
+    preview = run_with(options.open_host(), lambda host: host.experts.sent(expert, as_delegate=as_delegate))
     if as_json:
         write_json_line(json.dumps(_as_json(expert, preview, as_delegate=as_delegate), ensure_ascii=False).encode())
         return
@@ -179,7 +179,7 @@ def tools_command(expert: str, as_json: bool, options: HostOptions) -> None:
 
     Its skills are started and stopped for this. No tokens are used. `?` marks arguments that may be left out.
     """
-    tools = run_with(options.driver(), lambda host: host.experts.tools(expert))
+    tools = run_with(options.open_host(), lambda host: host.experts.tools(expert))
     tokens = sum(map(tokens_of, tools.shown))
     if as_json:
         problems = [problem.text_for(cli_phrase) for problem in tools.problems]
@@ -221,7 +221,7 @@ def sandbox_command(expert: str, command: tuple[str, ...], runtime: str | None, 
     Write COMMAND after `--`. Its input, output and exit status are those of this command; if a signal ended it, the
     status is 128 plus the number of the signal.
     """
-    host = replace(options, overrides=Overrides(runtime=runtime)).driver()
+    host = replace(options, overrides=Overrides(runtime=runtime)).open_host()
     result = run_with(host, lambda host: host.experts.run_program(expert, command))
     if result.ending.limit:
         print_err(f"ended by the sandbox: {result.ending.limit}")

@@ -20,7 +20,7 @@ from perstack.doors.cli.driving import (
     drive,
     drive_and_ask,
     job_of,
-    open_driver,
+    open_attended_host,
     report_outcome,
     run_interruptible,
 )
@@ -79,11 +79,13 @@ def answer_command(
     if text is None:
         sys.exit(_ask(ident, showing, options))
     answer = read_text(text) if changed is None else text
-    found = run_with(options.driver(), lambda host: _find_question(host, ident, answer, is_change=changed is not None))
+    found = run_with(
+        options.open_host(), lambda host: _find_question(host, ident, answer, is_change=changed is not None)
+    )
     if found is None:
         print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
-    host = open_driver(options, showing)
+    host = open_attended_host(options, showing)
     lines = JobOutput(showing)
     question_id, answer = found
 
@@ -101,7 +103,7 @@ def _ask(ident: str, showing: OutputOptions, options: HostOptions) -> int:
     if not can_ask(asks=not showing.no_input):
         raise UsageError("give the answer as TEXT: only a terminal shows the question and asks")
     check_no_tool("approve a call")
-    host, lines = open_driver(options, showing), JobOutput(showing)
+    host, lines = open_attended_host(options, showing), JobOutput(showing)
 
     async def work(on_event: OnEvent) -> JobSummary:
         item = _item(await host.inbox(), await host.jobs.find(ident, ("job", "task")))
@@ -294,7 +296,7 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
     submitted Job, and every Job of a project with a dispatcher, is queued for a worker again.
     """
     event = read_cloud_event(json_on_stdin("write a CloudEvent to it"))
-    target, task = run_with(options.driver(), lambda host: _answer_task(host, target, event))
+    target, task = run_with(options.open_host(), lambda host: _answer_task(host, target, event))
     if task is not None:
         print_err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
@@ -308,7 +310,7 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
-    host, lines = open_driver(options, showing), JobOutput(showing)
+    host, lines = open_attended_host(options, showing), JobOutput(showing)
     job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
     if job is not None and job.status == "running" and lines.job_id is None:
         print_err(f"Job {target} has taken this event already, and another process drives it")

@@ -16,7 +16,7 @@ from perstack.doors.cli.driving import (
     EXIT_STATUS,
     TRY_LATER,
     drive_series_and_ask,
-    open_driver,
+    open_attended_host,
     run_interruptible,
     status_of_output,
 )
@@ -229,7 +229,7 @@ def iterate_command(
     """
     check_target(target)
     query_text = read_query(query)
-    host = open_driver(options, showing)
+    host = open_attended_host(options, showing)
     lines = SeriesOutput(showing)
 
     async def work() -> SeriesState:

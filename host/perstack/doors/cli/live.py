@@ -215,7 +215,7 @@ class LiveView:
         """Show an event, with its rows if `has_rows`. Raises OSError."""
         rows = self.state.apply(event)
         if self._page is not None:
-            self._page.heard(event, rows, self.state)
+            self._page.print_event(event, rows, self.state)
         elif has_rows:
             self._rows.widen(row.label for row in rows)
             for row in rows:

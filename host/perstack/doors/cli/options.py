@@ -157,7 +157,7 @@ class HostOptions:
         env = environment_of(project, place) if audited else state_environment(project, place, self.storage)
         return self.host_of(project, env=env)
 
-    def driver(
+    def open_host(
         self, project: Project | None = None, *, plugins: Iterable[object] = (), agreement: Agreement | None = None
     ) -> Host:
         """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written."""

@@ -130,7 +130,7 @@ class JobOutput:
         self.job_id: str | None = None
         self.on_lost: Callable[[], object] = lambda: None
         self.lost: OSError | None = None  # why stdout can no longer be written; None while it can
-        self.asks = not showing.no_input  # True if the user at the terminal may be asked
+        self.may_ask = not showing.no_input  # True if the user at the terminal may be asked
         self.is_asking = False
         self._showing = showing
         self._warned: set[str] = set()

@@ -13,7 +13,7 @@ from perstack.core.base.text import approvable_line
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
-from perstack.doors.cli.driving import drive_and_ask, job_of, open_driver, report_outcome, run_interruptible
+from perstack.doors.cli.driving import drive_and_ask, job_of, open_attended_host, report_outcome, run_interruptible
 from perstack.doors.cli.inbox import check_no_tool
 from perstack.doors.cli.iterations import SeriesOutput, check_target, report_series
 from perstack.doors.cli.options import (
@@ -198,7 +198,7 @@ def resume_command(
     check_target(target)
     is_more = bool(settled) or max_iterations is not None or target is not None
     _check_options(resume_from, answer, before_compaction, is_more=is_more)
-    host = open_driver(options, showing)
+    host = open_attended_host(options, showing)
     lines = SeriesOutput(showing)
 
     async def work() -> JobSummary | SeriesState:

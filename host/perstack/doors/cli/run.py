@@ -80,7 +80,7 @@ def run_command(
     QUERY `-`, or no QUERY, reads from stdin.
     """
     from perstack.core.jobs.queries import parse_labels
-    from perstack.doors.cli.driving import drive, open_driver
+    from perstack.doors.cli.driving import drive, open_attended_host
     from perstack.system.user import this_user
 
     showing = with_types(showing, types)
@@ -98,7 +98,7 @@ def run_command(
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
     options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
-    host = open_driver(options, showing, options.load(strict=strict).project)
+    host = open_attended_host(options, showing, options.load(strict=strict).project)
 
     lines = JobOutput(showing)
 
@@ -185,7 +185,7 @@ def submit_command(
     text, labels = read_query(query), parse_labels(label)
     if job_id is not None:
         check_job_id(job_id)
-    host, lines = options.driver(), JobOutput(showing)
+    host, lines = options.open_host(), JobOutput(showing)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
     async def work() -> JobSummary:

@@ -131,7 +131,7 @@ def run_due(watch: bool, interval: int, as_json: bool, options: HostOptions) -> 
     """
     if interval < 1:
         raise UsageError("--interval must be more than 0")
-    sys.exit(asyncio.run(_look(options.driver(), interval if watch else None, as_json=as_json)))
+    sys.exit(asyncio.run(_look(options.open_host(), interval if watch else None, as_json=as_json)))
 
 
 async def _look(host: Host, interval: int | None, *, as_json: bool) -> int:

@@ -49,7 +49,7 @@ def install_command(experts: tuple[str, ...], yes: bool, options: HostOptions) -
         return confirm("Agree to all of this?")
 
     async def main(on_step: OnInstall) -> Installed:
-        async with options.driver() as host:
+        async with options.open_host() as host:
             return await host.skills.install(*experts, on_step=on_step, agrees=agrees)
 
     progress = _Table() if is_attended() else _ProgressLines()
@@ -143,7 +143,7 @@ def login_command(
             # some browsers end only when their window is closed, and the login must not wait for that
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    run_with(options.driver(), lambda host: host.skills.login(skill, present, expert_key=expert))
+    run_with(options.open_host(), lambda host: host.skills.login(skill, present, expert_key=expert))
     print_err(f"logged in: {skill}")
 
 
@@ -159,7 +159,7 @@ def logout_command(skill: str | None, provider: str | None, expert: str | None, 
         remove_key(variable_of_provider(_require_one(skill, provider)))
         return
     skill = _require_one(skill, provider)
-    was_there = run_with(options.driver(), lambda host: host.skills.logout(skill, expert_key=expert))
+    was_there = run_with(options.open_host(), lambda host: host.skills.logout(skill, expert_key=expert))
     print_err(f"logged out: {skill}" if was_there else f"there was no login: {skill}")
 
 

@@ -39,7 +39,7 @@ def _tools_of(project: Project, options: HostOptions) -> dict[str, OfferedTools]
     async def ask(host: Host) -> dict[str, OfferedTools]:
         return {key: await _offered_tools(host, key) for key in project.experts}
 
-    return run_with(options.driver(project), ask)
+    return run_with(options.open_host(project), ask)
 
 
 async def _offered_tools(host: Host, key: str) -> OfferedTools:

@@ -122,7 +122,7 @@ def _host(options: HostOptions) -> Host:
     named = {"storage": options.storage, "storageSetting": options.storage, "workers": options.dispatcher}
     items = (item for item in items_to_trust(project, agreement.own) if named.get(item.place) is None)
     agreement.check(items)
-    return options.driver(project, agreement=Agreement(Project()))
+    return options.open_host(project, agreement=Agreement(Project()))
 
 
 def _check_concurrency(concurrency: int) -> int:

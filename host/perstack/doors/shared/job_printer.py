@@ -74,7 +74,7 @@ class JobPrinter:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def heard(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
+    def print_event(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
         """Print an event. Raises what `put` raises."""
         self._live = live
         if isinstance(event, _ABANDONS_REPLY):

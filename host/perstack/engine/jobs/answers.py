@@ -53,7 +53,7 @@ def _question_at(base: Run, checkpoint_id: str) -> OpenQuestion:
         raise UsageError(
             f"a delegate was at work at {checkpoint_id}: only a question of a Coordinator can be answered again"
         )
-    question = None if base.asked is None else base.questions.get(base.asked)
+    question = None if base.asked_call_id is None else base.questions.get(base.asked_call_id)
     if question is None:
         raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", base.start.job_id),))
     return question

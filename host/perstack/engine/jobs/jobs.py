@@ -369,7 +369,7 @@ class Jobs(JobReader):
         emit = context.emitter()
         for run in open_runs:
             session = RunSession.of(context.storage, job, run, emit, clock=context.clock)
-            session.record(CloseRun(**session.stamp(), by=by, reason=reason))
+            session.add(CloseRun(**session.stamp(), by=by, reason=reason))
             await session.flush()
         await summary_file.write(is_driven=False)
 

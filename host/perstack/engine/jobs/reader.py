@@ -349,7 +349,7 @@ class JobReader:
             reading = await run_logs(self.storage, runs).readable(RunRef(job_id, run_id))
             if reading.loaded is not None:
                 runs[run_id] = reading.loaded.state
-                job.take(runs[run_id])
+                job.update(runs[run_id])
         if not job.coordinators:
             return _unreadable_job(job_id, damage)
         failure = _unreadable_job(job_id, damage).model_dump(include={"status", "lifecycle", "error", "damaged"})

@@ -96,7 +96,7 @@ async def load_job(
     for run_id in await run_ids(storage, job_id):
         run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=observe)
         if run is not None:
-            loaded.take(run)
+            loaded.update(run)
             loaded.stored[run_id] = run
     return loaded
 

@@ -293,7 +293,7 @@ class RunSession:
             step_number=max(1, current if step is None else step),
         )
 
-    def record(self, event: _E) -> _E:
+    def add(self, event: _E) -> _E:
         """Fold an event into the state. It is on disk after the next `flush`."""
         event, payload = encoded(event)
         digest, self._head = link(self._head, payload)
@@ -301,7 +301,7 @@ class RunSession:
             self.run = begin(event, self._head, self.base)
         else:
             self.run = evolve(self.run, event, self._head)
-        self._job.take(self.run)
+        self._job.update(self.run)
         if isinstance(event, StartRun) or (isinstance(event, ResumeRun) and event.definition is not None):
             self._is_redefined = True
         self._waiting.append(_Unwritten(event, payload, digest, self._head))
@@ -310,7 +310,7 @@ class RunSession:
     def record_all(self, events: Iterable[StoredEvent]) -> None:
         """Fold events that were decided together into the state."""
         for event in events:
-            self.record(event)
+            self.add(event)
 
     async def flush(self) -> None:
         """Write the recorded events, all or nothing, and show them. Raises Conflict if another driver wrote first.

@@ -79,15 +79,15 @@ async def begins_as_approved(context: RunDrive, call: Call) -> bool:
     session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
     if call.digest != call.requested or await rulings.resolved_paths(call, catalogue) != call.leads_to:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
-        session.record(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
+        session.add(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
         return False
     is_once = call.approval is not None and call.approval.decision == "once"
     # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
     if is_once and call.content and call.content != await rulings.content(call):
         again = "the file has changed since its change was shown"
-        session.record(request_event(call, await approval_subject(context, call), session.stamp, again))
+        session.add(request_event(call, await approval_subject(context, call), session.stamp, again))
         return False
-    session.record(start_call_event(call, session.stamp))
+    session.add(start_call_event(call, session.stamp))
     return True
 
 

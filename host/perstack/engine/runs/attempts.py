@@ -43,7 +43,7 @@ from perstack.core.runs.retries_and_fallbacks import (
     GiveUp,
     PauseJob,
     after_failure,
-    cannot_stand_in,
+    fallback_failure,
     is_due_back,
     models_left,
     models_of,
@@ -70,7 +70,7 @@ class Attempts:
         if session.first_try is None:
             session.first_try = now
         limits, models_remaining = session.run.limits, models_left(session.run)
-        if models_remaining > 1 or session.run.stands_in:  # fallback models get their share
+        if models_remaining > 1 or session.run.uses_fallback:  # fallback models get their share
             time_left = limits.retry_timeout - (now - session.first_try) * 1000
             limits = limits.model_copy(update={"retry_timeout": max(0, round(time_left / models_remaining))})
         self.limits = limits
@@ -113,7 +113,7 @@ async def reserve_or_stop(session: RunSession, reserving: Awaitable[Grant | Exce
         await fail(session, error_info(error))
         return None
     if isinstance(grant, Exceeded):
-        session.record(budget_stop_event(grant, session.stamp))
+        session.add(budget_stop_event(grant, session.stamp))
         await session.flush()
         return None
     return grant
@@ -140,7 +140,7 @@ async def retry_or_give_up(
         return decision
     info, delay = error_info(error), round(decision.delay * 1000)
     is_reserved = session.run.spending.reserved is not None
-    session.record(
+    session.add(
         Retry(
             **session.stamp(),
             error=info,
@@ -153,7 +153,7 @@ async def retry_or_give_up(
         )
     )
     if isinstance(decision, PauseJob):
-        session.record(rate_limit_pause_event(session.clock.now() + delay, session.stamp))
+        session.add(rate_limit_pause_event(session.clock.now() + delay, session.stamp))
     await session.flush()
     if isinstance(decision, PauseJob):
         return False
@@ -209,11 +209,11 @@ async def open_endpoint(job: JobDrive, session: RunSession) -> OpenProvider | No
         try:
             return host.providers.for_run(session.run, host.project, host.overrides)
         except PerstackError as error:
-            if not session.run.stands_in:
+            if not session.run.uses_fallback:
                 raise
             info = ErrorInfo(name="MissingCredential", message=str(error))
         if not await switch_model(session, info, prices) and not await return_to_first_model(session, prices):
-            await fail(session, cannot_stand_in(session.run, info.message))
+            await fail(session, fallback_failure(session.run, info.message))
             return None
 
 
@@ -224,7 +224,7 @@ async def switch_model(session: RunSession, error: ErrorInfo, prices: Prices, *,
     event = switch_event(session.run, error, session.stamp, uncharged=uncharged, window=window)
     if event is None:
         return False
-    session.record(event)
+    session.add(event)
     await session.flush()
     return True
 
@@ -234,7 +234,7 @@ async def return_to_first_model(session: RunSession, prices: Prices) -> bool:
     if not is_due_back(session.run, session.clock.now()):
         return False
     window = await prices.window(*parts_of(models_of(session.run.start)[0]))
-    session.record(switch_back_event(session.run, session.stamp, window))
+    session.add(switch_back_event(session.run, session.stamp, window))
     return True
 
 
@@ -259,7 +259,7 @@ class Ladder:
             return None
         self._rungs += 1
         session, info = self._session, error_info(error)
-        session.record(
+        session.add(
             AdaptRequest(
                 **session.stamp(),
                 model=self._model,
@@ -301,4 +301,4 @@ def adapt_as_before(
     """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
     adaptations = job.missing_adaptations(session.run, model, tools, messages)
     if adaptations:
-        session.record(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))
+        session.add(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))

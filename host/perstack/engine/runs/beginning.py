@@ -103,7 +103,7 @@ class RunStarter:
         run_id = new.run_id or run_id_of(job.job.id, job.job.next_number)
         session = job.new_session(RunRef(job.job.id, run_id), expert.key)
         session.base = base
-        session.record(
+        session.add(
             StartRun(
                 **session.stamp(),
                 query=new.query,
@@ -168,10 +168,10 @@ class RunStarter:
         definition, limits = None, resumed_run.limits
         if run.may_be_redefined and job.is_driven_here:
             definition, limits = _redefinition(job, run, limits)
-        if definition is None and not run.stands_in and job.is_driven_here:
+        if definition is None and not run.uses_fallback and job.is_driven_here:
             host.providers.for_run(run, host.project, host.overrides)
         session = job.session_of(run)
-        session.record(
+        session.add(
             resume_event(
                 run,
                 resumed_run.reason,
@@ -195,7 +195,7 @@ class RunStarter:
         overrides = self._job.host.overrides
         if overrides.widening is not None:
             by = overrides.widened_by or this_user()
-            session.record(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
+            session.add(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
 
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
@@ -203,7 +203,7 @@ class RunStarter:
             rule, host = answer.answer.rule, self._job.host
             contents = host.parts.get(RUN_FILES).contents_of_rule(rule, host.workspace)
             host.grants.add(rule, answer.by, _pins(session.run, rule), contents)
-        session.record(answer_event(session.run, answer.answer, session.stamp, answer.by))
+        session.add(answer_event(session.run, answer.answer, session.stamp, answer.by))
 
 
 def _pins(run: Run, rule: str) -> Definitions:
@@ -220,7 +220,7 @@ def _pins(run: Run, rule: str) -> Definitions:
         }
         for skill, digests in run.definitions.items()
     }
-    call = run.calls.get(run.asked or "")
+    call = run.calls.get(run.asked_call_id or "")
     if call is not None and call.decided.definition:  # of the call that the person was shown, under any name
         skill = call.decided.skill_name
         digests = run.definitions.get(skill, {})

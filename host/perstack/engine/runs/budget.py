@@ -116,9 +116,9 @@ class JobBudget:
         max_tokens = configured if isinstance(configured, int) and configured > 0 else None
         thinks = run.start.reasoning_budget not in (None, "none", 0)
         wanted_tokens = _wanted_tokens(run, thinks=thinks) if max_tokens is None else max_tokens
-        min_tokens = max(MIN_THINKING_REPLY_TOKENS if thinks else MIN_REPLY_TOKENS, 2 * (run.cut_at or 0))
+        min_tokens = max(MIN_THINKING_REPLY_TOKENS if thinks else MIN_REPLY_TOKENS, 2 * (run.budget_cut_tokens or 0))
         input_tokens = await self._max_sent_tokens(run, tools, instruction)
-        bound = await self._bound(run, input_tokens, max(wanted_tokens, 2 * (run.cut_at or 0)), min_tokens)
+        bound = await self._bound(run, input_tokens, max(wanted_tokens, 2 * (run.budget_cut_tokens or 0)), min_tokens)
         if provider_tools and self.ledger.wants_prices(run.id):
             fee = await self._prices.highest_fee(run.provider, run.model, provider_tools)
             bound = replace(bound, input_nano=bound.input_nano + fee)
@@ -185,7 +185,7 @@ class JobBudget:
         messages, counted, message_count = run.messages, run.context.counted, len(run.messages)
         size = messages.size(message_count)
         # a format may send the schema in a field of its own, in addition to the copy in the instruction
-        schema_size = 0 if run.schema is None else len(json.dumps(run.schema))
+        schema_size = 0 if run.result_schema is None else len(json.dumps(run.result_schema))
         estimate = (
             size
             + len(instruction.encode("utf-8", "surrogatepass"))

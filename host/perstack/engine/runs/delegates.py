@@ -64,7 +64,7 @@ class Delegates:
         if (stopped or has_open) and self._job.stop.after_step:
             return True
         if stopped and pending(parent.run) is not None:
-            parent.record(stop_event_after_delegates(stopped, self._allowance.limits.max_steps or 0, parent.stamp))
+            parent.add(stop_event_after_delegates(stopped, self._allowance.limits.max_steps or 0, parent.stamp))
         return False
 
     def _remote(self, parent: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:
@@ -124,7 +124,7 @@ class Delegates:
             delegate=result.head,
             report=report,
         )
-        parent.record(finished.warned(parent.run))
+        parent.add(finished.warned(parent.run))
         await parent.flush()
 
     # --- one delegate in this process -----------------------------------------------------------------------------

@@ -71,7 +71,7 @@ async def generate(context: RunDrive, command: Generate) -> None:
     async def begin() -> bool:
         return await _begin(context, command, tools, offer())
 
-    adapt_as_before(job, session, session.run.on, tools.specs, session.run.messages)
+    adapt_as_before(job, session, session.run.active_model, tools.specs, session.run.messages)
     if session.run.messages.blobs(len(session.run.messages)):
         await job.host.parts.get(MEDIA).fit_request(session, endpoint.provider, job.blobs)
     if not await begin():
@@ -89,9 +89,9 @@ async def generate(context: RunDrive, command: Generate) -> None:
         expert_key=run.start.expert_key,
         run_id=run.id,
         step=command.step,
-        max_tokens=run.max_tokens,
+        max_tokens=run.reply_token_limit,
         provider_tools=offer().tools,
-        output=run.schema,
+        output=run.result_schema,
         place=session.place if context.plays_recording else None,
         adaptations=run.adaptations,
         memo=session.memo,
@@ -120,7 +120,7 @@ async def generate(context: RunDrive, command: Generate) -> None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"
         notice(f"{run.provider} has used more than could be expected of {run.id}: {amount}")
-    session.record(
+    session.add(
         FinishGeneration(
             **session.stamp(),
             usage=usage,
@@ -154,7 +154,7 @@ async def _reply(
     reserved, or whose request has changed.
     """
     attempt = 1
-    ladder = Ladder(session, attempts.provider, session.run.on)
+    ladder = Ladder(session, attempts.provider, session.run.active_model)
     while True:
         adapted: GenerationRequest | None = None
         try:
@@ -174,7 +174,7 @@ async def _reply(
             attempt += 1
         if (is_reserved or adapted is not None) and not await begin():
             return None
-        request = replace(request, max_tokens=session.run.max_tokens)
+        request = replace(request, max_tokens=session.run.reply_token_limit)
 
 
 _TRY_AGAIN = ErrorInfo(name="", message="")
@@ -236,7 +236,7 @@ async def _begin(context: RunDrive, command: Generate, tools: KeptTools, offer: 
     if offer.withheld != session.withheld:
         session.withheld = offer.withheld
         event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld}})
-    session.record(event)
+    session.add(event)
     if granted is None:
         await session.flush_soon()  # the sync overlaps with the generation, which changes nothing outside
     else:
@@ -300,9 +300,7 @@ async def _record_overflow(session: RunSession, error: ProviderError, attempt: i
     if run.context.is_relieved:
         await fail(session, too_large(run, info), uncharged=uncharged)
         return
-    session.record(
-        Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window)
-    )
+    session.add(Retry(**session.stamp(), error=info, attempt=attempt, delay_ms=0, uncharged=uncharged, overflow=window))
     await session.flush()
 
 

@@ -180,7 +180,7 @@ class JobDrive:
         if self._vault is None:
             block = self.job.root  # processes that drive parts of a Job must not give two secrets one number
             self._vault = self.host.vault(self.job.id, block)
-            self._vault.continue_after((other.secrets for other in self.runs.values()), block)
+            self._vault.continue_after((other.last_secret_number for other in self.runs.values()), block)
         return self._vault
 
 
@@ -235,7 +235,7 @@ class RunDrive:
     session: RunSession
     skills: RunSkills
     endpoint: OpenProvider
-    stand_in: str  # the fallback model in force, as `provider/model`; empty if it is the first one
+    fallback_model: str  # the fallback model in force, as `provider/model`; empty if it is the first one
     budget: JobBudget | None
     vault: SecretVault | None  # the secrets to mask in tool output; None in a Run that masks none
 

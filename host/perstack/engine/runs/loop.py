@@ -203,11 +203,11 @@ class RunLoop:
                 await decide_change(run, command.call)
             case JudgeResult():
                 judged = await self._judge_result(session.run, command)
-                session.record(result_event(session.run, command.text, judged, session.stamp))
+                session.add(result_event(session.run, command.text, judged, session.stamp))
             case Shrink() | Compact():
                 await job.host.parts.get(MAKE_ROOM)(run, command)
             case Snapshot():
-                session.record(await job.snapshots.record(session.run, session.stamp))
+                session.add(await job.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
                 session.record_all(events_of_command(session.run, command, session.stamp, job.job.next_number))
             case _:
@@ -219,9 +219,9 @@ class RunLoop:
         count = sum(call.kind in COUNTED_CALLS for call in calls)
         exceeded = None if budget is None else budget.ledger.room_for_calls(session.run.id, count)
         if exceeded is None:
-            session.record(CallTools(**session.stamp(), calls=tuple(calls)))
+            session.add(CallTools(**session.stamp(), calls=tuple(calls)))
         else:
-            session.record(budget_stop_event(exceeded, session.stamp))
+            session.add(budget_stop_event(exceeded, session.stamp))
 
     async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
         text, check = command.text, self._job.host.check_result if run.is_coordinator else None
@@ -238,9 +238,9 @@ class RunLoop:
     async def _renewed(self, run: RunDrive) -> RunDrive | None:
         """Return the context with the model and skills in force; None if they cannot be opened, and the Run failed."""
         session, skills = run.session, run.skills
-        if run.stand_in != session.run.stand_in:  # another model has taken over
+        if run.fallback_model != session.run.fallback_model:  # another model has taken over
             return await self._with_model(session, skills)
-        if skills.changes == session.run.changes or session.run.phase is not Phase.READY:
+        if skills.changes == session.run.expert_changes or session.run.phase is not Phase.READY:
             return run  # what the Run has changed holds once the calls of its reply have their results
         renewed = await self._open_skills(session, again=True)
         return None if renewed is None else replace(run, skills=renewed)
@@ -262,7 +262,7 @@ class RunLoop:
         endpoint = await open_endpoint(self._job, session)
         if endpoint is None:
             return None
-        stand_in, vault = session.run.stand_in, self._job.vault(session.run)
+        stand_in, vault = session.run.fallback_model, self._job.vault(session.run)
         return RunDrive(self._job, session, skills, endpoint, stand_in, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
@@ -272,7 +272,7 @@ class RunLoop:
         await self._job.snapshots.record_unfinished_changes(session, self._job.worker.name)
         exceeded = None if budget is None else budget.expired_time_limit(session.run)
         if exceeded is not None and session.run.status in ACTIVE:
-            session.record(budget_stop_event(exceeded, session.stamp))
+            session.add(budget_stop_event(exceeded, session.stamp))
         self._record_interrupt(session)
         await session.flush()
         await session.write_checkpoint()
@@ -281,4 +281,4 @@ class RunLoop:
         # a worker that leaves queues the Run that it was given again
         session.record_all(interrupt_events(session.run, session.stamp))
         if session.run.id == self._allowance.root_id and (queue_fields := self._job.requeue(session.run)) is not None:
-            session.record(QueueRun(**session.stamp(), **queue_fields))
+            session.add(QueueRun(**session.stamp(), **queue_fields))

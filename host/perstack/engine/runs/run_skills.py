@@ -38,7 +38,7 @@ EXPERT_OF_FILE: Part[Callable[[HostSetup, str, str], Expert]] = Part("Experts of
 async def open_skills(job: JobDrive, run: Run) -> RunSkills:
     """Open the skills that a Run has now. Raises SkillError, or what the code of a skill raises."""
     skills = await _open(job, run)
-    skills.changes = run.changes
+    skills.changes = run.expert_changes
     skills.fit_to(run, job.host.storage, job.host.parts)
     await skills.refresh()
     return skills
@@ -90,7 +90,7 @@ def _openable_expert(job: JobDrive, run: Run) -> Expert:
     """Return the Expert as it is opened: with secrets, and with all skills required if that was asked for."""
     expert, project = run.expert, job.host.project
     today = project.experts.get(run.start.expert_key)
-    if run.changes or today is None:
+    if run.expert_changes or today is None:
         declared = [skill for other in project.experts.values() for skill in with_tools(other.skills)]
         equal = {skill.name: skill for skill in reversed(declared) if skill_without_secrets(skill) in expert.skills}
         own = {} if today is None else {skill.name: skill for skill in today.skills}
@@ -117,7 +117,7 @@ class _ExpertChanges:
         """Carry out one call. Raises PerstackError if it changes nothing."""
         async with self._lock:
             change = await self._change_of(call)
-            changed = replace(self._run, changes=(*self._run.changes, change))
+            changed = replace(self._run, expert_changes=(*self._run.expert_changes, change))
             if change.skill is not None:
                 await self._reach(changed, change.name)
             catalogue = (await _open(self._job, changed)).catalogue

@@ -89,7 +89,7 @@ async def decide_change(context: RunDrive, call: Call) -> None:
     session, changed = context.session, replace(call, part=call.changed_part)
     (decided,) = await decide_calls(context, (changed.part,))
     subject = await approval_subject(context, replace(changed, decided=decided))
-    session.record(changed_call_event(changed, decided, subject, session.stamp))
+    session.add(changed_call_event(changed, decided, subject, session.stamp))
     await session.flush()
 
 
@@ -118,7 +118,7 @@ async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decid
 def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> None:
     """Record an error result, with the text for the model, for each call that does not run."""
     for call, text in refused:
-        session.record(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
+        session.add(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
 
 
 # Sampling: generations that a tool asks the Run's own model for.
@@ -206,7 +206,7 @@ class Sampling:
         # media that are too many together may fit another request, so nothing of them is kept
         crowded = tuple(item for item in found if item.shared_limit)
         if crowded:
-            notice(f"{self._run.on}: a request of {self._call.decided.tool_name} is sent {in_words(crowded)}")
+            notice(f"{self._run.active_model}: a request of {self._call.decided.tool_name} is sent {in_words(crowded)}")
         await self._record_adaptations(tuple(item for item in found if not item.shared_limit), None)
         return (*known, *found)
 
@@ -214,9 +214,13 @@ class Sampling:
         session, call_id = self._context.session, self._call.decided.id
         new = new_adaptations(session.run.adaptations, adaptations)  # another call may have recorded them meanwhile
         if new:
-            session.record(
+            session.add(
                 AdaptRequest(
-                    **session.stamp(), model=session.run.on, adaptations=new, error=error, tool_call_id=call_id
+                    **session.stamp(),
+                    model=session.run.active_model,
+                    adaptations=new,
+                    error=error,
+                    tool_call_id=call_id,
                 )
             )
             await session.flush()
@@ -238,7 +242,7 @@ class Sampling:
 
     async def _record_start(self, reserved: Charge) -> None:
         session = self._context.session
-        session.record(StartSample(**session.stamp(), tool_call_id=self._call.decided.id, reserved=reserved))
+        session.add(StartSample(**session.stamp(), tool_call_id=self._call.decided.id, reserved=reserved))
         await session.flush()
 
     def _settle(self, key: str, usage: Usage, granted: Grant | None) -> None:
@@ -334,7 +338,7 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
     result = outcome.result
     assumed = None if outcome.sampling is None else outcome.sampling.assumed
     if isinstance(result, Question):
-        session.record(
+        session.add(
             CallInteractiveTool(
                 **session.stamp(),
                 tool_call_id=call.decided.id,
@@ -359,7 +363,7 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
         secrets=outcome.secrets,
         change=result.change if isinstance(result, ChangeResult) else None,
     )
-    session.record(finished.warned(session.run))
+    session.add(finished.warned(session.run))
 
 
 async def _result_of(context: RunDrive, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:

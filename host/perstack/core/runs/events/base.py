@@ -144,7 +144,7 @@ def with_result(run: Run, call: Call, result: ToolResultPart, event_id: str) -> 
         calls=calls,
         phase=Phase.SETTLED,
         messages=run.messages.append(ToolMessage(contents=results), event_id),
-        said=with_place(run.said, event_id),
+        sayings=with_place(run.sayings, event_id),
         repeats=count_repeats(run, calls.values()),
     )
 
@@ -153,7 +153,7 @@ def with_saying(run: Run, event_id: str, text: str, by: By | None, place: str = 
     """Return the Run with a person's text. Texts of nobody, and texts of other programs, are not kept."""
     if by is None or by.source or by.door == UNATTENDED or not text.strip():
         return run
-    return replace(run, said=(*run.said, Saying(event_id, text, place, by)))
+    return replace(run, sayings=(*run.sayings, Saying(event_id, text, place, by)))
 
 
 def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[str, OpenQuestion]:
@@ -162,7 +162,7 @@ def without_question(questions: dict[str, OpenQuestion], call_id: str) -> dict[s
 
 
 def add_spending(run: Run, usage: Usage | None, charge: Charge | None = None) -> Spending:
-    return run.spending.add(usage, charge, model=run.on if run.start.fallbacks else "")
+    return run.spending.add(usage, charge, model=run.active_model if run.start.fallbacks else "")
 
 
 def settle_reservation(run: Run, *, is_charged: bool) -> Run:

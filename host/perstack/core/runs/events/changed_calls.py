@@ -48,7 +48,7 @@ class ChangeCall(LaterEvent):
         changed = replace(call, change=ChangedArguments(self.args, self.by))
         return replace(
             run,
-            asked=None,
+            asked_call_id=None,
             questions=without_question(run.questions, self.tool_call_id),
             calls={**run.calls, self.tool_call_id: changed},
         )

@@ -208,7 +208,7 @@ class TellRun(LaterEvent):
             raise IllegalEvent("a reply is to be continued, and a message cannot part it")
         run = with_saying(_take_posted(run, self), self.id, self.text, self.by, self.id)
         messages = run.messages.append(UserMessage(contents=(TextPart(text=self.text),)), self.id)
-        return replace(run, messages=messages, result=None, accepted=False, final=False)
+        return replace(run, messages=messages, result=None, is_declared_done=False, is_final_generation=False)
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -227,7 +227,7 @@ class DropText(LaterEvent):
 
     def fold(self, run: Run) -> Run:
         """Remove the text from the kept ones, and from the compaction that repeats it."""
-        dropped = next((saying for saying in run.said if saying.id == self.dropped), None)
+        dropped = next((saying for saying in run.sayings if saying.id == self.dropped), None)
         if dropped is None:
             raise IllegalEvent(f"no text of a person has the id {self.dropped}")
         run = _take_posted(run, self)
@@ -238,11 +238,11 @@ class DropText(LaterEvent):
                 part = TextPart(text=without_text(text_of(message.contents), dropped.text))
                 items[index] = UserMessage(contents=(part,))
                 freed += tokens_of_contents(message.contents) - tokens_of_contents((part,))
-        said = tuple(saying for saying in run.said if saying is not dropped)
+        said = tuple(saying for saying in run.sayings if saying is not dropped)
         if not freed:
-            return replace(run, said=said)
+            return replace(run, sayings=said)
         context = replace(run.context, freed=run.context.freed + freed)
-        return replace(run, said=said, messages=History(items, places), context=context)
+        return replace(run, sayings=said, messages=History(items, places), context=context)
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -250,9 +250,9 @@ class DropText(LaterEvent):
 
 
 def _take_posted(run: Run, event: TellRun | DropText) -> Run:
-    if event.posted in run.posted:
+    if event.posted in run.taken_posts:
         raise IllegalEvent(f"the posted text {event.posted} was taken before")
-    return replace(run, posted={**run.posted, event.posted: event.id})
+    return replace(run, taken_posts={**run.taken_posts, event.posted: event.id})
 
 
 ContextEvent = ShrinkResults | StartCompaction | CompactHistory | TellRun | DropText

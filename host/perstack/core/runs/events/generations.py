@@ -93,10 +93,10 @@ class StartGeneration(LaterEvent):
             spending=run.spending.reserve(self.reserved),
             phase=Phase.GENERATING,
             step=self.step_number,
-            final=self.final,
+            is_final_generation=self.final,
             guidance=run.guidance if self.guidance is None else self.guidance,
             provider_settings=run.provider_settings if self.provider_settings is None else self.provider_settings,
-            max_tokens=self.max_tokens,
+            reply_token_limit=self.max_tokens,
             context=requesting(run, self.tools_digest, has_new_guidance=self.guidance is not None),
             is_switched=False,
             definitions=merged_definitions(run.definitions, self.definitions),
@@ -139,7 +139,7 @@ class FinishGeneration(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Append the reply, which is the result if it has no calls and is not paused."""
         reply = self.message
-        is_paused = self.finish_reason == "paused" and not reply.tool_calls and not run.final
+        is_paused = self.finish_reason == "paused" and not reply.tool_calls and not run.is_final_generation
         reserved = run.spending.reserved
         spending = add_spending(
             run, self.usage, unreported_charge(reserved, self.usage) if reserved and self.unreported else None
@@ -148,26 +148,30 @@ class FinishGeneration(LaterEvent):
             run,
             spending=spending if reserved is None else replace(spending, reserved=None),
             has_generated=True,
-            cut_at=None,
+            budget_cut_tokens=None,
             context=after_generation(run, self.usage, self.context_window, is_one_pass=not reply.provider_tools),
         )
-        if self.finish_reason == "length" and run.max_tokens is not None and not reply.tool_calls:
-            return replace(run, cut_at=run.max_tokens)
+        if self.finish_reason == "length" and run.reply_token_limit is not None and not reply.tool_calls:
+            return replace(run, budget_cut_tokens=run.reply_token_limit)
         if self.continuation:
             query = UserMessage(contents=(TextPart(text=self.continuation),))
             messages = run.messages.append(reply, self.id).append(query, f"{self.id}-continue")
-            return replace(run, messages=messages, phase=Phase.SETTLED, unfinished=run.unfinished + reply.text)
+            return replace(
+                run, messages=messages, phase=Phase.SETTLED, unfinished_text=run.unfinished_text + reply.text
+            )
         problem = self.problem or _problem_of(reply, self.finish_reason)
         if problem is not None:
             # The reply stays in the log but not in the messages, so the next attempt starts from unchanged messages.
-            return replace(run, unusable=problem)
+            return replace(run, unusable_reply=problem)
         messages = run.messages.append(reply, self.id)
         if is_paused:  # no result: the next step sends the reply back, and the model continues it
             return replace(run, messages=messages, phase=Phase.SETTLED)
-        if run.final or not reply.tool_calls:
-            result = run.unfinished + reply.text
-            return replace(run, messages=messages, phase=Phase.SETTLED, accepted=True, result=result, unfinished="")
-        return replace(run, messages=messages, phase=Phase.REPLIED, unfinished="")
+        if run.is_final_generation or not reply.tool_calls:
+            result = run.unfinished_text + reply.text
+            return replace(
+                run, messages=messages, phase=Phase.SETTLED, is_declared_done=True, result=result, unfinished_text=""
+            )
+        return replace(run, messages=messages, phase=Phase.REPLIED, unfinished_text="")
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
@@ -205,9 +209,9 @@ CONTINUATION = (
 
 def may_continue(run: Run, reply: ExpertMessage, reason: FinishReason) -> bool:
     """Return True if the model is asked to continue a reply: a text that was cut, and the first cut one in a row."""
-    is_by_budget = run.max_tokens is not None
+    is_by_budget = run.reply_token_limit is not None
     is_cut = reason == "length" and not reply.tool_calls and not is_by_budget
-    return is_cut and bool(reply.text.strip()) and not run.unfinished
+    return is_cut and bool(reply.text.strip()) and not run.unfinished_text
 
 
 _NO_CALL = "the reply ends for a tool call (finish reason `toolCalls`), but there is none in it, only a text"
@@ -337,7 +341,7 @@ class AdaptRequest(LaterEvent):
     @override
     def repeated(self, run: Run) -> Iterator[Repetition]:
         if not run.context.summarising:  # a summary may be of another model, which no state names
-            yield Repetition("the model", self.model, run.on)
+            yield Repetition("the model", self.model, run.active_model)
 
     @property
     def words(self) -> str:
@@ -413,17 +417,17 @@ class SwitchModel(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Make another of the Run's models the active one."""
         names = models_of(run.start)
-        if self.before != run.on or self.to not in names or self.to == run.on:
-            raise IllegalEvent(f"switchModel from {self.before} to {self.to}, where {run.on} generates")
+        if self.before != run.active_model or self.to not in names or self.to == run.active_model:
+            raise IllegalEvent(f"switchModel from {self.before} to {self.to}, where {run.active_model} generates")
         is_first = self.to == names[0]
         return replace(
             settle_reservation(run, is_charged=not self.uncharged),
-            stand_in="" if is_first else self.to,
+            fallback_model="" if is_first else self.to,
             # An unavailable model has not failed: keep the failure before it.
-            left_for=run.left_for if self.reason == "notConfigured" else self.error,
-            back_at=0 if is_first else self.timestamp + REST_MS,
-            unusable=None,
-            cut_at=None,
+            fallback_cause=run.fallback_cause if self.reason == "notConfigured" else self.error,
+            primary_retry_at_ms=0 if is_first else self.timestamp + REST_MS,
+            unusable_reply=None,
+            budget_cut_tokens=None,
             # Another model counts tokens differently and has another window, so all measurements are void.
             context=forget_measurements(run.context, self.context_window),
             is_switched=run.phase is Phase.GENERATING,
@@ -433,14 +437,16 @@ class SwitchModel(LaterEvent):
         """Compare the model and the reason. The failed attempt that caused the switch is not in the log."""
         if self.reason == "triedAgain":
             if self.to != models_of(run.start)[0] or not is_due_back(run, self.timestamp):
-                return f"switchModel to {self.to}, where {run.on} generates until the first model is tried again"
+                return (
+                    f"switchModel to {self.to}, where {run.active_model} generates until the first model is tried again"
+                )
             return None
         expected = next_model(run)
         if self.to != expected:
             return f"switchModel to {self.to}, where the next model is {expected or 'none'}"
         if self.error is not None and reason_to_switch(self.error) != self.reason:
             return f"switchModel because of {self.reason}, after {self.error.name}"
-        if self.reason == "refusal" and (run.unusable is None or run.unusable.name != REFUSAL):
+        if self.reason == "refusal" and (run.unusable_reply is None or run.unusable_reply.name != REFUSAL):
             return "switchModel because of a refusal, where the model has not refused"
         return None
 

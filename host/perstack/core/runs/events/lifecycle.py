@@ -100,13 +100,13 @@ class ResumeRun(LaterEvent):
         return replace(
             run,
             start=start,
-            schema=schema_of_run(start),
+            result_schema=schema_of_run(start),
             rejections=min(run.rejections, MAX_REJECTIONS - 1),
             error=None,
-            unusable=None,
+            unusable_reply=None,
             resume_at=None,
             waits_for_limit=False,
-            touched=self.timestamp,
+            continued_at_ms=self.timestamp,
             signals=run.signals if self.signal is None else run.signals | {self.signal},
             calls=calls,
             limits=self.limits or run.limits,
@@ -118,8 +118,8 @@ class ResumeRun(LaterEvent):
             # A person who resumes a failed Run may have made the request fit, or have repaired the first model: try
             # both.
             context=replace(run.context, overflow=None, is_relieved=False) if self.reason == "error" else run.context,
-            back_at=0 if self.reason == "error" else run.back_at,
-            stand_in=run.stand_in if self.definition is None else "",
+            primary_retry_at_ms=0 if self.reason == "error" else run.primary_retry_at_ms,
+            fallback_model=run.fallback_model if self.definition is None else "",
             snapshot_due=due_on_resume(run),
             queued=None if run.status == "stoppedByError" and not run.has_generated else run.queued,
         )
@@ -175,8 +175,8 @@ class RejectResult(LaterEvent):
             run,
             messages=run.messages.append(UserMessage(contents=(TextPart(text=self.text),)), self.id),
             result=None,
-            accepted=False,
-            final=False,
+            is_declared_done=False,
+            is_final_generation=False,
             rejections=run.rejections + 1,
             rejected_for=self.problem,
         )
@@ -211,11 +211,11 @@ class FinishRun(LaterEvent):
         yield Repetition("the result", self.text, run.result, is_emptied=is_unknown)
         yield Repetition("the usage", self.total_usage, run.spending.usage)
         yield Repetition("withoutEffect", self.without_effect, run.lacks_effect)
-        value = None if run.schema is None else check_result(self.text, run.schema).value
+        value = None if run.result_schema is None else check_result(self.text, run.result_schema).value
         yield Repetition("the value of the result", self.result, value, is_emptied=is_unknown or self.result is None)
 
     def fold(self, run: Run) -> Run:
-        return replace(run, result=self.text, value=self.result, without_effect=self.without_effect)
+        return replace(run, result=self.text, result_value=self.result, without_effect=self.without_effect)
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
@@ -382,7 +382,7 @@ class CloseRun(LaterEvent):
     def fold(self, run: Run) -> Run:
         """Close the Run and drop its questions."""
         closed = Closed(by=self.by, reason=self.reason, at=self.timestamp)
-        return replace(run, closed=closed, asked=None, questions={})
+        return replace(run, closed=closed, asked_call_id=None, questions={})
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:

@@ -99,7 +99,7 @@ class CallInteractiveTool(LaterEvent):
         if self.settles and call.settlement != "ask":
             raise IllegalEvent(f"nobody is to be asked what became of call {self.tool_call_id!r}")
         questions = {**without_question(run.questions, self.tool_call_id), self.tool_call_id: self.open_question}
-        run = replace(run, asked=self.tool_call_id, questions=questions)
+        run = replace(run, asked_call_id=self.tool_call_id, questions=questions)
         if self.question is None:
             return run
         return replace(
@@ -156,7 +156,7 @@ class AnswerQuestion(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Ask):
             return unexpected_event(self, run, command)
-        return difference_of(run.asked, self.tool_call_id, "answered call")
+        return difference_of(run.asked_call_id, self.tool_call_id, "answered call")
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -187,7 +187,7 @@ class SettleCall(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, Ask):
             return unexpected_event(self, run, command)
-        return difference_of(run.asked, self.tool_call_id, "settled call")
+        return difference_of(run.asked_call_id, self.tool_call_id, "settled call")
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
@@ -199,7 +199,7 @@ def _with_call(run: Run, call: Call) -> Run:
     """Return the Run with the call changed, and without its question."""
     call_id = call.decided.id
     questions = without_question(run.questions, call_id)
-    return replace(run, asked=None, questions=questions, calls={**run.calls, call_id: call})
+    return replace(run, asked_call_id=None, questions=questions, calls={**run.calls, call_id: call})
 
 
 class RequestApproval(LaterEvent):
@@ -280,7 +280,7 @@ class RequestApproval(LaterEvent):
         question = self.question(call, run.start.expert)
         return replace(
             run,
-            asked=self.tool_call_id,
+            asked_call_id=self.tool_call_id,
             questions={**without_question(run.questions, self.tool_call_id), self.tool_call_id: question},
             calls={**run.calls, self.tool_call_id: call},
         )
@@ -333,7 +333,7 @@ class DecideApproval(LaterEvent):
         call = replace(call, approval=self.approval, is_unattended=self.by.door == UNATTENDED)
         standing = StandingApproval(id=self.id, call_digest=self.call_digest, leads_to=call.leads_to, rule=self.rule)
         run = with_saying(_with_call(run, call), self.id, self.text, self.by)
-        return replace(run, standing=(*run.standing, standing)) if is_standing else run
+        return replace(run, standing_approvals=(*run.standing_approvals, standing)) if is_standing else run
 
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
@@ -363,7 +363,7 @@ class StopRunByInteractiveTool(LaterEvent):
     @override
     def difference(self, run: Run, command: Command | None) -> str | None:
         waits_for_delegate = any(call.delegation for call in run.open_calls)
-        return None if run.asked or waits_for_delegate else "stopRunByInteractiveTool, where nothing was asked"
+        return None if run.asked_call_id or waits_for_delegate else "stopRunByInteractiveTool, where nothing was asked"
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:

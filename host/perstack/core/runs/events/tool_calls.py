@@ -241,11 +241,11 @@ class FinishToolCall(LaterEvent):
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
             todos=todos,
             snapshot_due=snapshot_due_after(run, call),
-            secrets=max(run.secrets, self.secrets),
-            effects=run.effects + self._effects(call),
-            asked=None if run.asked == self.tool_call_id else run.asked,
+            last_secret_number=max(run.last_secret_number, self.secrets),
+            effect_count=run.effect_count + self._effects(call),
+            asked_call_id=None if run.asked_call_id == self.tool_call_id else run.asked_call_id,
             questions=without_question(run.questions, self.tool_call_id),
-            changes=run.changes if self.change is None else (*run.changes, self.change),
+            expert_changes=run.expert_changes if self.change is None else (*run.expert_changes, self.change),
         )
 
     def _effects(self, call: Call) -> int:
@@ -260,7 +260,7 @@ class FinishToolCall(LaterEvent):
             return None  # rules added later forbid the call
         if isinstance(command, Ask):
             # in an unattended Job nobody is asked
-            asked = command.call.decided.id if run.asked is None and self.is_error else run.asked
+            asked = command.call.decided.id if run.asked_call_id is None and self.is_error else run.asked_call_id
             return difference_of(asked, self.tool_call_id, "answered call")
         if isinstance(command, RunTools):
             problem = running_difference(self, self.tool_call_id, run, command)
@@ -387,7 +387,9 @@ class AttemptCompletion(LaterEvent):
         )
         run = with_result(run, call, result, self.id)
         return (
-            run if remaining else replace(run, accepted=True, result=self.result if run.result is None else run.result)
+            run
+            if remaining
+            else replace(run, is_declared_done=True, result=self.result if run.result is None else run.result)
         )
 
     @override

@@ -111,7 +111,7 @@ def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int
     options = HostOptions(workspace=str(folder), config=str(folder / DEFINITION), overrides=overrides)
     # Perstack wrote this definition, so nobody is asked; a stored agreement would stay behind in the home.
     host, lines = (
-        options.driver(agreement=Agreement(Project())),
+        options.open_host(agreement=Agreement(Project())),
         JobOutput(OutputOptions(output="human", no_input=True)),
     )
 
