@@ -127,9 +127,9 @@ def _without_functions(expert: Expert) -> Expert:
     return expert.model_copy(update={"skills": skills, "tools": ()}) if expert.tools else expert
 
 
-def _with_functions_of(given: Expert, checked: Expert) -> Expert:
-    skills = (skill for skill in given.skills if isinstance(skill, PluginSkill) and skill.functions)
-    return checked.model_copy(update={"skills": (*checked.skills, *skills), "tools": given.tools})
+def _with_functions_of(given_expert: Expert, checked_expert: Expert) -> Expert:
+    skills = (skill for skill in given_expert.skills if isinstance(skill, PluginSkill) and skill.functions)
+    return checked_expert.model_copy(update={"skills": (*checked_expert.skills, *skills), "tools": given_expert.tools})
 
 
 # Files with one `[permissions]` table, which a person names to apply or to try its rules.
@@ -161,19 +161,19 @@ _UNKEPT_KEYS = ("permissions", "runtime", "sandbox", "mask_secrets")
 """Keys at the top of a file that restrict its Experts, and are not taken over with one of them."""
 
 
-def expert_of_file(host: HostSetup, path: str, name: str) -> Expert:
+def expert_of_file(setup: HostSetup, path: str, name: str) -> Expert:
     """Return an Expert of a definition file in the workspace. Raises PerstackError if it may not be added."""
-    if not path.endswith(".toml") or not folder_contains(host.workspace, path):
+    if not path.endswith(".toml") or not folder_contains(setup.workspace, path):
         raise SkillError(f"{path} is no definition file, `*.toml`, in the workspace")
-    loaded = load_project(host.workspace / path).project
-    expert = loaded.experts.get(name)
+    loaded_project = load_project(setup.workspace / path).project
+    expert = loaded_project.experts.get(name)
     if expert is None:
-        raise SkillError(f"{path} has no Expert {name!r}; it has: {', '.join(loaded.experts) or 'none'}")
-    unkept = [key for key in _UNKEPT_KEYS if getattr(loaded, key)]
+        raise SkillError(f"{path} has no Expert {name!r}; it has: {', '.join(loaded_project.experts) or 'none'}")
+    unkept = [key for key in _UNKEPT_KEYS if getattr(loaded_project, key)]
     if unkept:
         raise SkillError(f"{name} is not added: the top of {path} has {', '.join(unkept)}: write it for the Expert")
-    project = host.project
-    undeclared = host.agreement.undeclared(expert, loaded, host.declared or project)
+    project = setup.project
+    undeclared = setup.agreement.undeclared(expert, loaded_project, setup.declared_project or project)
     if undeclared:
         # without the values: file tools do not read this file, and it may have secrets written out
         words = f"{path} has what this project does not declare in these words: {', '.join(undeclared)}"

@@ -311,7 +311,7 @@ class Host:
         if (streams := await self._settled_streams()) is not None:
             await streams.close()
         await self.jobs.runner.active.close()
-        context = self._source.current
+        context = self._source.setup
         await context.providers.close()
         await context.dispatching.close()
         await context.storage.close()
@@ -334,58 +334,60 @@ class Host:
     @property
     def project(self) -> Project:
         """The definition that new Jobs use."""
-        return self._source.current.project
+        return self._source.setup.project
 
     @property
     def workspace(self) -> Path:
         """The folder that tools work in."""
-        return self._source.current.workspace
+        return self._source.setup.workspace
 
     @property
     def storage(self) -> Storage:
         """The storage of all logs."""
-        return self._source.current.storage
+        return self._source.setup.storage
 
     @property
     def programs_note(self) -> str:
         """A line to show when a Job begins, if `exec` runs every program without a question; empty otherwise."""
         from perstack.config.settings import reason_for_open_exec
 
-        reason = reason_for_open_exec(self.project, self._source.current.overrides)
+        reason = reason_for_open_exec(self.project, self._source.setup.overrides)
         return _PROGRAMS_RUN.format(reason) if reason else ""
 
-    async def programs_note_of(self, job: JobSummary) -> str:
+    async def programs_note_of(self, summary: JobSummary) -> str:
         """Return the line to show when a Job continues whose `exec` was opened when it began; empty otherwise."""
-        run = await self.jobs.run_state(job.id, job.coordinator_run_id, through=event_id_of(job.coordinator_run_id, 1))
+        run = await self.jobs.run_state(
+            summary.id, summary.coordinator_run_id, through=event_id_of(summary.coordinator_run_id, 1)
+        )
         is_open = run is not None and run.start.exec_grant == "open"
         return _PROGRAMS_RUN.format("as when the Job began") if is_open else ""
 
     @property
     def dispatcher(self) -> Dispatcher | None:
         """The dispatcher that queues Jobs for workers; None without one. Raises UsageError for an invalid address."""
-        return self._source.current.dispatching.dispatcher
+        return self._source.setup.dispatching.dispatcher
 
     @property
     def leaves_to_workers(self) -> bool:
         """True if a dispatcher was named: work that no caller waits for is then queued for workers."""
-        return self._source.current.dispatching.is_chosen
+        return self._source.setup.dispatching.is_chosen
 
     @property
     def clock(self) -> Clock:
         """The source of the time of day."""
-        return self._source.current.clock
+        return self._source.setup.clock
 
     @checked_call
     def use(self, project: Project) -> None:
         """Use this definition for what begins from now on; Jobs that are being driven keep theirs."""
-        current = self._source.current
+        current = self._source.setup
         project, functions = _take_functions(project)
         plugins = replace(current.plugins, skills=(*functions, *current.plugins.skills))
         self._source.replace(replace(current, project=self._agreement.adopt(project), plugins=plugins))
 
     def check_agreed(self) -> None:
         """Raise NotAgreed if the definition has declarations that its user has not agreed to."""
-        self._source.current.agreement.check_definition()
+        self._source.setup.agreement.check_definition()
 
     @cached_property
     def _trail(self) -> AnchoredTrail:
@@ -442,7 +444,7 @@ class Host:
         """The tasks that agents pause and resume, in the same storage."""
         from perstack.tasks.execution_memory import StoredTasks
 
-        return StoredTasks(self.storage, self._source.current.audit, self.clock)
+        return StoredTasks(self.storage, self._source.setup.audit, self.clock)
 
     @cached_property
     def iterations(self) -> Iterations:

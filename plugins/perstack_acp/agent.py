@@ -129,20 +129,20 @@ class PerstackAgent:
     async def new_session(self, cwd: str, **kwargs: Any) -> schema.NewSessionResponse:
         """Open a session in a directory, with the Experts of its perstack.toml as modes."""
         with _errors():
-            session = self._sessions.new(cwd)
-            return schema.NewSessionResponse(session_id=session.id, modes=_modes(session))
+            editor_session = self._sessions.new(cwd)
+            return schema.NewSessionResponse(session_id=editor_session.id, modes=_modes(editor_session))
 
     async def load_session(self, cwd: str, session_id: str, **kwargs: Any) -> schema.LoadSessionResponse:
         """Show the messages of a Job again, and open it as a session."""
         with _errors():
-            session = await self._sessions.load(cwd, session_id)
-            job = await session.host.jobs.load(session_id)
+            editor_session = await self._sessions.load(cwd, session_id)
+            job = await editor_session.host.jobs.load(session_id)
             run = job.coordinator
             for update in replay_updates(run.messages):
                 await self._client.session_update(session_id, update)
             if (asking := job.question) is not None:
-                await self._say(session, _in_words(asking, form_of(asking, session.workspace)))
-            return schema.LoadSessionResponse(modes=_modes(session))
+                await self._say(editor_session, _in_words(asking, form_of(asking, editor_session.workspace)))
+            return schema.LoadSessionResponse(modes=_modes(editor_session))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
@@ -152,57 +152,61 @@ class PerstackAgent:
             if cwd is None:
                 return schema.ListSessionsResponse(sessions=[])
             page = await self._sessions.host(cwd).jobs.list(limit=50, after=cursor)
-            return schema.ListSessionsResponse(sessions=[_info(job, cwd) for job in page.jobs], next_cursor=page.next)
+            return schema.ListSessionsResponse(
+                sessions=[_info(summary, cwd) for summary in page.jobs], next_cursor=page.next
+            )
 
     async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
         """Choose the Expert. A session that has begun keeps its Expert: context is never shared."""
         with _errors():
-            session = self._sessions.get(session_id)
-            if session.has_begun and mode_id != session.expert_key:
-                raise UsageError(f"this session is {session.expert_key}'s: begin a new one for another Expert")
-            if session.host.project.expert(mode_id) is None:
+            editor_session = self._sessions.get(session_id)
+            if editor_session.has_begun and mode_id != editor_session.expert_key:
+                raise UsageError(f"this session is {editor_session.expert_key}'s: begin a new one for another Expert")
+            if editor_session.host.project.expert(mode_id) is None:
                 raise UsageError(
-                    f"there is no Expert {mode_id!r}; there are: {', '.join(session.host.project.experts)}"
+                    f"there is no Expert {mode_id!r}; there are: {', '.join(editor_session.host.project.experts)}"
                 )
-            session.expert_key = mode_id
+            editor_session.expert_key = mode_id
             return schema.SetSessionModeResponse()
 
     async def prompt(self, session_id: str, prompt: Sequence[Block], **kwargs: Any) -> schema.PromptResponse:
         """Perform one turn. A question with choices is put at once; any other ends the turn."""
         with _errors():
-            session = self._sessions.get(session_id)
-            session.is_cancelled = False
-            await self._consent(session)
-            job = await self._turn(session, _text(prompt), await _attachments_of(prompt, session.host))
-            while job.asking is not None:
-                answer = await self._ask(session, job.asking)
+            editor_session = self._sessions.get(session_id)
+            editor_session.is_cancelled = False
+            await self._consent(editor_session)
+            summary = await self._turn(
+                editor_session, _text(prompt), await _attachments_of(prompt, editor_session.host)
+            )
+            while summary.asking is not None:
+                answer = await self._ask(editor_session, summary.asking)
                 if answer is None:
                     break
-                job = await self._turn(session, answer)
+                summary = await self._turn(editor_session, answer)
         # is_cancelled may also be set while a permission request is open and nothing is driven (ACP, «Cancellation»)
-        return schema.PromptResponse(stop_reason="cancelled" if session.is_cancelled else _reason(job))
+        return schema.PromptResponse(stop_reason="cancelled" if editor_session.is_cancelled else _reason(summary))
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Interrupt the turn. The interruption is recorded, and the next prompt continues the Job."""
         self._sessions.get(session_id).cancel()
 
-    async def _turn(self, session: EditorSession, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
+    async def _turn(self, editor_session: EditorSession, text: str, attachments: Sequence[Blob] = ()) -> JobSummary:
         async def send(update: SessionUpdate) -> None:
-            await self._client.session_update(session.id, update)
+            await self._client.session_update(editor_session.id, update)
 
-        sender = Sender(Updates(session.workspace), send)
+        sender = Sender(Updates(editor_session.workspace), send)
         sending = asyncio.create_task(sender.run())
         try:
-            job = await session.prompt(text, sender, attachments)
+            summary = await editor_session.prompt(text, sender, attachments)
             sender.end()
             await sending
-            return job
+            return summary
         finally:
             sending.cancel()
 
-    async def _ask(self, session: EditorSession, question: OpenQuestion) -> str | None:
+    async def _ask(self, editor_session: EditorSession, question: OpenQuestion) -> str | None:
         """Return the user's choice; None if the question has no choices or none was made, after showing it as text."""
-        form = form_of(question, session.workspace)
+        form = form_of(question, editor_session.workspace)
         choices = choices_of(form)
         options = [
             schema.PermissionOption(option_id=choice, name=name, kind=_kind_of(choice))
@@ -216,21 +220,21 @@ class PerstackAgent:
                 status="pending",
                 raw_input=question.args or None,
             )
-            reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
+            reply = await self._client.request_permission(session_id=editor_session.id, tool_call=call, options=options)
             if isinstance(reply.outcome, schema.AllowedOutcome) and reply.outcome.option_id in choices:
                 return reply.outcome.option_id
-        await self._say(session, f"\n\n{_in_words(question, form)}")
+        await self._say(editor_session, f"\n\n{_in_words(question, form)}")
         return None
 
-    async def _consent(self, session: EditorSession) -> None:
-        live = self._sessions.live(session)
+    async def _consent(self, editor_session: EditorSession) -> None:
+        live = self._sessions.live(editor_session)
         change = live.open_change
         if change is None or live.is_asked:
             return
         page = fitted_change(change, FORM)
         if not page.is_whole:
             live.refuse(change.digest)
-            await self._say(session, f"{page.text}\n\n")
+            await self._say(editor_session, f"{page.text}\n\n")
             return
         options = [
             schema.PermissionOption(option_id=choice, name=name, kind="allow_once" if agrees(choice) else "reject_once")
@@ -241,18 +245,18 @@ class PerstackAgent:
         )
         live.is_asked = True
         try:
-            reply = await self._client.request_permission(session_id=session.id, tool_call=call, options=options)
+            reply = await self._client.request_permission(session_id=editor_session.id, tool_call=call, options=options)
         finally:
             live.is_asked = False
         if isinstance(reply.outcome, schema.AllowedOutcome) and agrees(reply.outcome.option_id):
             if live.agree(change.digest):
-                session.host.use(live.loaded.project)
+                editor_session.host.use(live.loaded.project)
             return
         live.refuse(change.digest)
-        await self._say(session, f"{change.note.text_for(acp_phrase)}.\n\n")
+        await self._say(editor_session, f"{change.note.text_for(acp_phrase)}.\n\n")
 
-    async def _say(self, session: EditorSession, text: str) -> None:
-        await self._client.session_update(session.id, update_agent_message_text(text))
+    async def _say(self, editor_session: EditorSession, text: str) -> None:
+        await self._client.session_update(editor_session.id, update_agent_message_text(text))
 
 
 @contextmanager
@@ -276,19 +280,19 @@ def _in_words(question: OpenQuestion, form: Form) -> str:
     return f"{form.message}\n({accepted(allowed)})" if allowed.is_bound and form.is_whole else form.message
 
 
-def _modes(session: EditorSession) -> schema.SessionModeState:
-    experts = session.host.project.experts
-    if session.has_begun:
-        experts = {key: expert for key, expert in experts.items() if key == session.expert_key}
+def _modes(editor_session: EditorSession) -> schema.SessionModeState:
+    experts = editor_session.host.project.experts
+    if editor_session.has_begun:
+        experts = {key: expert for key, expert in experts.items() if key == editor_session.expert_key}
     modes = [
         schema.SessionMode(id=key, name=key, description=expert.description or None) for key, expert in experts.items()
     ]
-    return schema.SessionModeState(current_mode_id=session.expert_key, available_modes=modes)
+    return schema.SessionModeState(current_mode_id=editor_session.expert_key, available_modes=modes)
 
 
-def _info(job: JobSummary, cwd: str) -> schema.SessionInfo:
-    updated_at = local_time(job.updated_at).astimezone(UTC).isoformat()
-    return schema.SessionInfo(session_id=job.id, cwd=cwd, title=job.query[:100], updated_at=updated_at)
+def _info(summary: JobSummary, cwd: str) -> schema.SessionInfo:
+    updated_at = local_time(summary.updated_at).astimezone(UTC).isoformat()
+    return schema.SessionInfo(session_id=summary.id, cwd=cwd, title=summary.query[:100], updated_at=updated_at)
 
 
 def _text(prompt: Sequence[Block]) -> str:
@@ -308,9 +312,9 @@ def _text(prompt: Sequence[Block]) -> str:
     return text
 
 
-def _reason(job: JobSummary) -> schema.StopReason:
+def _reason(summary: JobSummary) -> schema.StopReason:
     """Return why the turn ended. Raises RequestError for a failed one."""
-    match job.status:
+    match summary.status:
         case "completed" | "stoppedByInteractiveTool":
             return "end_turn"
         case "stoppedByMaxSteps" | "stoppedByBudget":
@@ -318,9 +322,9 @@ def _reason(job: JobSummary) -> schema.StopReason:
         case "stoppedByInterrupt" | "running" | "queued":
             return "cancelled"
         case "stoppedByError":
-            raise RequestError(-32000, job.error or "the Job failed")
+            raise RequestError(-32000, summary.error or "the Job failed")
         case _:
-            assert_never(job.status)
+            assert_never(summary.status)
 
 
 # The agent on the process's stdin and stdout, until the editor closes them or a stop signal arrives.

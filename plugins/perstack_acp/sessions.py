@@ -79,16 +79,18 @@ class EditorSession:
             self.has_begun = True
             return await self._begin(text, on_event, attachments)
         try:
-            job = await self.host.job(self.id)
+            summary = await self.host.job(self.id)
         except NotFound:  # the first turn was stopped before anything was written
             return await self._begin(text, on_event, attachments)
-        if job.asking is not None:
+        if summary.asking is not None:
             if attachments:
                 raise UsageError("the Job asks a question: answer it as text, and attach files to the next query")
-            check_shown_whole(job.asking, self.workspace, text)
-            self.is_elsewhere = is_driven_by_worker(self.host, job)
+            check_shown_whole(summary.asking, self.workspace, text)
+            self.is_elsewhere = is_driven_by_worker(self.host, summary)
             by = this_user("acp", self.client)
-            return await answer_and_follow(self.host, job, text, question_id=job.asking.id, by=by, on_event=on_event)
+            return await answer_and_follow(
+                self.host, summary, text, question_id=summary.asking.id, by=by, on_event=on_event
+            )
         return await self.host.continue_job(
             self.expert_key, text, job_id=self.id, attachments=attachments, on_event=on_event
         )
@@ -118,20 +120,20 @@ class Sessions:
 
     async def load(self, cwd: str, session_id: str) -> EditorSession:
         """Return the session of an existing Job. Raises NotFound."""
-        session = self._sessions.get(session_id)
-        if session is not None:
-            return session
+        editor_session = self._sessions.get(session_id)
+        if editor_session is not None:
+            return editor_session
         host = self.host(cwd)
-        job = await host.job(session_id)
-        return self._keep(EditorSession(session_id, host, job.expert_key, self.client, has_begun=True))
+        summary = await host.job(session_id)
+        return self._keep(EditorSession(session_id, host, summary.expert_key, self.client, has_begun=True))
 
     def get(self, session_id: str) -> EditorSession:
         """Return an open session. Raises UsageError if it is not open."""
-        session = self._sessions.get(session_id)
-        if session is None:
+        editor_session = self._sessions.get(session_id)
+        if editor_session is None:
             raise UsageError(f"session {session_id} is not open here: load it first")
         self._sessions[session_id] = self._sessions.pop(session_id)  # used last, dropped last
-        return session
+        return editor_session
 
     def host(self, cwd: str) -> Host:
         """Return the Host of a directory, with its definition read again if it changed."""
@@ -143,15 +145,15 @@ class Sessions:
             self._hosts[workspace].use(self._live[workspace].loaded.project)
         return self._hosts[workspace]
 
-    def live(self, session: EditorSession) -> ReloadedProject:
+    def live(self, editor_session: EditorSession) -> ReloadedProject:
         """Return the definition of a session's workspace, read again if it changed."""
-        folder = next(folder for folder, host in self._hosts.items() if host is session.host)
+        folder = next(folder for folder, host in self._hosts.items() if host is editor_session.host)
         self.host(str(folder))
         return self._live[folder]
 
     async def close(self) -> None:
         """Interrupt the running turns, wait until that is recorded, and close the Hosts."""
-        turns = [session.turn for session in self._sessions.values() if session.turn is not None]
+        turns = [editor_session.turn for editor_session in self._sessions.values() if editor_session.turn is not None]
         for turn in turns:
             turn.cancel()
         if turns:
@@ -159,12 +161,12 @@ class Sessions:
         for host in self._hosts.values():
             await host.close()
 
-    def _keep(self, session: EditorSession) -> EditorSession:
-        self._sessions[session.id] = session
-        unused = [other for other in self._sessions.values() if other.turn is None and other is not session]
+    def _keep(self, editor_session: EditorSession) -> EditorSession:
+        self._sessions[editor_session.id] = editor_session
+        unused = [other for other in self._sessions.values() if other.turn is None and other is not editor_session]
         for dropped in unused[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
             del self._sessions[dropped.id]
-        return session
+        return editor_session
 
     def _default_expert(self, host: Host) -> str:
         experts = host.project.experts

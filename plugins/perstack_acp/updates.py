@@ -140,8 +140,8 @@ class Updates:
             case events.SwitchModel():
                 yield helpers.update_agent_thought_text(f"(the model is switched {event.words})\n")
             case events.CallTools():
-                for call in event.calls:
-                    yield from self._call(event, call.id)
+                for decided in event.calls:
+                    yield from self._call(event, decided.id)
             case events.FinishToolCall():
                 yield from self._result(event)
             case FinishRun() if is_mine:
@@ -157,34 +157,39 @@ class Updates:
             self._sent = text
 
     def _call_of(self, event: RunEvent, call_id: str) -> CallActivity | None:
-        run = self._activity.run(event.run_id)
-        return None if run is None else run.calls.get(call_id)
+        activity = self._activity.run(event.run_id)
+        return None if activity is None else activity.calls.get(call_id)
 
     def _call(self, event: events.CallTools, call_id: str) -> Iterator[helpers.SessionUpdate]:
-        call = self._call_of(event, call_id)
-        if call is None or call.part is None or call.kind == "interactive" or call.kind in _SILENT_KINDS:
+        call_activity = self._call_of(event, call_id)
+        if (
+            call_activity is None
+            or call_activity.part is None
+            or call_activity.kind == "interactive"
+            or call_activity.kind in _SILENT_KINDS
+        ):
             return
         owner = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
         yield helpers.start_tool_call(
             _id(event, call_id),
-            shorten(f"{owner}{call.name} {brief(call.part)}", _TITLE_CELLS),
-            kind=_KINDS.get(call.name, "other"),
+            shorten(f"{owner}{call_activity.name} {brief(call_activity.part)}", _TITLE_CELLS),
+            kind=_KINDS.get(call_activity.name, "other"),
             status="in_progress",
-            locations=self._locations(call.part),
-            raw_input=call.part.args,
+            locations=self._locations(call_activity.part),
+            raw_input=call_activity.part.args,
         )
 
     def _result(self, event: events.FinishToolCall) -> Iterator[helpers.SessionUpdate]:
-        call = self._call_of(event, event.tool_call_id)
+        call_activity = self._call_of(event, event.tool_call_id)
         text = text_of(event.contents)
-        if call is None or call.kind in _SILENT_KINDS:
-            todos = None if call is None or call.kind == "attemptCompletion" else todos_in(text)
+        if call_activity is None or call_activity.kind in _SILENT_KINDS:
+            todos = None if call_activity is None or call_activity.kind == "attemptCompletion" else todos_in(text)
             if todos is not None and not self._activity.is_delegate(event.run_id):
                 yield helpers.update_plan(
                     helpers.plan_entry(todo.title, status="completed" if todo.completed else "pending")
                     for todo in todos
                 )
-        elif call.part is not None:
+        elif call_activity.part is not None:
             status: Literal["failed", "completed"] = "failed" if event.is_error else "completed"
             excerpt = text if len(text) <= _MAX_RESULT_CHARS else f"{text[:_MAX_RESULT_CHARS]} …"
             content = [helpers.tool_content(helpers.text_block(excerpt))]

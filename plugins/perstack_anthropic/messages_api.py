@@ -419,10 +419,10 @@ _FINISH: dict[str, FinishReason] = {
 
 
 class _Block:
-    def __init__(self, index: int, start: _ContentBlock, on_delta: Callable[[Delta], None]) -> None:
+    def __init__(self, index: int, block: _ContentBlock, on_delta: Callable[[Delta], None]) -> None:
         self.index = index
-        self.start = start
-        self.text = StreamedText(on_delta, "text" if start.type == "text" else "reasoning")
+        self.start = block
+        self.text = StreamedText(on_delta, "text" if block.type == "text" else "reasoning")
         self.json: list[str] = []
         self.signature: list[str] = []
 
@@ -462,23 +462,25 @@ class MessagesDecoder:
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        event = read_event(_MessageStreamEvent, data, "the Messages API")
-        self._count(event.usage)
-        self._stop_reason = event.stop_reason or self._stop_reason
-        match event.type:
+        message_stream_event = read_event(_MessageStreamEvent, data, "the Messages API")
+        self._count(message_stream_event.usage)
+        self._stop_reason = message_stream_event.stop_reason or self._stop_reason
+        match message_stream_event.type:
             case "message_start":
-                self._begin(event.message or _WireMessage())
+                self._begin(message_stream_event.message or _WireMessage())
             case "message":
-                self._begin(event)
+                self._begin(message_stream_event)
                 self._has_mark = True
             case "content_block_start":
-                self._start(event.index, event.content_block or _ContentBlock())
+                self._start(message_stream_event.index, message_stream_event.content_block or _ContentBlock())
             case "content_block_delta":
-                self._grow(event.index, event.delta or _BlockDelta())
+                self._grow(message_stream_event.index, message_stream_event.delta or _BlockDelta())
             case "content_block_stop":
                 self._end_text()
             case "message_delta":
-                self._stop_reason = (event.delta.stop_reason if event.delta else "") or self._stop_reason
+                self._stop_reason = (
+                    message_stream_event.delta.stop_reason if message_stream_event.delta else ""
+                ) or self._stop_reason
             case "message_stop":
                 self._has_mark = self._has_stop = True
             case _:
@@ -508,12 +510,12 @@ class MessagesDecoder:
         self._stop_reason = message.stop_reason or self._stop_reason
         self._message = message
 
-    def _start(self, index: int | None, start: _ContentBlock) -> _Block:
+    def _start(self, index: int | None, content_block: _ContentBlock) -> _Block:
         self._end_text()
-        block = _Block(len(self._blocks) if index is None else index, start, self._on_delta)
+        block = _Block(len(self._blocks) if index is None else index, content_block, self._on_delta)
         self._blocks.append(block)
-        block.text.add(start.text or start.thinking)
-        block.signature.append(start.signature)
+        block.text.add(content_block.text or content_block.thinking)
+        block.signature.append(content_block.signature)
         return block
 
     def _grow(self, index: int | None, delta: _BlockDelta) -> None:
@@ -536,9 +538,9 @@ class MessagesDecoder:
         if self._blocks:
             self._blocks[-1].text.end()
 
-    def _count(self, usage: _MessageUsage | None) -> None:
-        if usage is not None:
-            highest(self._counts, usage.model_dump())
+    def _count(self, message_usage: _MessageUsage | None) -> None:
+        if message_usage is not None:
+            highest(self._counts, message_usage.model_dump())
 
     def _usage(self) -> Usage:
         """Return the usage. The API's `input_tokens` exclude cached tokens; ours include them."""
@@ -556,16 +558,16 @@ class MessagesDecoder:
 def _parts(blocks: Iterable[_Block]) -> tuple[ReplyPart, ...]:
     collector = ProviderToolBlocks(VENDOR)
     for block in blocks:
-        start = block.start
-        if start.type == "server_tool_use":
+        content_block = block.start
+        if content_block.type == "server_tool_use":
             raw = _raw(block)
-            name, args = _NAMES.get(start.name, start.name), raw.get("input")
-            collector.use(start.id, name, args if isinstance(args, dict) else {}, raw)
-        elif start.type.endswith(_RESULT):
-            name = start.type.removesuffix(_RESULT)
-            is_error = isinstance(start.content, dict) and "error_code" in start.content
-            lines = _lines_of(start.content)
-            collector.result(start.tool_use_id, _NAMES.get(name, name), lines, _raw(block), is_error=is_error)
+            name, args = _NAMES.get(content_block.name, content_block.name), raw.get("input")
+            collector.use(content_block.id, name, args if isinstance(args, dict) else {}, raw)
+        elif content_block.type.endswith(_RESULT):
+            name = content_block.type.removesuffix(_RESULT)
+            is_error = isinstance(content_block.content, dict) and "error_code" in content_block.content
+            lines = _lines_of(content_block.content)
+            collector.result(content_block.tool_use_id, _NAMES.get(name, name), lines, _raw(block), is_error=is_error)
         elif (part := _part(block)) is not None:
             collector.part(part)
     return collector.parts()

@@ -187,28 +187,28 @@ class Executor:
         """End all running programs."""
         await asyncio.gather(*(_end(starting) for starting in tuple(self._running)))
 
-    async def call(self, call: ToolCall) -> ToolResult:
-        words = (text(call.args, "command"), *strings(call.args, "args"))
+    async def call(self, tool_call: ToolCall) -> ToolResult:
+        words = (text(tool_call.args, "command"), *strings(tool_call.args, "args"))
         if may_redirect(words):
-            opening = self._workspace.opening(call.opens)
-            await asyncio.to_thread(refuse_redirects, opening, words, text(call.args, "cwd") or ".")
-        timeout = integer(call.args, "timeout") or DEFAULT_TIMEOUT_MS
+            opening = self._workspace.opening(tool_call.opens)
+            await asyncio.to_thread(refuse_redirects, opening, words, text(tool_call.args, "cwd") or ".")
+        timeout = integer(tool_call.args, "timeout") or DEFAULT_TIMEOUT_MS
         with Output() as output:
             status: int | None = None
             process: Process | None = None
             try:
-                async with asyncio.timeout(timeout / 1000), self._process(call, output) as process:
+                async with asyncio.timeout(timeout / 1000), self._process(tool_call, output) as process:
                     status = await process.wait()
             except TimeoutError:
                 status = None
             ending = NOTHING_TO_SAY if process is None else self._runtime.ending(process)
-            return await _result(call, output, status, timeout, ending)
+            return await _result(tool_call, output, status, timeout, ending)
 
     @asynccontextmanager
-    async def _process(self, call: ToolCall, output: Output) -> AsyncGenerator[Process]:
+    async def _process(self, tool_call: ToolCall, output: Output) -> AsyncGenerator[Process]:
         reading, writing = os.pipe()
         try:
-            process = await self._start(call, writing)
+            process = await self._start(tool_call, writing)
         except BaseException:
             os.close(reading)
             raise
@@ -224,14 +224,19 @@ class Executor:
         finally:
             pump.cancel()
 
-    async def _start(self, call: ToolCall, writing: int) -> Process:
-        args = call.args
+    async def _start(self, tool_call: ToolCall, writing: int) -> Process:
+        args = tool_call.args
         command = text(args, "command")
         if not command:
             raise SkillError("command is empty; name a program")
         cwd = text(args, "cwd") or "."
         with self._workspace.directory(cwd) as (handle, place):
-            variables = {**self._env, "PWD": str(place.path), **string_map(args, "env"), "PERSTACK_CALL_ID": call.key}
+            variables = {
+                **self._env,
+                "PWD": str(place.path),
+                **string_map(args, "env"),
+                "PERSTACK_CALL_ID": tool_call.key,
+            }
             env = {**variables, **_git_settings(variables)}
             starting = asyncio.create_task(
                 self._runtime.start(
@@ -308,17 +313,17 @@ def _start_problem(command: str, error: OSError | ValueError) -> str:
     return f"{name} could not be started ({error}); check command, args and env"
 
 
-async def _result(call: ToolCall, output: Output, status: int | None, timeout: int, ending: Ending) -> ToolResult:
+async def _result(tool_call: ToolCall, output: Output, status: int | None, timeout: int, ending: Ending) -> ToolResult:
     result: JsonObject = {"output": _NO_OUTPUT if output.size == 0 and status == 0 else ""}
     if output.is_long:
-        name = f"blob:{await call.blobs.put(await asyncio.to_thread(output.read_all))}"
+        name = f"blob:{await tool_call.blobs.put(await asyncio.to_thread(output.read_all))}"
         result = {"output": output.excerpt(name), "outputFile": name}
     elif output.size:
         result["output"] = output.excerpt("")
     if ending.refused:
         result["refused"] = list(ending.refused)
         for line in ending.refused:
-            call.on_progress(line)
+            tool_call.on_progress(line)
     if ending.limit:
         result["error"] = f"ended by the sandbox: {ending.limit}"
     elif status is None:

@@ -174,9 +174,9 @@ IMAGE = FileKind("PNG, JPEG, GIF or WebP image", 15 * _MEGABYTE, image_type)
 PDF = FileKind("PDF", 30 * _MEGABYTE, pdf_type)
 
 
-async def read_medium(workspace: OpenWorkspace, call: ToolCall, file_kind: FileKind) -> ToolResult:
+async def read_medium(workspace: OpenWorkspace, tool_call: ToolCall, file_kind: FileKind) -> ToolResult:
     """Run `readImageFile` or `readPdfFile`: store the file as a blob of the Job."""
-    with workspace.place(text(call.args, "path")) as place, open_regular(place) as file:
+    with workspace.place(text(tool_call.args, "path")) as place, open_regular(place) as file:
         size = os.fstat(file.fileno()).st_size
         if size > file_kind.max_bytes:
             excess = f"{size} bytes, more than the {file_kind.max_bytes} allowed"
@@ -189,5 +189,5 @@ async def read_medium(workspace: OpenWorkspace, call: ToolCall, file_kind: FileK
         if mime_type is None:
             raise SkillError(f"{place.shown} is not a {file_kind.label}; use another tool for this file")
         description = compact({"path": place.shown, "mimeType": mime_type, "size": len(data)})
-    blob = BlobPart(sha256=await call.blobs.put(data), mime_type=mime_type, size=len(data), name=place.shown)
+    blob = BlobPart(sha256=await tool_call.blobs.put(data), mime_type=mime_type, size=len(data), name=place.shown)
     return ToolResult((TextPart(text=description), blob))

@@ -77,15 +77,15 @@ class BaseSession(SkillSession):
         return _TOOLSET
 
     @override
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def call(self, tool_call: ToolCall) -> ToolResult:
         try:
-            tool = self._async_tools.get(call.tool_name)
+            tool = self._async_tools.get(tool_call.tool_name)
             if tool is not None:
-                return await tool(call)
-            file_tool = _FILE_TOOLS.get(call.tool_name)
+                return await tool(tool_call)
+            file_tool = _FILE_TOOLS.get(tool_call.tool_name)
             if file_tool is None:
-                raise SkillError(f"{call.tool_name} is not a tool that this skill answers; use another one")
-            return answer(await self._run_file_tool(file_tool, call))
+                raise SkillError(f"{tool_call.tool_name} is not a tool that this skill answers; use another one")
+            return answer(await self._run_file_tool(file_tool, tool_call))
         except SkillError as error:
             return ToolResult.text(str(error), is_error=True)
 
@@ -95,21 +95,21 @@ class BaseSession(SkillSession):
         await asyncio.gather(*self._threads, return_exceptions=True)
         self._reach.close()
 
-    async def _read_text(self, call: ToolCall) -> ToolResult:
-        name = text(call.args, "path")
+    async def _read_text(self, tool_call: ToolCall) -> ToolResult:
+        name = text(tool_call.args, "path")
         blob = _BLOB.fullmatch(name)
         if blob is None:
-            return answer(await self._run_file_tool(read_text_file, call))
+            return answer(await self._run_file_tool(read_text_file, tool_call))
         try:
-            data = await call.blobs.get(blob[1])
+            data = await tool_call.blobs.get(blob[1])
         except NotFound:
             raise SkillError(f"{name} is not there; copy the name exactly from the result that has it") from None
         if len(data) < _THREAD_FROM_BYTES:
-            return answer(read_blob(name, data, call.args))
-        return answer(await self._run_in_thread(lambda: read_blob(name, data, call.args)))
+            return answer(read_blob(name, data, tool_call.args))
+        return answer(await self._run_in_thread(lambda: read_blob(name, data, tool_call.args)))
 
-    async def _run_file_tool(self, tool: FileTool, call: ToolCall) -> JsonObject:
-        workspace, args = self._workspace.opening(call.opens), call.args
+    async def _run_file_tool(self, tool: FileTool, tool_call: ToolCall) -> JsonObject:
+        workspace, args = self._workspace.opening(tool_call.opens), tool_call.args
         if tool not in (delete_directory, move_file) and self._weight(args) < _THREAD_FROM_BYTES:
             return tool(workspace, args)
         if tool is read_text_file:
@@ -130,10 +130,10 @@ class BaseSession(SkillSession):
             weight = max(weight, self._workspace.size(text(args, "path")))
         return weight
 
-    async def _think(self, call: ToolCall) -> ToolResult:
+    async def _think(self, tool_call: ToolCall) -> ToolResult:
         return answer({})
 
-    async def _health(self, call: ToolCall) -> ToolResult:
+    async def _health(self, tool_call: ToolCall) -> ToolResult:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform != "darwin" else 1024**2)
         return answer(
             {

@@ -78,12 +78,12 @@ def available_controllers() -> frozenset[str]:
 class JobCgroup:
     """Cgroup of a Job with its limits."""
 
-    def __init__(self, limits: JobLimits, name: str) -> None:
+    def __init__(self, job_limits: JobLimits, name: str) -> None:
         """Create the group; first remove groups left by killed processes. Raises OSError if that fails."""
-        self._limits = limits
+        self._limits = job_limits
         self._parts: list[tuple[CgroupParent, Path, tuple[str, ...]]] = []
         self._count = 0
-        missing = set(limits.controllers)
+        missing = set(job_limits.controllers)
         for parent in cgroup_parents():
             controllers = tuple(controller for controller in parent.controllers if controller in missing)
             if controllers:
@@ -114,20 +114,20 @@ class JobCgroup:
             _remove(folder)
 
     def _limit(self, parent: CgroupParent, folder: Path, controllers: Sequence[str]) -> None:
-        limits = self._limits
-        if limits.memory is not None and "memory" in controllers:
+        job_limits = self._limits
+        if job_limits.memory is not None and "memory" in controllers:
             if parent.is_v2:
-                (folder / "memory.max").write_text(str(limits.memory))
+                (folder / "memory.max").write_text(str(job_limits.memory))
                 with suppress(OSError):
                     (folder / "memory.swap.max").write_text("0")
             else:
-                (folder / "memory.limit_in_bytes").write_text(str(limits.memory))
+                (folder / "memory.limit_in_bytes").write_text(str(job_limits.memory))
                 with suppress(OSError):
-                    (folder / "memory.memsw.limit_in_bytes").write_text(str(limits.memory))
-        if limits.processes is not None and "pids" in controllers:
-            (folder / "pids.max").write_text(str(limits.processes))
-        if limits.cpu is not None and "cpu" in controllers:
-            quota = max(_MIN_QUOTA_US, round(limits.cpu * _PERIOD_US))
+                    (folder / "memory.memsw.limit_in_bytes").write_text(str(job_limits.memory))
+        if job_limits.processes is not None and "pids" in controllers:
+            (folder / "pids.max").write_text(str(job_limits.processes))
+        if job_limits.cpu is not None and "cpu" in controllers:
+            quota = max(_MIN_QUOTA_US, round(job_limits.cpu * _PERIOD_US))
             if parent.is_v2:
                 (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
             else:

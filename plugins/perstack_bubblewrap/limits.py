@@ -249,15 +249,15 @@ class SharedCgroup:
 
 def cgroup_of(policy: SandboxPolicy, job_id: str) -> SharedCgroup | None:
     """Return the cgroup of a Job's policy, to be left with `leave`; None if nothing needs one. Raises SkillError."""
-    limits = limits_of(policy)
-    if not limits.controllers:
+    job_limits = limits_of(policy)
+    if not job_limits.controllers:
         return None
     with _TURN:
-        key = (job_id or f"none-{next(_NUMBERS)}", limits)
+        key = (job_id or f"none-{next(_NUMBERS)}", job_limits)
         shared = _SHARED.get(key)
         if shared is None:
             try:
-                shared = _SHARED[key] = SharedCgroup(key, JobCgroup(limits, f"{next(_NUMBERS)}"))
+                shared = _SHARED[key] = SharedCgroup(key, JobCgroup(job_limits, f"{next(_NUMBERS)}"))
             except OSError as error:
                 raise SkillError(f"no cgroup can be made for the limits of [sandbox]: {error}") from error
         shared.users += 1

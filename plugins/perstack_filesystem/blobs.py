@@ -199,8 +199,8 @@ class JobDirectories:
         self._space = space
 
     def _jobs(self, opened: ExitStack) -> OpenDirectory | None:
-        jobs = self._folders.find(self._space)
-        return None if jobs is None else opened.enter_context(jobs)
+        jobs_folder = self._folders.find(self._space)
+        return None if jobs_folder is None else opened.enter_context(jobs_folder)
 
     def _find(self, opened: ExitStack, job_id: str, *below: str) -> OpenDirectory | None:
         folder = self._folders.find(self._space, check_job_id(job_id), *below[:1])
@@ -258,8 +258,8 @@ class BlobFolders(JobDirectories):
                 if folder.remove(sha256):
                     folder.sync()
 
-    def _free_blobs(self, job: OpenDirectory) -> None:
-        blobs = job.find("blobs")
+    def _free_blobs(self, job_folder: OpenDirectory) -> None:
+        blobs = job_folder.find("blobs")
         if blobs is not None:
             with blobs:
                 free_blobs(self._root, blobs, blob_names(blobs))

@@ -24,7 +24,7 @@ _MAX_JOBS = 8
 class SealedJob:
     """Job of another program, with its events as sealed records."""
 
-    job: ForeignJob = field(default_factory=ForeignJob)
+    foreign_job: ForeignJob = field(default_factory=ForeignJob)
     writer: str = ""  # name of the program, for messages
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
 
@@ -57,13 +57,13 @@ class ForeignJobs:
     def _read(self, job_id: str, runs: OpenDirectory, names: Sequence[str]) -> SealedJob:
         for job_format in self.formats:
             try:
-                job = job_format.read(job_id, runs, names)
-                logs = {run_id: _seal_events(log) for run_id, log in job.logs.items()}
+                foreign_job = job_format.read(job_id, runs, names)
+                logs = {run_id: _seal_events(log) for run_id, log in foreign_job.logs.items()}
             except (ValueError, LookupError, ArithmeticError) as error:
                 writer = job_format.writer
                 raise StorageError(f"{runs.path}: not a Job that {writer} can have written ({error})") from error
             if logs:
-                return SealedJob(job, job_format.writer, logs)
+                return SealedJob(foreign_job, job_format.writer, logs)
         return _NO_JOB
 
 

@@ -66,27 +66,27 @@ from perstack_filesystem.imported_jobs import ForeignJobs
 from perstack_filesystem.log_file import LogFile
 
 
-def job_names(jobs: OpenDirectory) -> list[str]:
+def job_names(jobs_folder: OpenDirectory) -> list[str]:
     """Return the ids of the Jobs that have a directory."""
-    return [entry.name for entry in jobs.entries() if is_id(entry.name) and entry.is_dir(follow_symlinks=False)]
+    return [entry.name for entry in jobs_folder.entries() if is_id(entry.name) and entry.is_dir(follow_symlinks=False)]
 
 
-def jobs_with_times(jobs: OpenDirectory, summary: str) -> list[tuple[int, str]]:
+def jobs_with_times(jobs_folder: OpenDirectory, summary: str) -> list[tuple[int, str]]:
     """Return each Job with the modification time of its summary, else of its directory, in ns. Reads no logs."""
     try:
         return [
-            (_changed_at(jobs, entry.name, summary), entry.name)
-            for entry in jobs.entries()
+            (_changed_at(jobs_folder, entry.name, summary), entry.name)
+            for entry in jobs_folder.entries()
             if is_id(entry.name) and entry.is_dir(follow_symlinks=False)
         ]
     except OSError as error:
-        raise explain(error, jobs.path) from error
+        raise explain(error, jobs_folder.path) from error
 
 
-def _changed_at(jobs: OpenDirectory, name: str, summary: str) -> int:
+def _changed_at(jobs_folder: OpenDirectory, name: str, summary: str) -> int:
     for path in (f"{name}/{summary}", name):
         try:
-            return os.stat(path, dir_fd=jobs.fd, follow_symlinks=False).st_mtime_ns
+            return os.stat(path, dir_fd=jobs_folder.fd, follow_symlinks=False).st_mtime_ns
         except FileNotFoundError:
             continue
     return 0
@@ -95,10 +95,10 @@ def _changed_at(jobs: OpenDirectory, name: str, summary: str) -> int:
 _KINDS = {"blobs": "blobs", "checkpoints": "checkpoints"}
 
 
-def size_of_job(jobs: OpenDirectory, job_id: str) -> JobSize:
+def size_of_job(jobs_folder: OpenDirectory, job_id: str) -> JobSize:
     """Return the size of a Job's files without following links. Files that vanish meanwhile count 0."""
     sizes = {"logs": 0, "blobs": 0, "checkpoints": 0, "caches": 0}
-    for path, size in _files(jobs, job_id):
+    for path, size in _files(jobs_folder, job_id):
         top, _, rest = path.partition("/")
         is_log = top == "runs" and not rest.endswith("/run-setting.json")
         sizes["logs" if is_log else _KINDS.get(top, "caches")] += size
@@ -219,8 +219,10 @@ class FilesystemStorage(BlobFolders, Storage):
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
         with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            return Page(()) if jobs is None else newest_first(jobs_with_times(jobs, _SUMMARY), limit, after)
+            jobs_folder = self._jobs(opened)
+            return (
+                Page(()) if jobs_folder is None else newest_first(jobs_with_times(jobs_folder, _SUMMARY), limit, after)
+            )
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
@@ -244,27 +246,27 @@ class FilesystemStorage(BlobFolders, Storage):
             return {run_id: foreign.writer for run_id in foreign.logs if runs.stat(f"{run_id}/{_LOG}") is None}
 
     @override
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if not records:
             return
         if self._pace.is_slow:
-            await shield_until_done(asyncio.to_thread(self._append, run, expected_seq, records))
+            await shield_until_done(asyncio.to_thread(self._append, ref, expected_seq, records))
         else:
-            self._append(run, expected_seq, records)
+            self._append(ref, expected_seq, records)
 
     @override
-    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
+    def append_now(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         if self._pace.is_slow:
             return False
         if records:
-            self._append(run, expected_seq, records, synced=synced)
+            self._append(ref, expected_seq, records, synced=synced)
         return True
 
     @override
-    def sync_now(self, run: RunRef) -> None:
-        log = self._use(run)
+    def sync_now(self, ref: RunRef) -> None:
+        log = self._use(ref)
         if log is None:
-            raise self._removed(run)
+            raise self._removed(ref)
         began = time.perf_counter()
         try:
             log.sync()
@@ -272,15 +274,15 @@ class FilesystemStorage(BlobFolders, Storage):
             self._leave(log)
             self._pace.add(time.perf_counter() - began)
 
-    def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
+    def _append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> None:
         began = time.perf_counter()
-        log = self._use(run)
+        log = self._use(ref)
         if log is None:
-            if self._begin(run, expected_seq, records):
+            if self._begin(ref, expected_seq, records):
                 return
-            log = self._use(run)
+            log = self._use(ref)
         if log is None:
-            raise self._removed(run)
+            raise self._removed(ref)
         try:
             log.append(expected_seq, records, synced=synced)
         finally:
@@ -288,43 +290,43 @@ class FilesystemStorage(BlobFolders, Storage):
             if synced:
                 self._pace.add(time.perf_counter() - began)
 
-    def _removed(self, run: RunRef) -> StorageError:
-        return StorageError(f"{self._log_path(run)}: it was removed while it was written to")
+    def _removed(self, ref: RunRef) -> StorageError:
+        return StorageError(f"{self._log_path(ref)}: it was removed while it was written to")
 
     @override
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        log = self._use(run)
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        log = self._use(ref)
         if log is not None:
             try:
                 return log.read(after, limit)
             finally:
                 self._leave(log)
-        return self._foreign_log(run)[after : None if limit is None else after + limit]
+        return self._foreign_log(ref)[after : None if limit is None else after + limit]
 
     @override
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
-        log = self._use(run)
+    async def end(self, ref: RunRef, count: int) -> list[bytes]:
+        log = self._use(ref)
         if log is not None:
             try:
                 return log.end(count)
             finally:
                 self._leave(log)
-        return self._foreign_log(run)[-count:]
+        return self._foreign_log(ref)[-count:]
 
     @override
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        await shield_until_done(asyncio.to_thread(self._redact, run, seq, record))
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
+        await shield_until_done(asyncio.to_thread(self._redact, ref, seq, record))
 
-    def _redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        log = self._use(run)
+    def _redact(self, ref: RunRef, seq: int, record: bytes) -> None:
+        log = self._use(ref)
         if log is None:
-            raise NotFound(f"{self._log_path(run)}: there is no such log of this host's own")
+            raise NotFound(f"{self._log_path(ref)}: there is no such log of this host's own")
         try:
             with log.staying() as records, ExitStack() as opened:
-                check_redaction(records, seq, record, str(self._log_path(run)))
-                folder = self._find(opened, run.job_id, "runs", run.run_id)
+                check_redaction(records, seq, record, str(self._log_path(ref)))
+                folder = self._find(opened, ref.job_id, "runs", ref.run_id)
                 if folder is None:
-                    raise self._removed(run)
+                    raise self._removed(ref)
                 # A new file: a process that has the old one open notices the deletion and opens this one.
                 folder.replace(_LOG, b"\n".join((*records[: seq - 1], record, *records[seq:], b"")), sync=True)
                 folder.sync()
@@ -339,8 +341,8 @@ class FilesystemStorage(BlobFolders, Storage):
     @override
     async def summary(self, job_id: str) -> bytes | None:
         with ExitStack() as opened:
-            job = self._find(opened, job_id)
-            return None if job is None else job.read(_SUMMARY)
+            job_folder = self._find(opened, job_id)
+            return None if job_folder is None else job_folder.read(_SUMMARY)
 
     @override
     async def summaries(self) -> Mapping[str, bytes]:
@@ -349,13 +351,13 @@ class FilesystemStorage(BlobFolders, Storage):
     def _summaries(self) -> dict[str, bytes]:
         summaries: dict[str, bytes] = {}
         with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            if jobs is None:
+            jobs_folder = self._jobs(opened)
+            if jobs_folder is None:
                 return summaries
-            for name in job_names(jobs):
+            for name in job_names(jobs_folder):
                 summaries[name] = b""
                 with suppress(StorageError):  # an unreadable one must not hide the others
-                    summaries[name] = read_below(jobs, name, _SUMMARY) or b""
+                    summaries[name] = read_below(jobs_folder, name, _SUMMARY) or b""
         return summaries
 
     @override
@@ -363,56 +365,64 @@ class FilesystemStorage(BlobFolders, Storage):
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
         check_job_id(job_id)
-        jobs = self._folders.find(self._space)
-        if jobs is None:
+        jobs_folder = self._folders.find(self._space)
+        if jobs_folder is None:
             raise no_job(job_id, self._root)
-        with jobs:
-            put_entry(jobs, job_id, seq, entry, synced=synced, is_wanted=lambda: self._has_record(expected))
+        with jobs_folder:
+            put_entry(jobs_folder, job_id, seq, entry, synced=synced, is_wanted=lambda: self._has_record(expected))
 
     def _has_record(self, expected: tuple[RunRef, Head] | None) -> bool:
         if expected is None:
             return True
-        run, head = expected
+        ref, head = expected
         with ExitStack() as opened:
             # Opened by name: a cached log may belong to a Job that is being removed.
-            folder = self._find(opened, run.job_id, "runs", run.run_id)
+            folder = self._find(opened, ref.job_id, "runs", ref.run_id)
             log = None if folder is None else folder.read(_LOG)
         return log is not None and any(ends_at(line, head) for line in reversed(log.splitlines()))
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
         with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            return {} if jobs is None else read_entries(jobs, job_names(jobs), may_rewrite=not self._is_evidence)
+            jobs_folder = self._jobs(opened)
+            return (
+                {}
+                if jobs_folder is None
+                else read_entries(jobs_folder, job_names(jobs_folder), may_rewrite=not self._is_evidence)
+            )
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
         check_job_id(job_id)
-        jobs = self._folders.find(self._space)
-        if jobs is None:
+        jobs_folder = self._folders.find(self._space)
+        if jobs_folder is None:
             return None
-        with jobs:
-            return self._entries.find(jobs, job_id)
+        with jobs_folder:
+            return self._entries.find(jobs_folder, job_id)
 
     @override
     async def lost_jobs(self) -> tuple[str, ...]:
         with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            lost = () if jobs is None else {*filter(is_id, entry_names(jobs))}.difference(job_names(jobs))
+            jobs_folder = self._jobs(opened)
+            lost = (
+                ()
+                if jobs_folder is None
+                else {*filter(is_id, entry_names(jobs_folder))}.difference(job_names(jobs_folder))
+            )
             return tuple(sorted(lost))
 
     @override
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        check_id(run.run_id, "run")
+    async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
+        check_id(ref.run_id, "run")
         with ExitStack() as opened:
-            runs = self._make_subfolder(opened, run.job_id, "runs")
-            opened.enter_context(runs.make(run.run_id)).replace("run-setting.json", setting, sync=False)
+            runs = self._make_subfolder(opened, ref.job_id, "runs")
+            opened.enter_context(runs.make(ref.run_id)).replace("run-setting.json", setting, sync=False)
 
     @override
-    async def run_setting(self, run: RunRef) -> bytes | None:
-        check_id(run.run_id, "run")
+    async def run_setting(self, ref: RunRef) -> bytes | None:
+        check_id(ref.run_id, "run")
         with ExitStack() as opened:
-            folder = self._find(opened, run.job_id, "runs", run.run_id)
+            folder = self._find(opened, ref.job_id, "runs", ref.run_id)
             return None if folder is None else folder.read("run-setting.json")
 
     @override
@@ -454,7 +464,7 @@ class FilesystemStorage(BlobFolders, Storage):
             data = None if folder is None else folder.read(sha256)
             runs = None if data is not None else self._find(opened, job_id, "runs")
             if runs is not None:
-                data = self._foreign.of(job_id, runs).job.blobs.get(sha256)
+                data = self._foreign.of(job_id, runs).foreign_job.blobs.get(sha256)
         if data is None:
             raise NotFound(f"job {job_id} has no blob {sha256}")
         if new_sha256(data).hexdigest() != sha256:
@@ -464,12 +474,12 @@ class FilesystemStorage(BlobFolders, Storage):
     async def sizes(self, job_ids: Sequence[str] | None = None) -> Mapping[str, JobSize]:
         """Leave out index entries: their file belongs to all Jobs."""
         with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            if jobs is None:
+            jobs_folder = self._jobs(opened)
+            if jobs_folder is None:
                 return {}
-            existing = dict.fromkeys(await asyncio.to_thread(job_names, jobs))
+            existing = dict.fromkeys(await asyncio.to_thread(job_names, jobs_folder))
             ids = [*existing] if job_ids is None else [job_id for job_id in job_ids if job_id in existing]
-            return await asyncio.to_thread(lambda: {job_id: size_of_job(jobs, job_id) for job_id in ids})
+            return await asyncio.to_thread(lambda: {job_id: size_of_job(jobs_folder, job_id) for job_id in ids})
 
     @override
     async def size(self) -> int:
@@ -489,8 +499,8 @@ class FilesystemStorage(BlobFolders, Storage):
     @override
     async def lease_info(self, job_id: str) -> LeaseInfo | None:
         with ExitStack() as opened:
-            job = self._find(opened, job_id)
-            fd = None if job is None else job.open(_LEASE, os.O_RDONLY)
+            job_folder = self._find(opened, job_id)
+            fd = None if job_folder is None else job_folder.open(_LEASE, os.O_RDONLY)
             if fd is None:
                 return None
             opened.callback(os.close, fd)
@@ -501,8 +511,8 @@ class FilesystemStorage(BlobFolders, Storage):
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         async with self.lease(job_id, f"the deletion of it (pid {os.getpid()})"):
             with ExitStack() as opened:
-                jobs = self._jobs(opened)
-                if jobs is None:
+                jobs_folder = self._jobs(opened)
+                if jobs_folder is None:
                     raise no_job(job_id, self._root)
                 if expected is not None:
                     opened.enter_context(self._staying_at(*expected))
@@ -510,32 +520,32 @@ class FilesystemStorage(BlobFolders, Storage):
                 # The rename removes the Job atomically; a crash during the removal of its files leaves nothing that
                 # looks like a Job.
                 deleted_name = f"{_DELETED_PREFIX}{job_id}.{time.time_ns()}"
-                with remove_entry(jobs, job_id):
-                    jobs.rename(job_id, deleted_name)
-                jobs.sync()
+                with remove_entry(jobs_folder, job_id):
+                    jobs_folder.rename(job_id, deleted_name)
+                jobs_folder.sync()
                 try:
-                    self._remove(jobs, deleted_name)
+                    self._remove(jobs_folder, deleted_name)
                 except StorageError:
                     # A Job whose files stay must be listed, so that a person finds them.
-                    jobs.rename(deleted_name, job_id)
+                    jobs_folder.rename(deleted_name, job_id)
                     raise
-                for entry in jobs.entries():
+                for entry in jobs_folder.entries():
                     if entry.name.startswith(_DELETED_PREFIX):  # the remains of an interrupted deletion
                         with suppress(StorageError):
-                            self._remove(jobs, entry.name)
+                            self._remove(jobs_folder, entry.name)
         with self._turn:
-            for run in [run for run in self._logs if run.job_id == job_id]:
-                self._logs.pop(run).retire()
+            for ref in [ref for ref in self._logs if ref.job_id == job_id]:
+                self._logs.pop(ref).retire()
 
-    def _remove(self, jobs: OpenDirectory, doomed: str) -> None:
-        job = jobs.find(doomed)
-        if job is not None:
-            with job, suppress(StorageError):  # a link in place of the blobs, which goes with the Job
-                self._free_blobs(job)
+    def _remove(self, jobs_folder: OpenDirectory, doomed: str) -> None:
+        job_folder = jobs_folder.find(doomed)
+        if job_folder is not None:
+            with job_folder, suppress(StorageError):  # a link in place of the blobs, which goes with the Job
+                self._free_blobs(job_folder)
         try:
-            shutil.rmtree(doomed, dir_fd=jobs.fd)  # removes links, pipes and sockets themselves
+            shutil.rmtree(doomed, dir_fd=jobs_folder.fd)  # removes links, pipes and sockets themselves
         except OSError as error:
-            raise explain(error, jobs.path / (error.filename or doomed)) from error
+            raise explain(error, jobs_folder.path / (error.filename or doomed)) from error
 
     @override
     async def close(self) -> None:
@@ -547,12 +557,12 @@ class FilesystemStorage(BlobFolders, Storage):
             await space.close()
         self._folders.close()
 
-    def _log_path(self, run: RunRef) -> Path:
-        return self._root / self._space / run.job_id / "runs" / run.run_id / _LOG
+    def _log_path(self, ref: RunRef) -> Path:
+        return self._root / self._space / ref.job_id / "runs" / ref.run_id / _LOG
 
-    def _use(self, run: RunRef) -> LogFile | None:
+    def _use(self, ref: RunRef) -> LogFile | None:
         with self._turn:
-            log = self._log(run)
+            log = self._log(ref)
             if log is not None:
                 log.enter()
             return log
@@ -561,40 +571,40 @@ class FilesystemStorage(BlobFolders, Storage):
         with self._turn:
             log.leave()
 
-    def _log(self, run: RunRef) -> LogFile | None:
-        log = self._logs.get(run)
+    def _log(self, ref: RunRef) -> LogFile | None:
+        log = self._logs.get(ref)
         if log is not None and not log.is_deleted:
-            self._logs.move_to_end(run)
+            self._logs.move_to_end(ref)
             return log
         if log is not None:
-            self._logs.pop(run).retire()
-        check_id(run.run_id, "run")
+            self._logs.pop(ref).retire()
+        check_id(ref.run_id, "run")
         with ExitStack() as opened:
-            folder = self._find(opened, run.job_id, "runs", run.run_id)
+            folder = self._find(opened, ref.job_id, "runs", ref.run_id)
             fd = None if folder is None else folder.open_log(_LOG)
         if fd is None:
             return None
-        return self._keep(run, LogFile(fd, self._log_path(run)))
+        return self._keep(ref, LogFile(fd, self._log_path(ref)))
 
-    def _keep(self, run: RunRef, log: LogFile) -> LogFile:
-        self._logs[run] = log
+    def _keep(self, ref: RunRef, log: LogFile) -> LogFile:
+        self._logs[ref] = log
         unused = [run for run, other in self._logs.items() if not other.is_used and other is not log]
-        for run in unused[: max(0, len(self._logs) - _MAX_OPEN_LOGS)]:
-            self._logs.pop(run).retire()
+        for ref in unused[: max(0, len(self._logs) - _MAX_OPEN_LOGS)]:
+            self._logs.pop(ref).retire()
         return log
 
-    def _begin(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
+    def _begin(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> bool:
         """Create a log, beginning with another program's events. Return False if another process created it."""
-        path = str(self._log_path(run))
+        path = str(self._log_path(ref))
         with ExitStack() as opened:
-            runs = self._make_subfolder(opened, run.job_id, "runs")
+            runs = self._make_subfolder(opened, ref.job_id, "runs")
             with self._turn:
-                imported = self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
+                imported = self._foreign.of(ref.job_id, runs).logs.get(ref.run_id, [])
             if len(imported) != expected_seq:
                 raise stale_writer(path, expected_seq, len(imported))
             head = Head(len(imported), open_line(imported[-1]).hash) if imported else EMPTY_LOG
             head_after(head, records, path)
-            folder = opened.enter_context(runs.make(run.run_id))
+            folder = opened.enter_context(runs.make(ref.run_id))
             folder.lock()
             if folder.stat(_LOG) is not None:
                 return False
@@ -603,10 +613,10 @@ class FilesystemStorage(BlobFolders, Storage):
         return True
 
     @contextmanager
-    def _staying_at(self, run: RunRef, expected_seq: int) -> Generator[None]:
-        log = self._use(run)
+    def _staying_at(self, ref: RunRef, expected_seq: int) -> Generator[None]:
+        log = self._use(ref)
         if log is None:
-            raise stale_writer(str(self._log_path(run)), expected_seq, 0)
+            raise stale_writer(str(self._log_path(ref)), expected_seq, 0)
         try:
             with log.staying_at(expected_seq):
                 yield
@@ -617,23 +627,25 @@ class FilesystemStorage(BlobFolders, Storage):
     async def foreign_checkpoint(self, checkpoint_id: str, job_id: str | None = None) -> tuple[str, str] | None:
         file = f"checkpoints/{check_id(checkpoint_id, 'checkpoint')}.json"
         with ExitStack() as opened:
-            jobs = self._jobs(opened)
-            if jobs is None:
+            jobs_folder = self._jobs(opened)
+            if jobs_folder is None:
                 return None
-            for name in job_names(jobs) if job_id is None else (job_id,):
+            for name in job_names(jobs_folder) if job_id is None else (job_id,):
                 # Skip a Job without the file: otherwise this would read everything that other programs wrote.
-                if job_id is None and jobs.stat(f"{name}/{file}") is None:
+                if job_id is None and jobs_folder.stat(f"{name}/{file}") is None:
                     continue
                 runs = self._find(opened, name, "runs")
-                place = None if runs is None else self._foreign.of(name, runs).job.checkpoints.get(checkpoint_id)
+                place = (
+                    None if runs is None else self._foreign.of(name, runs).foreign_job.checkpoints.get(checkpoint_id)
+                )
                 if place is not None:
                     return name, place
         return None
 
-    def _foreign_log(self, run: RunRef) -> list[bytes]:
+    def _foreign_log(self, ref: RunRef) -> list[bytes]:
         with ExitStack() as opened:
-            runs = self._find(opened, run.job_id, "runs")
-            return [] if runs is None else self._foreign.of(run.job_id, runs).logs.get(run.run_id, [])
+            runs = self._find(opened, ref.job_id, "runs")
+            return [] if runs is None else self._foreign.of(ref.job_id, runs).logs.get(ref.run_id, [])
 
     def _open_lease(self, job_id: str) -> int:
         with ExitStack() as opened:

@@ -384,8 +384,10 @@ def _to_parts(piece: _GeminiPart, text: str) -> list[ReplyPart]:
     return [mark, TextPart(text=text)] if text else [mark]
 
 
-def _call(call: _FunctionCall, opaque: JsonObject | None) -> ToolCallPart:
-    args, raw_args = whole_json(call.args), None
+def _call(function_call: _FunctionCall, opaque: JsonObject | None) -> ToolCallPart:
+    args, raw_args = whole_json(function_call.args), None
     if not isinstance(args, dict):
         args, raw_args = read_arguments(join_arguments([arguments_text(args)]))
-    return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args, opaque=opaque)
+    return ToolCallPart(
+        tool_call_id=function_call.id, tool_name=function_call.name, args=args, raw_args=raw_args, opaque=opaque
+    )

@@ -194,20 +194,20 @@ class McpClient:
         """The keys of calls that asked a person, in order of asking, and were not answered."""
         return self._held.keys()
 
-    async def call(self, call: ToolCall, idle: float) -> ToolResult | Question:
+    async def call(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
         """Call a tool. Raises SkillError, also after `idle` seconds without progress reports.
 
         A call that is made again with answers runs while no other such call does: its questions find their answers.
         """
-        async with self._turn if call.answers and call.key not in self._held else nullcontext():
-            return await self._attempt(call, idle)
+        async with self._turn if tool_call.answers and tool_call.key not in self._held else nullcontext():
+            return await self._attempt(tool_call, idle)
 
-    async def _attempt(self, call: ToolCall, idle: float) -> ToolResult | Question:
-        one = self._held.pop(call.key, None)
-        if one is None or not one.resume(call):
+    async def _attempt(self, tool_call: ToolCall, idle: float) -> ToolResult | Question:
+        one = self._held.pop(tool_call.key, None)
+        if one is None or not one.resume(tool_call):
             if one is not None:
                 await self._end(one)
-            one = PendingCall(call, idle)
+            one = PendingCall(tool_call, idle)
         with self._calls.register(one):
             try:
                 async with one.limit:
@@ -216,7 +216,8 @@ class McpClient:
                 if not one.limit.expired():
                     raise
                 raise SkillError(
-                    f"{call.tool_name}: no answer and no progress for {idle:g} s, so the call was cancelled, and may"
+                    f"{tool_call.tool_name}: no answer and no progress for {idle:g} s, so the call was cancelled,"
+                    " and may"
                     " have had its effect; a longer `timeout` of the skill would wait longer"
                 ) from error
 
@@ -228,7 +229,7 @@ class McpClient:
             if work.done():
                 return await work
             one.is_held = True
-            self._held[one.call.key] = one
+            self._held[one.tool_call.key] = one
             work.add_done_callback(lambda done: self._calls.hand_over())
             return one.asked.result().question
         finally:
@@ -246,41 +247,41 @@ class McpClient:
         self._calls.drop(one)
 
     async def _send(self, one: PendingCall) -> ToolResult | Question:
-        call = one.call
+        tool_call = one.tool_call
         # `one.call` is another once the question of this call is answered; nobody watches while it waits
-        show = RateLimitedOutput(lambda line: None if one.is_held else one.call.on_progress(line))
+        show = RateLimitedOutput(lambda line: None if one.is_held else one.tool_call.on_progress(line))
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             one.on_activity()
             of = "" if total is None else f"/{total:g}"
-            show(f"{call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
+            show(f"{tool_call.tool_name}: {message or ''} {progress:g}{of}".replace(":  ", ": "))
 
-        meta = cast("RequestParamsMeta", {CALL_KEY: call.key})
+        meta = cast("RequestParamsMeta", {CALL_KEY: tool_call.key})
         request = partial(self._client.call_tool, progress_callback=on_progress, meta=meta)
         try:
-            result = await self._in_session(one, partial(request, call.tool_name, dict(call.args)))
+            result = await self._in_session(one, partial(request, tool_call.tool_name, dict(tool_call.args)))
         except MCPError as error:
             if error.code == CONNECTION_CLOSED and self._leave.is_set():
                 raise ServerEnded from error
             if error.code == CONNECTION_CLOSED or error.error.data == BROKEN:
                 raise SkillError(
-                    f"{call.tool_name}: {describe(error)}: the call may have had its effect, and is not repeated"
+                    f"{tool_call.tool_name}: {describe(error)}: the call may have had its effect, and is not repeated"
                 ) from error
             if error.error.data in (LOST_SESSION, NOT_SENT):
-                raise SkillError(f"{call.tool_name}: {describe(error)}: the call was not made") from error
-            question = required_question(error, one)
-            if question is not None:
-                return question
-            raise SkillError(f"{call.tool_name}: {describe(error)}") from error
+                raise SkillError(f"{tool_call.tool_name}: {describe(error)}: the call was not made") from error
+            tool_question = required_question(error, one)
+            if tool_question is not None:
+                return tool_question
+            raise SkillError(f"{tool_call.tool_name}: {describe(error)}") from error
         except (RuntimeError, ValidationError) as error:
             raise SkillError(
-                f"{call.tool_name}: the server's answer is not as it should be: {_describe(error)}"
+                f"{tool_call.tool_name}: the server's answer is not as it should be: {_describe(error)}"
             ) from error
-        problem = await self._outputs.problem(call.tool_name, result)
+        problem = await self._outputs.problem(tool_call.tool_name, result)
         if problem is not None:
             # what the tool has done counts, and its text is what the model needs
-            self._show(f"({call.tool_name}: {problem})")
-        return await result_of(result, one.call.blobs)
+            self._show(f"({tool_call.tool_name}: {problem})")
+        return await result_of(result, one.tool_call.blobs)
 
     async def _in_session(self, one: PendingCall, request: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
         """Make a call; once more in a new session where the server has refused it because it lost the session.
@@ -288,7 +289,7 @@ class McpClient:
         Not if the call has shown a sign of life, so that it was executed after all, and not if its tool is another one
         now, which nobody has decided about.
         """
-        name, before = one.call.tool_name, self._sessions.count
+        name, before = one.tool_call.tool_name, self._sessions.count
         known = self._listing.spec_of(name)
         try:
             return await request()

@@ -176,15 +176,15 @@ async def log_in(definition: McpSseSkill, context: SkillContext, present: Callab
         auth = PersonalLogin(
             definition.endpoint, settings, loopback.redirect_uri, ask, login_file_of(definition, context.env)
         )
-        session = McpSession(RemoteServer(definition, context, auth), (LOGIN_TIMEOUT_S + _CONNECT_TIMEOUT_S) * 1000)
+        mcp_session = McpSession(RemoteServer(definition, context, auth), (LOGIN_TIMEOUT_S + _CONNECT_TIMEOUT_S) * 1000)
         try:
-            await session.tools()
+            await mcp_session.tools()
         except SkillError as error:
             if auth.is_done:
                 raise SkillError(f"you are logged in, and still: {error}") from error
             raise
         finally:
-            await session.close()
+            await mcp_session.close()
     if not auth.is_done:
         raise SkillError(f"skill {name!r} needs no login: its server let us in without one")
 

@@ -60,8 +60,8 @@ _UNCLEAR = "\n(The server does not say which of its calls asks: "
 class AskedQuestion:
     """A server's question, and the future of its answer; None once its call has ended without one."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, tool_question: Question) -> None:
+        self.question = tool_question
         self.reply: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self.owner: PendingCall | None = None  # the call that returns with it to ask the person
         self.answered_by: PendingCall | None = None  # the call that has an answer to it from before
@@ -69,22 +69,22 @@ class AskedQuestion:
 
     def describe_owners(self, calls: Sequence[PendingCall]) -> None:
         """Say in the question's text that any of these calls may be asking it."""
-        names = "; ".join(f"{one.call.tool_name} of {one.call.expert_key}" for one in calls)
+        names = "; ".join(f"{one.tool_call.tool_name} of {one.tool_call.expert_key}" for one in calls)
         self.question = self.question.model_copy(update={"message": f"{self.question.message}{_UNCLEAR}{names})"})
         self.is_unclear = True
 
-    def set_reply(self, owner: PendingCall, answer: Answer | None) -> None:
+    def set_reply(self, pending_call: PendingCall, answer: Answer | None) -> None:
         """Set the answer, unless the question has one or belongs to another call."""
-        if self.owner is owner and not self.reply.done():
+        if self.owner is pending_call and not self.reply.done():
             self.reply.set_result(answer)
 
 
 class PendingCall:
     """Call that a server is working on."""
 
-    def __init__(self, call: ToolCall, idle: float) -> None:
+    def __init__(self, tool_call: ToolCall, idle: float) -> None:
         """Start the idle timeout."""
-        self.call = call
+        self.tool_call = tool_call
         self.idle = idle
         self.limit = asyncio.timeout(idle)  # timeout that ends the call after `idle` seconds without a sign of life
         self.asked: asyncio.Future[AskedQuestion] = asyncio.get_running_loop().create_future()
@@ -95,19 +95,19 @@ class PendingCall:
         self.has_reacted = False  # True once the server has shown a sign of life for it
         self.work: asyncio.Task[ToolResult | Question] | None = None
         self._holds = 0
-        self._answers = list(call.answers)
+        self._answers = list(tool_call.answers)
 
-    def resume(self, call: ToolCall) -> bool:
+    def resume(self, tool_call: ToolCall) -> bool:
         """Answer the question of a held call, which is made again with the answer; without one, return False.
 
         A call that has ended meanwhile has its outcome, and is not made again: it may have had its effect.
         """
         asked = self.asked.result()
-        self._answers += call.answers[len(self.call.answers) :]
+        self._answers += tool_call.answers[len(self.tool_call.answers) :]
         answer = self.answer(asked.question)
         if answer is None and not self.has_ended:
             return False
-        self.call, self.is_held, self.limit = call, False, asyncio.timeout(self.idle)
+        self.tool_call, self.is_held, self.limit = tool_call, False, asyncio.timeout(self.idle)
         if not self.has_ended:
             self.asked = asyncio.get_running_loop().create_future()
         if not self.has_ended or asked.is_unclear:
@@ -156,13 +156,13 @@ class PendingCall:
             self._holds -= 1
             self.on_activity()
 
-    def has_answer(self, question: Question) -> bool:
+    def has_answer(self, tool_question: Question) -> bool:
         """Return whether a person has answered this question of the call."""
-        return any(_is_same(one.question, question) for one in self._answers)
+        return any(_is_same(one.question, tool_question) for one in self._answers)
 
-    def answer(self, question: Question) -> Answer | None:
+    def answer(self, tool_question: Question) -> Answer | None:
         """Return the answer to a question; None without one. Repeated questions get their answers in order."""
-        found = next((one for one in self._answers if _is_same(one.question, question)), None)
+        found = next((one for one in self._answers if _is_same(one.question, tool_question)), None)
         if found is not None:
             self._answers.remove(found)
         return found
@@ -246,7 +246,7 @@ class OpenCalls:
             if asked is not None:
                 await self.until_active()
             candidates = self.candidates()
-            candidates = [one for one in candidates if one.call.key == key] or candidates
+            candidates = [one for one in candidates if one.tool_call.key == key] or candidates
             for one in candidates:
                 one.on_activity()
             if len(candidates) < 2:
@@ -319,21 +319,21 @@ class Requests:
 
     async def elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question: with the person's recorded answer, by ending the call to ask, or by declining."""
-        question = question_of(params)
-        problem = schema_problem(question.requested_schema, Meter(_MAX_SCHEMA_STEPS))
+        tool_question = question_of(params)
+        problem = schema_problem(tool_question.requested_schema, Meter(_MAX_SCHEMA_STEPS))
         if problem is not None:
             return ErrorData(code=INVALID_PARAMS, message=f"the question cannot be asked: {problem}")
         await self._calls.until_active()
-        if not any(one.call.may_ask or one.call.answers for one in self._calls.candidates()):
+        if not any(one.tool_call.may_ask or one.tool_call.answers for one in self._calls.candidates()):
             return ElicitResult(action="decline")
-        asked = AskedQuestion(question)
-        owner = await self._calls.owner(asked, (context.meta or {}).get(CALL_KEY))
-        if owner is not None and asked.owner is None:
-            answer = owner.answer(question)
+        asked = AskedQuestion(tool_question)
+        pending_call = await self._calls.owner(asked, (context.meta or {}).get(CALL_KEY))
+        if pending_call is not None and asked.owner is None:
+            answer = pending_call.answer(tool_question)
             if answer is not None:
                 return _reply(answer)
-            if owner.call.may_ask:
-                owner.ask(asked)
+            if pending_call.tool_call.may_ask:
+                pending_call.ask(asked)
         if asked.owner is None:
             return ElicitResult(action="decline")
         answer = await asked.reply
@@ -345,16 +345,16 @@ class Requests:
         """Generate with the Run's model. Failures are shown to the person, not to the server."""
         if params.tools:
             return ErrorData(code=INVALID_PARAMS, message="tools in sampling are not offered")
-        owner = await self._calls.owner(None, (context.meta or {}).get(CALL_KEY))
-        if owner is None or owner.call.sample is None:
+        pending_call = await self._calls.owner(None, (context.meta or {}).get(CALL_KEY))
+        if pending_call is None or pending_call.tool_call.sample is None:
             return ErrorData(code=INVALID_REQUEST, message="sampling is offered during a call that allows it only")
         try:
-            messages = [await _message(one, owner.call.blobs) for one in params.messages]
+            messages = [await _message(one, pending_call.tool_call.blobs) for one in params.messages]
         except ValueError as error:
             return ErrorData(code=INVALID_PARAMS, message=str(error))
         try:
-            with owner.timeout_suspended():
-                sample = await owner.call.sample(
+            with pending_call.timeout_suspended():
+                sample = await pending_call.tool_call.sample(
                     SampleRequest(messages, params.system_prompt or "", params.max_tokens, params.temperature)
                 )
         except PerstackError as error:
@@ -389,12 +389,12 @@ def required_question(error: MCPError, one: PendingCall) -> Question | None:
         wanted = ElicitationRequiredErrorData.model_validate(error.data).elicitations
     except ValidationError:
         return None
-    for question in map(question_of, wanted):
-        answer = one.answer(question)
-        if answer is None and one.call.may_ask:
-            return question
+    for tool_question in map(question_of, wanted):
+        answer = one.answer(tool_question)
+        if answer is None and one.tool_call.may_ask:
+            return tool_question
         if answer is None or answer.action != "accept":
-            raise SkillError(f"{one.call.tool_name}: declined by the person: {describe(error)}")
+            raise SkillError(f"{one.tool_call.tool_name}: declined by the person: {describe(error)}")
     return None
 
 

@@ -43,19 +43,19 @@ class McpSession(SkillSession):
                 self._toolset = found
         return self._toolset or Toolset()
 
-    async def call(self, call: ToolCall) -> ToolResult | Question:
+    async def call(self, tool_call: ToolCall) -> ToolResult | Question:
         """Call a tool. Raises SkillError for the model. A server that died earlier is restarted once for this call."""
         connection = self._connection
         try:
-            if connection is not None and not connection.is_up and call.key in connection.waiting_calls:
+            if connection is not None and not connection.is_up and tool_call.key in connection.waiting_calls:
                 raise ServerEnded
             conversation = await self._conversation()
             connection = self._connection
-            return await conversation.call(call, self._patience)
+            return await conversation.call(tool_call, self._patience)
         except ServerEnded as error:
             why = await connection.failure_summary() if connection is not None else ""
             raise SkillError(
-                f"{call.tool_name}: the server ended during the call, which may have had its effect and is not"
+                f"{tool_call.tool_name}: the server ended during the call, which may have had its effect and is not"
                 f" repeated{why}; the next call starts it again"
             ) from error
 

@@ -40,7 +40,7 @@ def kit_of(operations: tuple[Operation, ...]) -> Toolkit:
 def _function(operation: Operation) -> Callable[..., Awaitable[Record]]:
     async def work(context: ToolContext, **kwargs: object) -> Record:
         memory = _memory(context)
-        command = _by_expert(operation.command(**kwargs).through_a_door(), context.call.expert_key)
+        command = _by_expert(operation.command(**kwargs).through_a_door(), context.tool_call.expert_key)
         await _check_decides_nothing(operation, command, memory)
         return operation.shown(command, await memory.do(command))
 

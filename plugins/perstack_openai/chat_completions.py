@@ -94,12 +94,12 @@ _CONTINUE = b',{"role":"user","content":"%s"}' % CONTINUE.encode()
 
 def items_of_chat(request: GenerationRequest, dialect: Dialect) -> ListEncoder:
     """Return the Run's messages encoded so far for this server."""
-    owner, tools = OpaqueOwner(dialect.vendor, request.model), wire_tools(request, OPENAI)
+    opaque_owner, tools = OpaqueOwner(dialect.vendor, request.model), wire_tools(request, OPENAI)
 
     def write(message: Message, blobs: Mapping[str, bytes]) -> list[JsonObject]:
-        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), owner, tools)
+        return _message(message, ContentEncoder(dialect, blobs, "text", _attachment), opaque_owner, tools)
 
-    return message_encoder(request, ("chat", dialect, owner, tools.key), _list_for(dialect), lambda: write)
+    return message_encoder(request, ("chat", dialect, opaque_owner, tools.key), _list_for(dialect), lambda: write)
 
 
 def _list_for(dialect: Dialect) -> type[ListEncoder]:
@@ -157,24 +157,26 @@ def _tool(tool: WireTool) -> JsonObject:
     return {"type": "function", "function": {**tool.label, "parameters": tool.schema}}
 
 
-def _message(message: Message, contents: ContentEncoder, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
+def _message(
+    message: Message, contents: ContentEncoder, opaque_owner: OpaqueOwner, tools: WireTools
+) -> list[JsonObject]:
     match message:
         case UserMessage():
             return [{"role": "user", "content": contents.encode(message.contents) or NO_TEXT}]
         case ToolMessage():
             return _results(message, contents)
         case ExpertMessage():
-            return _reply(message, contents.dialect, owner, tools)
+            return _reply(message, contents.dialect, opaque_owner, tools)
         case _:
             assert_never(message)
 
 
-def _reply(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
-    calls: list[JsonValue] = [_call(call, dialect, owner, tools) for call in message.tool_calls]
+def _reply(message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner, tools: WireTools) -> list[JsonObject]:
+    calls: list[JsonValue] = [_call(part, dialect, opaque_owner, tools) for part in message.tool_calls]
     text = message.readable
     if not calls and is_blank(text):
         return []
-    fields = {**_needed_reasoning(message, dialect, owner), **message_fields(message, owner)}
+    fields = {**_needed_reasoning(message, dialect, opaque_owner), **message_fields(message, opaque_owner)}
     reply: JsonObject = {"role": "assistant", **_content(text, fields, dialect), **_accepted_fields(fields, dialect)}
     if calls:
         reply["tool_calls"] = calls
@@ -204,21 +206,21 @@ _NO_CONTENT: Mapping[str, JsonObject] = {
 """Forms of the content of a reply that has only calls. An endpoint that refuses them all gets a text."""
 
 
-def _needed_reasoning(message: ExpertMessage, dialect: Dialect, owner: OpaqueOwner) -> JsonObject:
+def _needed_reasoning(message: ExpertMessage, dialect: Dialect, opaque_owner: OpaqueOwner) -> JsonObject:
     """Return the reasoning field of a server that rejects a history of calls without one, even an empty one."""
-    name = dialect.needed_reasoning(owner.model)
+    name = dialect.needed_reasoning(opaque_owner.model)
     return {} if name is None else {name: plain_thinking(message) or dialect.profile.no_reasoning}
 
 
-def _call(call: ToolCallPart, dialect: Dialect, owner: OpaqueOwner, tools: WireTools) -> JsonObject:
+def _call(part: ToolCallPart, dialect: Dialect, opaque_owner: OpaqueOwner, tools: WireTools) -> JsonObject:
     return {
-        "id": dialect.call_id(call.tool_call_id),
+        "id": dialect.call_id(part.tool_call_id),
         "type": "function",
         "function": {
-            "name": tools.name(call.tool_name),
-            "arguments": json.dumps(tools.arguments(call), ensure_ascii=False),
+            "name": tools.name(part.tool_name),
+            "arguments": json.dumps(tools.arguments(part), ensure_ascii=False),
         },
-        **_accepted_fields(call_fields(call, owner), dialect),
+        **_accepted_fields(call_fields(part, opaque_owner), dialect),
     }
 
 
@@ -351,8 +353,8 @@ class ChatDecoder:
             self._has_mark = True
             return ReplyProgress.LAST
         chunk = read_event(_ChatCompletionChunk, data, "Chat Completions")
-        for usage in chunk.usages():
-            highest(self._counts, usage.model_dump())
+        for completion_usage in chunk.usages():
+            highest(self._counts, completion_usage.model_dump())
         has_more = False
         for choice in chunk.choices or ():
             if not choice.index:
@@ -480,9 +482,9 @@ class _Calls:
         if text:
             call.pieces.append(text)
 
-    def parts(self, owner: OpaqueOwner) -> list[ToolCallPart]:
+    def parts(self, opaque_owner: OpaqueOwner) -> list[ToolCallPart]:
         """Return the calls in the order in which they began, without empty ones."""
-        return [_call_part(call, owner) for call in self._calls if call.name or call.pieces]
+        return [_call_part(call, opaque_owner) for call in self._calls if call.name or call.pieces]
 
     def _find_call(self, index: int | None, call_id: str, function: _Function) -> _Call | None:
         """Return the call that a delta belongs to; None if it begins one."""
@@ -516,11 +518,11 @@ class _Calls:
         return candidates[0] if candidates else None
 
 
-def _call_part(call: _Call, owner: OpaqueOwner) -> ToolCallPart:
+def _call_part(call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
     args, raw_args = read_arguments(join_arguments(call.pieces))
     name, call_id = whole_characters(call.name), whole_characters(call.id)
     return ToolCallPart(
-        tool_call_id=call_id, tool_name=name, args=args, raw_args=raw_args, opaque=owner.data(call.kept.fields())
+        tool_call_id=call_id, tool_name=name, args=args, raw_args=raw_args, opaque=opaque_owner.data(call.kept.fields())
     )
 
 

@@ -49,17 +49,17 @@ class OpaqueOwner:
         return {name: value for name, value in own.items() if name != "model"}
 
 
-def call_fields(call: ToolCallPart, owner: OpaqueOwner) -> JsonObject:
+def call_fields(part: ToolCallPart, opaque_owner: OpaqueOwner) -> JsonObject:
     """Return the fields that a call is sent back with."""
-    return owner.fields(call.opaque)
+    return opaque_owner.fields(part.opaque)
 
 
-def message_fields(message: ExpertMessage, owner: OpaqueOwner) -> JsonObject:
+def message_fields(message: ExpertMessage, opaque_owner: OpaqueOwner) -> JsonObject:
     """Return the fields that a reply is sent back with: `_content` and `_tags` are for `content_sent_back`."""
     found: JsonObject = {}
     for part in message.contents:
         if isinstance(part, ThinkingPart):
-            fields = owner.fields(part.opaque)
+            fields = opaque_owner.fields(part.opaque)
             names = fields.pop("_text", None)
             found.update({str(name): part.thinking for name in names} if isinstance(names, list) else {})
             if isinstance(tags := fields.get("_tags"), list):

@@ -394,18 +394,24 @@ class ResponsesDecoder:
         if data.strip() == END_MARK:
             self._has_mark = True
             return ReplyProgress.LAST
-        event = read_event(_ResponseStreamEvent, data, _API)
+        response_stream_event = read_event(_ResponseStreamEvent, data, _API)
         # a server that does not stream sends a whole response in one document
-        response = event if event.output is not None or event.status in _FINAL else event.response
+        response = (
+            response_stream_event
+            if response_stream_event.output is not None or response_stream_event.status in _FINAL
+            else response_stream_event.response
+        )
         if response is not None and response.usage is not None:
             highest(self._counts, response.usage.model_dump())
-        end = _ENDS.get(event.type.removeprefix("response."))
-        if end is not None or (response is not None and (response is event or response.status in _FINAL)):
+        end = _ENDS.get(response_stream_event.type.removeprefix("response."))
+        if end is not None or (
+            response is not None and (response is response_stream_event or response.status in _FINAL)
+        ):
             return self._end(response or _Response(), end or "")
-        if event.type == "response.created":
+        if response_stream_event.type == "response.created":
             has_begun, self._has_begun = self._has_begun, True
             return ReplyProgress.IDLE if has_begun else ReplyProgress.MORE
-        return ReplyProgress.MORE if self._take(event) else ReplyProgress.IDLE
+        return ReplyProgress.MORE if self._take(response_stream_event) else ReplyProgress.IDLE
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""
@@ -425,28 +431,34 @@ class ResponsesDecoder:
         self._response = response
         return ReplyProgress.LAST
 
-    def _take(self, event: _ResponseStreamEvent) -> bool:
+    def _take(self, response_stream_event: _ResponseStreamEvent) -> bool:
         """Process an event within a response. Return False if it brings nothing."""
-        if event.item is not None:
-            self._take_item(event, event.item)
+        if response_stream_event.item is not None:
+            self._take_item(response_stream_event, response_stream_event.item)
             return True
-        family, _, step = event.type.rpartition(".")
+        family, _, step = response_stream_event.type.rpartition(".")
         if family not in _FIELDS:
-            return bool(event.item_id)
-        field, kind = _PARTS.get(event.part.type if event.part else "", _FIELDS[family])
-        streamed = self._streamed_item(event.output_index, event.item_id, kind)
+            return bool(response_stream_event.item_id)
+        field, kind = _PARTS.get(response_stream_event.part.type if response_stream_event.part else "", _FIELDS[family])
+        streamed = self._streamed_item(response_stream_event.output_index, response_stream_event.item_id, kind)
         if streamed.item.type != kind:
             return True  # a piece of an item of another kind, which is not part of the reply
-        piece = arguments_text(event.delta)
-        whole = event.text or event.refusal or arguments_text(event.arguments)
-        if event.part is not None:
-            whole = event.part.text or event.part.refusal
+        piece = arguments_text(response_stream_event.delta)
+        whole = (
+            response_stream_event.text
+            or response_stream_event.refusal
+            or arguments_text(response_stream_event.arguments)
+        )
+        if response_stream_event.part is not None:
+            whole = response_stream_event.part.text or response_stream_event.part.refusal
         if field == "arguments":
-            streamed.item.name = streamed.item.name or event.name
+            streamed.item.name = streamed.item.name or response_stream_event.name
             streamed.arguments = whole or streamed.arguments
             streamed.json.append(piece)
         else:
-            text = self._text(streamed, field, event.summary_index or event.content_index or 0)
+            text = self._text(
+                streamed, field, response_stream_event.summary_index or response_stream_event.content_index or 0
+            )
             text.add(piece)
             if whole:
                 text.complete(whole)
@@ -454,12 +466,12 @@ class ResponsesDecoder:
                 text.end()
         return True
 
-    def _take_item(self, event: _ResponseStreamEvent, item: _Item) -> None:
-        is_done = event.type.endswith(".done")
+    def _take_item(self, response_stream_event: _ResponseStreamEvent, item: _Item) -> None:
+        is_done = response_stream_event.type.endswith(".done")
         matches = [
             known
             for known in self._streamed
-            if known.is_of(event.output_index, item.id, item.type)
+            if known.is_of(response_stream_event.output_index, item.id, item.type)
             and (not known.item.call_id or not item.call_id or known.item.call_id == item.call_id)
         ]
         matches = [known for known in matches if not known.is_done] if is_done else matches
@@ -468,7 +480,7 @@ class ResponsesDecoder:
         if known is None:
             known = next((known for known in self._streamed if item.id and known.item.id == item.id), None)
         if known is None:
-            known = _StreamedItem(event.output_index, item)
+            known = _StreamedItem(response_stream_event.output_index, item)
             self._streamed.append(known)
         known.item = _filled(item, known.item)
         known.has_start = True

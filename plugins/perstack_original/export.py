@@ -57,7 +57,7 @@ _STOPS = (
 class _Stretch:
     """State of the export: one of our Runs, and the original's run that is currently written."""
 
-    state: Run
+    run: Run
     ids: list[str]
     run_id: str
     offset: int  # difference between the Job's step numbers and the Run's
@@ -68,7 +68,7 @@ class _Stretch:
 
     @property
     def step(self) -> int:
-        return self.offset + max(self.state.step, 1)
+        return self.offset + max(self.run.step, 1)
 
 
 @dataclass(slots=True)
@@ -88,16 +88,16 @@ class _Export:
             return
         stretch = self._begin(log[0], offset)
         for index, event in enumerate(log[1:], 1):
-            previous = stretch.state
+            previous = stretch.run
             if previous.status != "running" and not isinstance(
                 event, ours.QueueRun | ours.CloseRun | ours.StartRewind | ours.FinishRewind | ours.RedactEvent
             ):
                 self._continue_stretch(stretch, event)
-            stretch.state = evolve(previous, event, Head(index + 1))
-            stretch.ids += [_id(run_id, "message", n) for n in range(len(stretch.ids), len(stretch.state.messages))]
+            stretch.run = evolve(previous, event, Head(index + 1))
+            stretch.ids += [_id(run_id, "message", n) for n in range(len(stretch.ids), len(stretch.run.messages))]
             follower = log[index + 1] if index + 1 < len(log) else None
             self._event(stretch, previous, event, follower)
-            self.places[event.id] = (stretch.state, list(stretch.ids))
+            self.places[event.id] = (stretch.run, list(stretch.ids))
         self.last_steps[run_id] = stretch.step
 
     def _begin(self, start: ours.StoredEvent, offset: int) -> _Stretch:
@@ -125,18 +125,18 @@ class _Export:
         return stretch
 
     def _continue_stretch(self, stretch: _Stretch, event: ours.StoredEvent) -> None:
-        started = [call.delegation.run_id for call in stretch.state.calls.values() if call.delegation]
+        started = [call.delegation.run_id for call in stretch.run.calls.values() if call.delegation]
         last = max([stretch.step, *(self.last_steps.get(run_id, 0) for run_id in started)])
         stretch.part += 1
         stretch.goes_on = True
-        stretch.run_id = self._run_id(stretch.state.id, stretch.part)
-        stretch.offset = last + 1 - max(stretch.state.step, 1)
+        stretch.run_id = self._run_id(stretch.run.id, stretch.part)
+        stretch.offset = last + 1 - max(stretch.run.step, 1)
         stretch.clock = self.last_start = max(event.timestamp, stretch.clock + 1, self.last_start + 1)
-        initial = self._checkpoint(stretch, stretch.state.head.seq)
+        initial = self._checkpoint(stretch, stretch.run.head.seq)
         self._write(stretch, event, "startRun", initial_checkpoint=initial, input_messages=())
 
     def _event(  # noqa: C901 - one case for each kind of event, each a line or three
-        self, stretch: _Stretch, previous: Run, event: ours.StoredEvent, follower: ours.StoredEvent | None
+        self, stretch: _Stretch, previous_run: Run, event: ours.StoredEvent, follower: ours.StoredEvent | None
     ) -> None:
         match event:
             case ours.StartGeneration():
@@ -145,7 +145,7 @@ class _Export:
                 self._write(stretch, event, kind, messages=None if event.final else self._messages(stretch))
             case ours.FinishGeneration():
                 stretch.usage = event.usage
-                if previous.is_final_generation:
+                if previous_run.is_final_generation:
                     self._write(stretch, event, "completeStreamingRunResult", text=event.message.text)
             case ours.Retry():
                 self._write(stretch, event, "retry", reason=event.error.message, new_messages=(), usage=event.usage)
@@ -156,17 +156,21 @@ class _Export:
             case ours.CallDelegate():
                 self._delegate(stretch, event)
             case ours.CallInteractiveTool() if event.question is None:
-                call = next(call for call in self._calls(stretch) if call.id == event.tool_call_id)
-                self._write(stretch, event, "callInteractiveTool", tool_call=call, usage=stretch.usage)
+                original_tool_call = next(
+                    original_tool_call
+                    for original_tool_call in self._calls(stretch)
+                    if original_tool_call.id == event.tool_call_id
+                )
+                self._write(stretch, event, "callInteractiveTool", tool_call=original_tool_call, usage=stretch.usage)
             case ours.FinishToolCall() | ours.AttemptCompletion():
-                self._results(stretch, previous, event)
+                self._results(stretch, previous_run, event)
             case ours.FinishStep():
                 if not isinstance(follower, ours.FinishRun):
-                    checkpoint = self._checkpoint(stretch, stretch.state.head.seq, keep=True)
-                    self._write(stretch, event, "continueToNextStep", checkpoint=checkpoint, usage=None)
+                    original_checkpoint = self._checkpoint(stretch, stretch.run.head.seq, keep=True)
+                    self._write(stretch, event, "continueToNextStep", checkpoint=original_checkpoint, usage=None)
             case ours.CompactHistory():
-                prefix, count = f"after {event.id}", len(stretch.state.messages)
-                stretch.ids = [_id(stretch.state.id, prefix, n) for n in range(count)]
+                prefix, count = f"after {event.id}", len(stretch.run.messages)
+                stretch.ids = [_id(stretch.run.id, prefix, n) for n in range(count)]
             case _ if isinstance(event, _STOPS):
                 self._stop(stretch, event)
             case _:
@@ -176,15 +180,19 @@ class _Export:
 
     def _delegate(self, stretch: _Stretch, event: ours.CallDelegate) -> None:
         called = {delegate.tool_call_id for delegate in event.delegates}
-        calls = tuple(call for call in self._calls(stretch) if call.id in called)
+        calls = tuple(
+            original_tool_call for original_tool_call in self._calls(stretch) if original_tool_call.id in called
+        )
         self._write(stretch, event, "callDelegate", tool_calls=calls, usage=stretch.usage)
         for delegation in event.delegates:
             self.run(delegation.run_id, stretch.step)
 
-    def _results(self, stretch: _Stretch, previous: Run, event: ours.FinishToolCall | ours.AttemptCompletion) -> None:
+    def _results(
+        self, stretch: _Stretch, previous_run: Run, event: ours.FinishToolCall | ours.AttemptCompletion
+    ) -> None:
         """Write the results; the original records them when all calls of a reply have one."""
-        last = stretch.state.messages[-1]
-        if len(stretch.state.messages) == len(previous.messages) or not isinstance(last, ToolMessage):
+        last = stretch.run.messages[-1]
+        if len(stretch.run.messages) == len(previous_run.messages) or not isinstance(last, ToolMessage):
             return
         message = self._messages(stretch)[-1]
         by_id = {part.tool_call_id: part for part in message.contents}
@@ -200,8 +208,8 @@ class _Export:
             self._write(stretch, event, "attemptCompletion", tool_result=result)
 
     def _stop(self, stretch: _Stretch, event: ours.StoredEvent) -> None:
-        checkpoint = self._checkpoint(stretch, stretch.state.head.seq, keep=True)
-        facts: dict[str, object] = {"checkpoint": checkpoint}
+        original_checkpoint = self._checkpoint(stretch, stretch.run.head.seq, keep=True)
+        facts: dict[str, object] = {"checkpoint": original_checkpoint}
         if isinstance(event, ours.FinishRun):
             facts |= {"text": event.text, "usage": stretch.usage}
         elif isinstance(event, ours.ErrorRun):
@@ -211,9 +219,9 @@ class _Export:
         self._write(stretch, event, (*event.original_types, event.type)[0], **facts)
 
     def _checkpoint(self, stretch: _Stretch, seq: int, *, keep: bool = False) -> theirs.OriginalCheckpoint:
-        state = stretch.state
+        state = stretch.run
         caller = state.start.delegated_by
-        checkpoint = theirs.OriginalCheckpoint(
+        original_checkpoint = theirs.OriginalCheckpoint(
             id=_id(stretch.run_id, "checkpoint", seq),
             job_id=state.start.job_id,
             run_id=stretch.run_id,
@@ -247,9 +255,9 @@ class _Export:
             ),
         )
         if keep:
-            path = f"jobs/{state.start.job_id}/checkpoints/{checkpoint.id}.json"
-            self.files[path] = checkpoint.to_json()
-        return checkpoint
+            path = f"jobs/{state.start.job_id}/checkpoints/{original_checkpoint.id}.json"
+            self.files[path] = original_checkpoint.to_json()
+        return original_checkpoint
 
     def _partial(self, result: ToolResultPart, skill: str) -> theirs.OriginalToolResult:
         contents = tuple(self._content(part) for part in result.contents)
@@ -265,16 +273,16 @@ class _Export:
                 tool_name=call.decided.tool_name,
                 args=call.part.args,
             )
-            for call in stretch.state.calls.values()
+            for call in stretch.run.calls.values()
         )
 
     def _messages(self, stretch: _Stretch) -> tuple[theirs.Message, ...]:
         instruction = theirs.Message(
             type="instructionMessage",
-            id=_id(stretch.state.id, "instruction", 0),
-            contents=(theirs.OriginalPart(type="textPart", text=stretch.state.start.instruction),),
+            id=_id(stretch.run.id, "instruction", 0),
+            contents=(theirs.OriginalPart(type="textPart", text=stretch.run.start.instruction),),
         )
-        pairs = zip(stretch.state.messages, stretch.ids, strict=True)
+        pairs = zip(stretch.run.messages, stretch.ids, strict=True)
         return (instruction, *(self._message(message, message_id) for message, message_id in pairs))
 
     def _message(self, message: Message, message_id: str) -> theirs.Message:
@@ -311,7 +319,7 @@ class _Export:
     def _write(self, stretch: _Stretch, source: ours.StoredEvent, kind: str, **facts: object) -> None:
         # strictly increasing, so that the file names keep the order
         stretch.clock = max(source.timestamp, stretch.clock + 1)
-        start = stretch.state.start
+        start = stretch.run.start
         event = theirs.Event.model_validate(
             {
                 "type": kind,
@@ -327,7 +335,7 @@ class _Export:
         self._file(stretch, event.file_name, event)
 
     def _file(self, stretch: _Stretch, name: str, content: Record) -> None:
-        self.files[f"jobs/{stretch.state.start.job_id}/runs/{stretch.run_id}/{name}"] = content.to_json()
+        self.files[f"jobs/{stretch.run.start.job_id}/runs/{stretch.run_id}/{name}"] = content.to_json()
 
     def _run_id(self, run_id: str, part: int) -> str:
         new_id = _id(run_id, "run", part)

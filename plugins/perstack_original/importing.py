@@ -67,19 +67,19 @@ class _Remaining(Record):
     remaining_todos: tuple[Todo, ...] = ()
 
 
-def last_message(checkpoint: theirs.OriginalCheckpoint | None) -> str:
+def last_message(original_checkpoint: theirs.OriginalCheckpoint | None) -> str:
     """Return the id of the last message in a checkpoint; empty without one."""
-    return checkpoint.messages[-1].id if checkpoint and checkpoint.messages else ""
+    return original_checkpoint.messages[-1].id if original_checkpoint and original_checkpoint.messages else ""
 
 
-def query_of(start: theirs.Event) -> str:
+def query_of(start_event: theirs.Event) -> str:
     """Return the text of the user message with which a run begins; empty if it only continues."""
-    return "".join(_text(message) for message in start.input_messages or () if message.type == "userMessage")
+    return "".join(_text(message) for message in start_event.input_messages or () if message.type == "userMessage")
 
 
-def answer_of(start: theirs.Event) -> str:
+def answer_of(start_event: theirs.Event) -> str:
     """Return the text of the results with which a run begins."""
-    partial = start.initial_checkpoint.partial_tool_results if start.initial_checkpoint else ()
+    partial = start_event.initial_checkpoint.partial_tool_results if start_event.initial_checkpoint else ()
     return "\n".join("".join(part.text or "" for part in result.result) for result in partial)
 
 
@@ -97,9 +97,9 @@ def callees_of(event: theirs.Event) -> tuple[theirs.Callee, ...]:
     return event.checkpoint.delegate_to if event.checkpoint else ()
 
 
-def result_order(events: Sequence[theirs.Event], reply: theirs.Event) -> dict[str, int]:
+def result_order(events: Sequence[theirs.Event], reply_event: theirs.Event) -> dict[str, int]:
     """Return the position of each result in the message that answers this reply."""
-    call_ids = {call.id for call in reply.tool_calls or ()}
+    call_ids = {original_tool_call.id for original_tool_call in reply_event.tool_calls or ()}
     messages = (message for event in events for message in event.new_messages or ())
     ids = [part.tool_call_id for message in messages for part in message.contents if part.tool_call_id in call_ids]
     return {str(call_id): index for index, call_id in enumerate(ids)}
@@ -111,7 +111,9 @@ def decide_call(part: ToolCallPart, skill: str, events: Sequence[theirs.Event]) 
     if part.tool_name in _BASE_KINDS and skill in ("@perstack/base", ""):
         kind = _BASE_KINDS[part.tool_name]
     for event in events:
-        if event.type == "callDelegate" and any(call.id == part.tool_call_id for call in event.tool_calls or ()):
+        if event.type == "callDelegate" and any(
+            original_tool_call.id == part.tool_call_id for original_tool_call in event.tool_calls or ()
+        ):
             kind = "delegate"
         if event.type == "callInteractiveTool" and event.tool_call and event.tool_call.id == part.tool_call_id:
             kind = "interactive"
@@ -170,7 +172,7 @@ class _Chain:
     id: str
     events: list[theirs.Event]
     starts: list[theirs.Event]
-    state: Run | None = None
+    run: Run | None = None
     log: list[ours.StoredEvent] = field(default_factory=list[ours.StoredEvent])
     step: tuple[str, int] = ("", 0)  # run and step number of the current step, as the original counts
 
@@ -214,21 +216,21 @@ class _Upgrade:
         return ForeignJob(logs, self._blobs, self._checkpoints)
 
     def _link(self, run: list[theirs.Event]) -> None:
-        start = run[0]
-        chain = None if query_of(start) else self._predecessor(start, run)
+        start_event = run[0]
+        chain = None if query_of(start_event) else self._predecessor(start_event, run)
         if chain is None:
             chain = _Chain(run_id_of(self._job_id, len(self._chains) + 1), [], [])
             self._chains.append(chain)
-            caller = start.initial_checkpoint.delegated_by if start.initial_checkpoint else None
+            caller = start_event.initial_checkpoint.delegated_by if start_event.initial_checkpoint else None
             if caller is not None:
                 self._delegates[caller.run_id, caller.tool_call_id] = chain.id
         chain.events += run
-        chain.starts.append(start)
-        self._chain_of[start.run_id] = chain
+        chain.starts.append(start_event)
+        self._chain_of[start_event.run_id] = chain
 
-    def _predecessor(self, start: theirs.Event, run: list[theirs.Event]) -> _Chain | None:
-        message_id = last_message(start.initial_checkpoint)
-        if start.type != "startRun" or not message_id:
+    def _predecessor(self, start_event: theirs.Event, run: list[theirs.Event]) -> _Chain | None:
+        message_id = last_message(start_event.initial_checkpoint)
+        if start_event.type != "startRun" or not message_id:
             return None
         for chain in self._chains:
             last = next((event.checkpoint for event in reversed(chain.events) if event.checkpoint), None)
@@ -262,16 +264,18 @@ class _Upgrade:
                 self._stop(chain, event)
 
     def _start(self, chain: _Chain, event: theirs.Event) -> None:
-        if chain.state is not None:
-            if chain.state.status != "stoppedByDelegate":
-                self._emit(chain, event, ours.ResumeRun, reason="answer", checkpoint_id=_last_event_id(chain.state))
+        if chain.run is not None:
+            if chain.run.status != "stoppedByDelegate":
+                self._emit(chain, event, ours.ResumeRun, reason="answer", checkpoint_id=_last_event_id(chain.run))
             return
-        checkpoint = event.initial_checkpoint
-        place = self._place(checkpoint)
+        original_checkpoint = event.initial_checkpoint
+        place = self._place(original_checkpoint)
         setting = self._settings.get(event.run_id, theirs.OriginalRunSetting())
         provider = setting.provider_config.get("providerName")
-        instruction = instruction_of((*(event.input_messages or ()), *(checkpoint.messages if checkpoint else ())))
-        expert = checkpoint.expert if checkpoint else theirs.ExpertName(key=event.expert_key)
+        instruction = instruction_of(
+            (*(event.input_messages or ()), *(original_checkpoint.messages if original_checkpoint else ()))
+        )
+        expert_name = original_checkpoint.expert if original_checkpoint else theirs.ExpertName(key=event.expert_key)
         delegates = {callee.expert.key for item in chain.events for callee in callees_of(item)}
         fields = {
             "query": query_of(event) or answer_of(event),
@@ -279,27 +283,30 @@ class _Upgrade:
             "provider": provider if isinstance(provider, str) else UNKNOWN,
             "instruction": instruction,
             "expert": Expert(
-                key=expert.key, version=expert.version, instruction=instruction, delegates=tuple(sorted(delegates))
+                key=expert_name.key,
+                version=expert_name.version,
+                instruction=instruction,
+                delegates=tuple(sorted(delegates)),
             ),
             "limits": Limits(),
-            "delegated_by": self._caller(checkpoint.delegated_by if checkpoint else None),
+            "delegated_by": self._caller(original_checkpoint.delegated_by if original_checkpoint else None),
             "continued_from": facts.ContinuedFrom(run_id=place[0].id, checkpoint_id=place[1]) if place else None,
         }
         start = ours.StartRun.model_validate({**self._common(chain, event, step=0), **fields})
-        chain.state = begin(start, Head(1), place[0] if place else None)
+        chain.run = begin(start, Head(1), place[0] if place else None)
         chain.log.append(start)
 
-    def _place(self, checkpoint: theirs.OriginalCheckpoint | None) -> tuple[Run, str] | None:
+    def _place(self, original_checkpoint: theirs.OriginalCheckpoint | None) -> tuple[Run, str] | None:
         """Return the Run that a run continues from, as it was there. Its last message may only close open calls."""
-        messages = reversed(checkpoint.messages if checkpoint else ())
+        messages = reversed(original_checkpoint.messages if original_checkpoint else ())
         return next((self._places[message.id] for message in messages if message.id in self._places), None)
 
     def _generate(self, chain: _Chain, event: theirs.Event) -> None:
-        if chain.state is not None and chain.state.phase is Phase.SETTLED:
+        if chain.run is not None and chain.run.phase is Phase.SETTLED:
             self._finish_step(chain, event)
         position = (event.run_id, event.step_number)
-        is_same_step = position == chain.step and chain.state is not None
-        step = chain.state.step if is_same_step and chain.state else (chain.state.step if chain.state else 0) + 1
+        is_same_step = position == chain.step and chain.run is not None
+        step = chain.run.step if is_same_step and chain.run else (chain.run.step if chain.run else 0) + 1
         chain.step = position
         self._emit(chain, event, ours.StartGeneration, step_number=step)
 
@@ -314,7 +321,7 @@ class _Upgrade:
             finish_reason="toolCalls" if reply.tool_calls else "stop",
             duration_ms=0,
         )
-        skills = {call.id: call.skill_name for call in event.tool_calls or ()}
+        skills = {original_tool_call.id: original_tool_call.skill_name for original_tool_call in event.tool_calls or ()}
         order = result_order(chain.events, event)
         parts = sorted(reply.tool_calls, key=lambda part: order.get(part.tool_call_id, len(order)))
         if parts:
@@ -326,14 +333,14 @@ class _Upgrade:
         keys = {callee.tool_call_id: callee.expert.key for callee in callees}
         delegations = tuple(
             facts.Delegation(
-                tool_call_id=call.id,
-                tool_name=call.tool_name,
-                expert_key=keys.get(call.id, call.tool_name),
-                run_id=self._delegate_run(event.run_id, call.id),
-                query=str(call.args.get("query", "")),
+                tool_call_id=original_tool_call.id,
+                tool_name=original_tool_call.tool_name,
+                expert_key=keys.get(original_tool_call.id, original_tool_call.tool_name),
+                run_id=self._delegate_run(event.run_id, original_tool_call.id),
+                query=str(original_tool_call.args.get("query", "")),
             )
-            for call in event.tool_calls or ()
-            if call.id in _open(chain)
+            for original_tool_call in event.tool_calls or ()
+            if original_tool_call.id in _open(chain)
         )
         if delegations:
             self._emit(chain, event, ours.CallDelegate, delegates=delegations)
@@ -346,10 +353,10 @@ class _Upgrade:
         return self._delegates[caller, call_id]
 
     def _ask(self, chain: _Chain, event: theirs.Event) -> None:
-        call = event.tool_call
-        if call is not None and call.id in _open(chain):
-            facts = call.model_dump(exclude={"id"})
-            self._emit(chain, event, ours.CallInteractiveTool, tool_call_id=call.id, **facts)
+        original_tool_call = event.tool_call
+        if original_tool_call is not None and original_tool_call.id in _open(chain):
+            facts = original_tool_call.model_dump(exclude={"id"})
+            self._emit(chain, event, ours.CallInteractiveTool, tool_call_id=original_tool_call.id, **facts)
 
     def _attempt(self, chain: _Chain, event: theirs.Event) -> None:
         result = event.tool_result
@@ -388,24 +395,24 @@ class _Upgrade:
                 )
 
     def _finish_step(self, chain: _Chain, event: theirs.Event) -> None:
-        if chain.state is not None and chain.state.phase is Phase.SETTLED:
-            usage = chain.state.spending.step_usage
-            self._emit(chain, event, ours.FinishStep, checkpoint_id=_next_event_id(chain.state), usage=usage)
+        if chain.run is not None and chain.run.phase is Phase.SETTLED:
+            usage = chain.run.spending.step_usage
+            self._emit(chain, event, ours.FinishStep, checkpoint_id=_next_event_id(chain.run), usage=usage)
 
     def _complete(self, chain: _Chain, event: theirs.Event) -> None:
-        state, checkpoint = chain.state, event.checkpoint
+        state, original_checkpoint = chain.run, event.checkpoint
         if state is None:
             return
-        last = checkpoint.messages[-1] if checkpoint and checkpoint.messages else None
+        last = original_checkpoint.messages[-1] if original_checkpoint and original_checkpoint.messages else None
         reply = expert_message(last) if last and last.type == "expertMessage" else ExpertMessage()
         if not reply.contents:
             reply = ExpertMessage(contents=(TextPart(text=event.text or ""),))
         self._settle(chain, event)
-        state = chain.state or state
+        state = chain.run or state
         has_text = last is None or last.type == "expertMessage"
         if state.phase is Phase.SETTLED and state.result is None and has_text:
             self._emit(chain, event, ours.StartGeneration, final=True)
-        if chain.state is not None and chain.state.phase is Phase.GENERATING:
+        if chain.run is not None and chain.run.phase is Phase.GENERATING:
             usage = event.usage or NO_USAGE
             self._emit(
                 chain,
@@ -424,9 +431,9 @@ class _Upgrade:
 
         For `attemptCompletion` the original records none if the reply has a text: that text is the result.
         """
-        if chain.state is None:
+        if chain.run is None:
             return
-        for call in chain.state.open_calls:
+        for call in chain.run.open_calls:
             if call.decided.kind == "attemptCompletion":
                 self._emit(
                     chain, event, ours.AttemptCompletion, tool_call_id=call.decided.id, result=event.text or None
@@ -435,14 +442,14 @@ class _Upgrade:
         self._finish_calls(chain, event, [message for message in messages if message.type == "toolMessage"])
 
     def _stop(self, chain: _Chain, event: theirs.Event) -> None:
-        if chain.state is None:
+        if chain.run is None:
             return
         self._finish_partial(chain, event)
-        place = _next_event_id(chain.state)
+        place = _next_event_id(chain.run)
         match event.type:
             case "completeRun":
-                text = event.text if event.text is not None else chain.state.result or ""
-                usage = chain.state.spending.usage
+                text = event.text if event.text is not None else chain.run.result or ""
+                usage = chain.run.spending.usage
                 self._emit(chain, event, ours.FinishRun, checkpoint_id=place, text=text, total_usage=usage)
             case "stopRunByDelegate":
                 self._emit(chain, event, ours.StopRunByDelegate, checkpoint_id=place)
@@ -450,33 +457,33 @@ class _Upgrade:
                 self._emit(chain, event, ours.StopRunByInteractiveTool, checkpoint_id=place)
             case "stopRunByExceededMaxSteps":
                 self._finish_step(chain, event)
-                place, steps = _next_event_id(chain.state), event.step_number
+                place, steps = _next_event_id(chain.run), event.step_number
                 self._emit(chain, event, ours.StopRunByExceededMaxSteps, checkpoint_id=place, max_steps=steps)
             case "stopRunByError":
                 self._emit(chain, event, ours.ErrorRun, checkpoint_id=place, error=error_of(event))
             case _:
                 return
 
-    def _emit(self, chain: _Chain, source: theirs.Event, kind: type[ours.StoredEvent], **facts: object) -> None:
-        if chain.state is None:
+    def _emit(self, chain: _Chain, source_event: theirs.Event, kind: type[ours.StoredEvent], **facts: object) -> None:
+        if chain.run is None:
             return
-        common = self._common(chain, source, chain.state.step)
+        common = self._common(chain, source_event, chain.run.step)
         event = kind.model_validate({**common, **facts})
         chain.log.append(event)
-        chain.state = evolve(chain.state, event, Head(len(chain.log)))
-        message = last_message(source.checkpoint)
-        if source.checkpoint and "checkpoint_id" in facts:
-            self._checkpoints[source.checkpoint.id] = event.id
+        chain.run = evolve(chain.run, event, Head(len(chain.log)))
+        message = last_message(source_event.checkpoint)
+        if source_event.checkpoint and "checkpoint_id" in facts:
+            self._checkpoints[source_event.checkpoint.id] = event.id
             if message:
-                self._places[message] = (chain.state, event.id)
+                self._places[message] = (chain.run, event.id)
 
-    def _common(self, chain: _Chain, source: theirs.Event, step: int) -> dict[str, object]:
+    def _common(self, chain: _Chain, source_event: theirs.Event, step: int) -> dict[str, object]:
         return {
             "id": event_id_of(chain.id, len(chain.log) + 1),
-            "timestamp": source.timestamp,
+            "timestamp": source_event.timestamp,
             "job_id": self._job_id,
             "run_id": chain.id,
-            "expert_key": source.expert_key,
+            "expert_key": source_event.expert_key,
             "step_number": step,
         }
 
@@ -507,16 +514,16 @@ def _order(event: theirs.Event) -> tuple[int, int]:
     return event.timestamp, _EVENT_ORDER.index(event.type) if event.type in _EVENT_ORDER else len(_EVENT_ORDER)
 
 
-def _last_event_id(state: Run) -> str:
-    return event_id_of(state.id, state.head.seq)
+def _last_event_id(run: Run) -> str:
+    return event_id_of(run.id, run.head.seq)
 
 
-def _next_event_id(state: Run) -> str:
-    return event_id_of(state.id, state.head.seq + 1)
+def _next_event_id(run: Run) -> str:
+    return event_id_of(run.id, run.head.seq + 1)
 
 
 def _open(chain: _Chain) -> frozenset[str | None]:
-    return frozenset(call.decided.id for call in chain.state.open_calls) if chain.state else frozenset()
+    return frozenset(call.decided.id for call in chain.run.open_calls) if chain.run else frozenset()
 
 
 T = TypeVar("T", bound=Record)

@@ -198,28 +198,28 @@ class SqliteStorage(Storage):
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     @override
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if not records:
             return
-        check_id(run.run_id, "run")
-        self._key(run.job_id)
+        check_id(ref.run_id, "run")
+        self._key(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            base = self._number(db, run) * _KEYS_PER_RUN
-            head = self._head_at(db, run, base, expected_seq)
-            head_after(head, records, self._place(run))
+            base = self._number(db, ref) * _KEYS_PER_RUN
+            head = self._head_at(db, ref, base, expected_seq)
+            head_after(head, records, self._place(ref))
             rows = [(base + expected_seq + 1 + index, record) for index, record in enumerate(records)]
             db.executemany("INSERT INTO records (key, line) VALUES (?, ?)", rows)
 
         await self._database.write(work)
 
     @override
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        check_id(run.run_id, "run")
-        key = self._key(run.job_id)
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        check_id(ref.run_id, "run")
+        key = self._key(ref.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
-            base = None if db is None else _find_run(db, key, run.run_id)
+            base = None if db is None else _find_run(db, key, ref.run_id)
             if base is None:
                 return []
             # The record before is read too: the hash chain continues from it.
@@ -227,16 +227,16 @@ class SqliteStorage(Storage):
             span = (base + max(after, 1), base + last)
             rows = _rows(db, "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
             records = [(int(str(key)) - base, _bytes(line)) for key, line in rows]
-            return verify_rows(records, after, self._place(run), _MEDIUM)
+            return verify_rows(records, after, self._place(ref), _MEDIUM)
 
         return await self._database.read(work)
 
     @override
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
-        key = self._key(run.job_id)
+    async def end(self, ref: RunRef, count: int) -> list[bytes]:
+        key = self._key(ref.job_id)
 
         def work(db: sqlite3.Connection | None) -> list[bytes]:
-            base = None if db is None else _find_run(db, key, run.run_id)
+            base = None if db is None else _find_run(db, key, ref.run_id)
             if base is None:
                 return []
             values = (base + 1, base + _KEYS_PER_RUN - 1, count)
@@ -246,18 +246,18 @@ class SqliteStorage(Storage):
         return await self._database.read(work)
 
     @override
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        check_id(run.run_id, "run")
-        key = self._key(run.job_id)
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
+        check_id(ref.run_id, "run")
+        key = self._key(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA secure_delete = ON")
-            base = _find_run(db, key, run.run_id)
+            base = _find_run(db, key, ref.run_id)
             if base is None:
-                raise NotFound(f"{self._place(run)}: has no records, and so none at {seq}")
+                raise NotFound(f"{self._place(ref)}: has no records, and so none at {seq}")
             span = (base + 1, base + _KEYS_PER_RUN - 1)
             rows = _rows(db, "SELECT line FROM records WHERE key BETWEEN ? AND ? ORDER BY key", span)
-            check_redaction([_bytes(line) for (line,) in rows], seq, record, self._place(run))
+            check_redaction([_bytes(line) for (line,) in rows], seq, record, self._place(ref))
             db.execute("UPDATE records SET line = ? WHERE key = ?", (record, base + seq))
 
         await self._database.write(work)
@@ -310,18 +310,18 @@ class SqliteStorage(Storage):
         return tuple(sorted(self._id(key) for (key,) in rows))
 
     @override
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        check_id(run.run_id, "run")
-        self._key(run.job_id)
+    async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
+        check_id(ref.run_id, "run")
+        self._key(ref.job_id)
 
         def work(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._number(db, run)))
+            db.execute("UPDATE runs SET setting = ? WHERE n = ?", (setting, self._number(db, ref)))
 
         await self._database.write(work, synced=False)
 
     @override
-    async def run_setting(self, run: RunRef) -> bytes | None:
-        ids = (self._key(run.job_id), check_id(run.run_id, "run"))
+    async def run_setting(self, ref: RunRef) -> bytes | None:
+        ids = (self._key(ref.job_id), check_id(ref.run_id, "run"))
         query = "SELECT setting FROM runs WHERE job_id = ? AND run_id = ?"
         return await self._database.read(lambda db: _one_value(db, query, ids))
 
@@ -433,8 +433,8 @@ class SqliteStorage(Storage):
 
         def work(db: sqlite3.Connection) -> None:
             if expected is not None:
-                run, seq = expected
-                self._head_at(db, run, self._number(db, run) * _KEYS_PER_RUN, seq)
+                ref, seq = expected
+                self._head_at(db, ref, self._number(db, ref) * _KEYS_PER_RUN, seq)
             for (number,) in _rows(db, "SELECT n FROM runs WHERE job_id = ?", (key,)):
                 base = int(str(number)) * _KEYS_PER_RUN
                 db.execute("DELETE FROM records WHERE key BETWEEN ? AND ?", (base, base + _KEYS_PER_RUN - 1))
@@ -456,21 +456,21 @@ class SqliteStorage(Storage):
 
         return await self._database.read(work)
 
-    def _number(self, db: sqlite3.Connection, run: RunRef) -> int:
-        key = self._key(run.job_id)
-        number = _find_run(db, key, run.run_id)
+    def _number(self, db: sqlite3.Connection, ref: RunRef) -> int:
+        key = self._key(ref.job_id)
+        number = _find_run(db, key, ref.run_id)
         if number is not None:
             return number // _KEYS_PER_RUN
-        check_id(run.run_id, "run")
-        self._require(db, run.job_id)
-        db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, run.run_id))
-        number = _find_run(db, key, run.run_id)
+        check_id(ref.run_id, "run")
+        self._require(db, ref.job_id)
+        db.execute("INSERT INTO runs (job_id, run_id) VALUES (?, ?)", (key, ref.run_id))
+        number = _find_run(db, key, ref.run_id)
         if number is None:
             # A trigger may drop the row; number 0 would mix this log with others.
-            raise StorageError(f"{self._place(run)}: the database keeps no row for it: is it one of perstack's?")
+            raise StorageError(f"{self._place(ref)}: the database keeps no row for it: is it one of perstack's?")
         return number // _KEYS_PER_RUN
 
-    def _head(self, db: sqlite3.Connection, run: RunRef, base: int) -> Head:
+    def _head(self, db: sqlite3.Connection, ref: RunRef, base: int) -> Head:
         query = "SELECT key, line FROM records WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1"
         rows = _rows(db, query, (base, base + _KEYS_PER_RUN - 1))
         if not rows:
@@ -479,17 +479,17 @@ class SqliteStorage(Storage):
         try:
             return Head(seq, open_line(_bytes(rows[0][1])).hash)
         except BrokenSeal as error:
-            raise damage_error(self._place(run), seq - 1, str(error), _MEDIUM) from error
+            raise damage_error(self._place(ref), seq - 1, str(error), _MEDIUM) from error
 
-    def _has_record(self, db: sqlite3.Connection, run: RunRef, head: Head) -> bool:
-        base = _find_run(db, self._key(run.job_id), run.run_id)
+    def _has_record(self, db: sqlite3.Connection, ref: RunRef, head: Head) -> bool:
+        base = _find_run(db, self._key(ref.job_id), ref.run_id)
         line = None if base is None else _one_value(db, "SELECT line FROM records WHERE key = ?", (base + head.seq,))
         return line is not None and ends_at(line, head)
 
-    def _head_at(self, db: sqlite3.Connection, run: RunRef, base: int, expected_seq: int) -> Head:
-        head = self._head(db, run, base)
+    def _head_at(self, db: sqlite3.Connection, ref: RunRef, base: int, expected_seq: int) -> Head:
+        head = self._head(db, ref, base)
         if head.seq != expected_seq:
-            raise stale_writer(self._place(run), expected_seq, head.seq)
+            raise stale_writer(self._place(ref), expected_seq, head.seq)
         return head
 
     def _open_lease(self, job_id: str) -> int:
@@ -513,8 +513,8 @@ class SqliteStorage(Storage):
     def _lease_file(self, job_id: str) -> Path:
         return self._leases / self._key(job_id).replace("/", ".")
 
-    def _place(self, run: RunRef) -> str:
-        return f"{self._path}, run {run.run_id}"
+    def _place(self, ref: RunRef) -> str:
+        return f"{self._path}, run {ref.run_id}"
 
 
 def _rows(db: sqlite3.Connection | None, query: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:

@@ -166,11 +166,11 @@ class StartApp(App[int]):
         if job_id is not None:
             self.open_job(job_id)
         else:
-            session = await self._add(self._session())
+            job_pane = await self._add(self._session())
             if expert is not None:
-                session.choose(expert)
+                job_pane.choose(expert)
                 if query is not None:
-                    session.session.send(query)
+                    job_pane.session.send(query)
         self.set_interval(1.0, self._tick)
         self.run_worker(self._count_waiting(), group="inbox", exclusive=True)
 
@@ -200,14 +200,14 @@ class StartApp(App[int]):
         session.watch(job_id)
         self.call_next(self._add, session)
 
-    def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
-        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `again`."""
+    def branch(self, job_id: str, checkpoint_id: str, *, question: OpenQuestion | None = None) -> None:
+        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `question`."""
         self.open_job(job_id)
 
         def prepare() -> None:
             for session in self.sessions:
                 if session.job_id == job_id:
-                    session.branch(checkpoint_id, again)
+                    session.branch(checkpoint_id, question)
 
         self.call_next(prepare)
 
@@ -479,9 +479,9 @@ class StartApp(App[int]):
 
     def action_copy_result(self) -> None:
         """Copy the shown Job's result, if it has one."""
-        job = self.pane.session.job
-        if job is not None and job.text:
-            self.copy_to_clipboard(job.text)
+        summary = self.pane.session.job
+        if summary is not None and summary.text:
+            self.copy_to_clipboard(summary.text)
             self.notify("copied", markup=False)
 
     def action_copy_id(self) -> None:
@@ -556,7 +556,11 @@ def run_start(
     async def main() -> tuple[int, tuple[JobSummary, ...]]:
         async with host:
             job_id = await host.jobs.find(job)
-            typed = [job.query for job in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs) if job.query]
+            typed = [
+                summary.query
+                for summary in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs)
+                if summary.query
+            ]
             app = StartApp(
                 host,
                 ReloadedProject(loaded),

@@ -42,7 +42,7 @@ def nothing_held(live: ReloadedProject | None) -> str:
 class SessionListener(Protocol):
     """A receiver of events as they arrive, for interfaces that do not draw the transcript."""
 
-    def heard(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
+    def print_event(self, event: events.Event, lines: Sequence[LogLine], live: JobActivity) -> None:
         """Receive an event, its log rows and the state; for an opened Job first the stored events, in order."""
         ...
 
@@ -238,18 +238,18 @@ class Session:
 
     def follow(self) -> None:
         """Follow a Job of another process, drive a queued one if `drives` is set, or read an unread one again."""
-        job = self.job
+        summary = self.job
         if self.is_unread and self.job_id is not None:
             self.watch(self.job_id)
-        elif job is not None and self.is_elsewhere and self._may_drive(job):
-            self._drive(lambda on_event: self.host.resume(job.id, by=_this_user(), on_event=on_event))
-        elif job is not None and self.is_elsewhere:
+        elif summary is not None and self.is_elsewhere and self._may_drive(summary):
+            self._drive(lambda on_event: self.host.resume(summary.id, by=_this_user(), on_event=on_event))
+        elif summary is not None and self.is_elsewhere:
             self.is_watching = True
             self._begin(self._look)
 
-    def branch(self, checkpoint_id: str, again: OpenQuestion | None = None) -> None:
-        """Let the next text branch from this checkpoint: as a new query, or as another answer to `again`."""
-        self.resume_from, self.again = checkpoint_id, again
+    def branch(self, checkpoint_id: str, question: OpenQuestion | None = None) -> None:
+        """Let the next text branch from this checkpoint: as a new query, or as another answer to `question`."""
+        self.resume_from, self.again = checkpoint_id, question
         self._on_change(self)
 
     def use_model(self, model: str | None) -> None:
@@ -426,8 +426,8 @@ class Session:
         await asyncio.sleep(_DRAWING_TIME_S)
         return True
 
-    async def _look(self, known: JobSummary | None = None) -> None:
-        """Read the Job's state, and follow a Job of other processes to its end. `known` is a summary already shown."""
+    async def _look(self, known_summary: JobSummary | None = None) -> None:
+        """Read the Job's state, and follow a Job of other processes to its end. `known_summary` is shown already."""
         try:
             await self._stands()
             while self.job is not None and _is_of_others(self.job) and not self._may_drive(self.job):
@@ -441,21 +441,21 @@ class Session:
         except asyncio.CancelledError:  # no longer watched
             await self._stands()
             return
-        self._show_outcome(known)
+        self._show_outcome(known_summary)
 
-    def _may_drive(self, job: JobSummary) -> bool:
+    def _may_drive(self, summary: JobSummary) -> bool:
         """Return whether a Job that waits for a worker is driven here at the user's request."""
-        return self.drives and job.status == "queued"
+        return self.drives and summary.status == "queued"
 
-    async def _followed(self, job: JobSummary) -> None:
-        self.is_watching, self.is_reading, self._waits = True, False, job.status != "running"
-        self._coordinator = job.coordinator_run_id or self._coordinator
+    async def _followed(self, summary: JobSummary) -> None:
+        self.is_watching, self.is_reading, self._waits = True, False, summary.status != "running"
+        self._coordinator = summary.coordinator_run_id or self._coordinator
         self._on_change(self)
         known_seqs = {**self._heard}
-        if job.queued is not None:
-            await self.host.jobs.follow(job.id, after=known_seqs, on_event=self._take_with_line)
+        if summary.queued is not None:
+            await self.host.jobs.follow(summary.id, after=known_seqs, on_event=self._take_with_line)
             return
-        async for line in self.host.jobs.watch(job.id, after=known_seqs):
+        async for line in self.host.jobs.watch(summary.id, after=known_seqs):
             self._hear(line.event, self.transcript, line.seq)
             self._on_change(self)
 
@@ -472,12 +472,12 @@ class Session:
         if self.job.status == "stoppedByInterrupt":
             self.unsettled = await self.host.jobs.unsettled(self.job_id)
 
-    def _show_outcome(self, known: JobSummary | None = None) -> None:
-        """Show that nothing is running, and the outcome unless it is `known`."""
+    def _show_outcome(self, known_summary: JobSummary | None = None) -> None:
+        """Show that nothing is running, and the outcome unless it is `known_summary`."""
         was_at_work = self.transcript.rest()
         if self.job is not None and self.job.status == "stoppedByInterrupt" and was_at_work:
             self._remark("interrupted", "its process has ended")
-        if self.job is not None and self.job != known:
+        if self.job is not None and self.job != known_summary:
             self._says_how_it_ended(self.job)
 
     def _take_with_line(self, event: events.Event, line: bytes) -> None:
@@ -510,7 +510,7 @@ class Session:
         ):
             self._meanwhile.pop(f"{event.run_id} {event.tool_call_id}", None)
         if self._listener is not None:
-            self._listener.heard(event, lines, transcript.live)
+            self._listener.print_event(event, lines, transcript.live)
 
     def _remark(self, word: str, text: str, style: Style = "warn") -> None:
         self.transcript.remark(word, text, style)
@@ -521,19 +521,19 @@ class Session:
         self.transcript.rest()
         self._remark("error", error.text_for(self._said), "bad")
 
-    def _says_how_it_ended(self, job: JobSummary) -> None:
-        if job.status == "completed":
-            self._remark("completed", spending_line(job), "good")
+    def _says_how_it_ended(self, summary: JobSummary) -> None:
+        if summary.status == "completed":
+            self._remark("completed", spending_line(summary), "good")
 
 
 def _this_user() -> By:
     return this_user("start")
 
 
-def _is_of_others(job: JobSummary) -> bool:
+def _is_of_others(summary: JobSummary) -> bool:
     """Return whether another process drives the Job, or a worker will."""
-    is_left = job.status == "queued" or (job.queued is not None and job.status == "stoppedByInterrupt")
-    return job.closed is None and (is_left or job.status == "running")
+    is_left = summary.status == "queued" or (summary.queued is not None and summary.status == "stoppedByInterrupt")
+    return summary.closed is None and (is_left or summary.status == "running")
 
 
 def _time_of(line: bytes) -> int:

@@ -66,7 +66,12 @@ def test_a_call_with_a_side_effect_that_was_approved_is_run_once_whenever_the_ru
     for call_id, place in simulation.ran:
         call = simulation.states[place - 1].calls[call_id]
         # a tool that asks something is called again with the answer: that is the same call, which has done nothing yet
-        if call.decided.asks and call.decided.effect == "sideEffect" and not call.answers and call.question is None:
+        if (
+            call.decided.asks
+            and call.decided.effect == "sideEffect"
+            and not call.answers
+            and call.tool_question is None
+        ):
             ran[call_id] = ran.get(call_id, 0) + 1
     assert set(ran.values()) <= {1}
 

@@ -49,7 +49,7 @@ def test_a_stream_shows_texts_calls_results_and_the_end_each_with_its_stored_eve
     assert result.event.type == "finishToolCall"
     assert "".join(one.text for one in texts if isinstance(one, TextDelta)) == "It is 3."
     assert isinstance(end, Finished)
-    assert (end.job.status, end.job.text) == ("completed", "It is 3.")
+    assert (end.summary.status, end.summary.text) == ("completed", "It is 3.")
     assert end.event is not None
     assert end.event.type == "finishRun"
 
@@ -79,7 +79,7 @@ def test_a_question_is_answered_in_the_loop_which_continues_with_the_same_job(be
                 assert (job.id, job.status) == ("job", "running")
         assert [name for name in names(events) if name != "TextDelta"] == ["Question", "ToolResult", "Finished"]
         assert isinstance(events[-1], Finished)
-        assert (events[-1].job.id, events[-1].job.status) == ("job", "completed")
+        assert (events[-1].summary.id, events[-1].summary.status) == ("job", "completed")
         assert [job.id for job in (await host.jobs.list()).jobs] == ["job"]
         assert (await host.audit.verify("job")).ok
 
@@ -151,7 +151,7 @@ def test_the_question_of_a_delegate_is_shown_and_answered_while_another_is_at_wo
                 gate.may_end.set()
         assert names(events).count("Question") == 1
         assert isinstance(events[-1], Finished)
-        assert events[-1].job.status == "completed"
+        assert events[-1].summary.status == "completed"
         assert (bench.workspace / "a.txt").read_text() == "x\n"
 
     wait_for(work())
@@ -345,7 +345,7 @@ def test_a_job_that_another_caller_cancels_is_finished_as_interrupted(bench: Ben
             if isinstance(event, ToolCall):
                 await host.cancel("job")
         assert isinstance(last, Finished)
-        assert last.job.status == "stoppedByInterrupt"
+        assert last.summary.status == "stoppedByInterrupt"
 
     wait_for(work())
 
@@ -361,7 +361,7 @@ def test_errors_are_those_of_run_and_a_failing_model_finishes_the_stream(bench: 
         wait_for(nobody())
     (*_, end) = wait_for(read(host))
     assert isinstance(end, Finished)
-    assert (end.job.status, end.job.error) == ("stoppedByError", "no such key")
+    assert (end.summary.status, end.summary.error) == ("stoppedByError", "no such key")
 
 
 def test_two_streams_of_a_host_are_read_at_the_same_time(bench: Bench) -> None:

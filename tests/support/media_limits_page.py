@@ -20,7 +20,7 @@ def table() -> str:
 
 
 def _row(row: VendorLimits) -> list[str]:
-    limits = row.limits
+    limits = row.media_limits
     names = ", ".join(f"`{name}`" for name in sorted(row.providers))
     models = f" (models: `{row.models}`)" if row.models else ""
     return [names + models, _types(limits), _image(limits), _pdf(limits), _request(limits), row.source]

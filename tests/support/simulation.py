@@ -143,10 +143,10 @@ class Simulation:
                 rule = "tool(*)" if wants_rule and "tool(*)" in call.offers else ""
                 self.note(answer_event(self.run, Approval(decision=decision, rule=rule), self.stamps, None))
                 return
-            if call.question is None:
+            if call.tool_question is None:
                 self.result(call.decided.id, call.decided.tool_name, "an answer")
                 return
-            answer = Answer(question=call.question, action="accept")
+            answer = Answer(question=call.tool_question, action="accept")
             self.note(AnswerQuestion(**self.stamp(), tool_call_id=call.decided.id, answer=answer))
         else:
             self.note(ResumeRun(**self.checkpoint(), reason="interrupt"))

@@ -412,7 +412,7 @@ def test_a_job_that_pauses_for_a_rate_goes_on_when_that_is_over(bench: Bench) ->
         bench.clock.move(3_700_000)
         host = bench.host([text("done")], expert("a"))
         (woken,) = await host.scheduler.once()
-        assert (woken.did, woken.job.id, woken.job.status) == ("resumed", job.id, "completed")
+        assert (woken.did, woken.summary.id, woken.summary.status) == ("resumed", job.id, "completed")
         assert await host.scheduler.once() == ()
 
     wait_for(work())
@@ -428,7 +428,7 @@ def test_iterations_that_pause_for_a_rate_go_on_when_that_is_over(bench: Bench) 
         bench.clock.move(3_700_000)
         host = bench.host([text("done")], measured)
         (woken,) = await host.scheduler.once()
-        assert (woken.did, woken.job, woken.series.id, woken.series.status) == ("resumed", None, "it", "completed")
+        assert (woken.did, woken.summary, woken.series.id, woken.series.status) == ("resumed", None, "it", "completed")
         assert [iteration.job_id for iteration in woken.series.iterations] == ["it-i1", "it-i2"]
         assert await host.scheduler.once() == ()
 

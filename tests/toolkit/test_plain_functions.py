@@ -36,8 +36,8 @@ def test_progress_of_a_plain_function_is_shown_in_the_loops_thread(bench: Bench)
     @kit.tool(effect="readOnly")
     def count(context: ToolContext) -> str:
         """Count."""
-        context.call.on_progress("one")
-        context.call.on_progress("two")
+        context.tool_call.on_progress("one")
+        context.tool_call.on_progress("two")
         return f"done, cancelled: {context.is_cancelled()}"
 
     seen, _ = call(bench, kit, tool("count"))

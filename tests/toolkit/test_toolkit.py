@@ -215,8 +215,8 @@ def test_the_context_has_settings_workspace_environment_and_the_call(bench: Benc
     async def roll(context: ToolContext[Settings], count: int) -> str:
         """Roll."""
         got.append(context)
-        context.call.on_progress("rolling")
-        return f"{count} of {context.settings.sides} as {context.call.key}"
+        context.tool_call.on_progress("rolling")
+        return f"{count} of {context.settings.sides} as {context.tool_call.key}"
 
     seen, provider = call(bench, kit, tool("roll", {"count": 2}), sides=20)
     job_id = seen.events[0].job_id
@@ -271,7 +271,7 @@ def test_a_function_may_ask_a_person(bench: Bench) -> None:
     @kit.tool()
     async def pay(context: ToolContext) -> str | Question:
         """Pay."""
-        return context.call.answers[0].action if context.call.answers else Question(message="Pay?")
+        return context.tool_call.answers[0].action if context.tool_call.answers else Question(message="Pay?")
 
     host = bench.host([tool("pay"), text("ok")], with_kit(), plugins=(kit,))
     assert wait_for(host.run("a", "q", job_id="job")).question is not None
@@ -287,7 +287,7 @@ def test_only_a_declared_tool_is_run_again_after_a_crash(bench: Bench, effect, r
     @kit.tool(effect=effect)
     async def note(context: ToolContext) -> None:
         """Note the call."""
-        keys.append(context.call.key)
+        keys.append(context.tool_call.key)
 
     script = [tool("note"), text("end")]
 

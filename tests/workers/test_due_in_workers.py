@@ -20,7 +20,7 @@ MEASURED_EXPERT = expert("a", iterate=Iterate(evaluator="echo '{\"score\": 1}'",
 def host_of(bench: Bench, engine: Engine, script: object, *experts: object) -> Host:
     """Return a Host whose dispatcher was not chosen but is the storage's own."""
     host = bench.host(script, *(experts or (expert("a"),)), dispatcher=engine.dispatcher)  # type: ignore[arg-type]
-    host._source.current.dispatching.is_chosen = False
+    host._source.setup.dispatching.is_chosen = False
     return host
 
 

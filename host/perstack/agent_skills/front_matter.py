@@ -83,23 +83,23 @@ class _Reading:
         return document
 
     def _next_event(self) -> tuple[str, _YamlEvent]:
-        event = next(self._events)
-        kind = type(event).__name__.removesuffix("Event")
+        yaml_event = next(self._events)
+        kind = type(yaml_event).__name__.removesuffix("Event")
         self._count += 1
         if self._count > _MAX_YAML_VALUES:
             raise NotPlain(f"has more than {_MAX_YAML_VALUES} values in its YAML")
-        if kind == "Alias" or getattr(event, "anchor", None) is not None:
+        if kind == "Alias" or getattr(yaml_event, "anchor", None) is not None:
             raise NotPlain("has an anchor or an alias in its YAML: write the value out")
-        if kind != "DocumentStart" and getattr(event, "tag", None) is not None:
+        if kind != "DocumentStart" and getattr(yaml_event, "tag", None) is not None:
             raise NotPlain("has a tag in its YAML: leave it out")
-        return kind, event
+        return kind, yaml_event
 
-    def _value(self, kind: str, event: _YamlEvent, level: int) -> Value:
+    def _value(self, kind: str, yaml_event: _YamlEvent, level: int) -> Value:
         if level > MAX_YAML_DEPTH:
             raise NotPlain(f"is nested more than {MAX_YAML_DEPTH} levels deep in its YAML")
         match kind:
             case "Scalar":
-                return event.value
+                return yaml_event.value
             case "SequenceStart":
                 return self._items(level)
             case _:

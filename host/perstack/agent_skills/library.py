@@ -32,14 +32,14 @@ class SkillLibrary:
     """A cache of skills and AGENTS.md files: all Runs that a process begins for a Job see one content."""
 
     def __init__(
-        self, project: Project, lock: ToolLock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
+        self, project: Project, tool_lock: ToolLock, workspace: Path, laid_out: tuple[UnpackedSkill, ...] | None = None
     ) -> None:
         """Create an empty cache; `laid_out` are skills stored with the Job, used instead of those at their paths."""
         self.workspace = workspace
         self._project = project
         self._laid_out = None if laid_out is None else {skill.path: skill.folder for skill in laid_out}
         self._agents_md: tuple[str, tuple[AgentsMdFile, ...]] | None = None
-        self._lock = lock
+        self._lock = tool_lock
         self._folders: dict[str, SkillFolder | UsageError] = {}
 
     def read(self, skills: Iterable[AgentSkill], *, agents_md: bool) -> None:
@@ -101,7 +101,7 @@ class SkillLibrary:
         if folder is None:
             folder = self._folders[skill.path] = self._look_at(skill)
             if not isinstance(folder, UsageError):
-                for repair in folder.head.repairs:
+                for repair in folder.skill_head.repairs:
                     notice(f"skill {skill.name}: {skill.path}: {repair}")
             elif skill.is_found:
                 notice(f"{folder}; skipped, because only a pattern names it")
@@ -129,7 +129,7 @@ class SkillLibrary:
                 f" look at what has changed in {skill.path}",
                 next_steps=(Install(),),
             )
-        fields = {"description": folder.head.description, "digest": folder.digest, "is_found": False}
+        fields = {"description": folder.skill_head.description, "digest": folder.digest, "is_found": False}
         return skill.model_copy(update=fields)
 
 

@@ -47,10 +47,10 @@ def loading_tool(skills: Sequence[AgentSkill], unchanged: _Unchanged) -> Offered
     """Return `loadSkill`. Files changed since the Run began are not read: nobody has agreed to them."""
     skills_by_name = {skill.name: skill for skill in skills}
 
-    async def load(call: ToolCall) -> ToolResult:
-        path, begin = call.args.get("path"), call.args.get("from")
+    async def load(tool_call: ToolCall) -> ToolResult:
+        path, begin = tool_call.args.get("path"), tool_call.args.get("from")
         path, begin = path if isinstance(path, str) else "", begin if isinstance(begin, int) else 0
-        skill = skills_by_name[str(call.args["name"])]
+        skill = skills_by_name[str(tool_call.args["name"])]
         return ToolResult.text(await asyncio.to_thread(_answer, unchanged, skill, path, begin))
 
     return builtin_tool(load_spec(skills), load)

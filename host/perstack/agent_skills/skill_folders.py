@@ -33,7 +33,7 @@ class SkillFolder:
     """Agent Skill as of the time when it was read."""
 
     path: Path
-    head: SkillHead
+    skill_head: SkillHead
     files: tuple[SkillFile, ...]
     digest: str
     problems: tuple[str, ...] = ()  # problems that make it unusable, as phrases that follow the name of its SKILL.md
@@ -61,10 +61,10 @@ def read_skill(path: Path) -> SkillFolder:
     except OSError as error:
         raise NotASkill(f"cannot be read: {error.strerror or error}") from None
     try:
-        head, problems = read_head(divided(text)[0], path.name)
+        skill_head, problems = read_head(divided(text)[0], path.name)
     except NotASkill as error:
-        head, problems = SkillHead(), (str(error),)
-    return SkillFolder(path, head, files, unread.digest, problems)
+        skill_head, problems = SkillHead(), (str(error),)
+    return SkillFolder(path, skill_head, files, unread.digest, problems)
 
 
 def read_text(folder: Path, path: str) -> str:

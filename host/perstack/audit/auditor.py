@@ -220,7 +220,7 @@ class Auditor:
         """
         from perstack.audit.rule_testing import Backtest
 
-        async for result in Backtest(project, self._source.current.plugins.skills, workspace, rules).of(
+        async for result in Backtest(project, self._source.setup.plugins.skills, workspace, rules).of(
             self._reader.storage, since
         ):
             yield result
@@ -248,8 +248,8 @@ class Auditor:
         return await replay_job(
             self._reader.storage,
             await self._reader.resolve(job_id),
-            self._source.current.plugins.skills,
-            self._source.current.workspace,
+            self._source.setup.plugins.skills,
+            self._source.setup.workspace,
         )
 
     async def calls(self, job_id: str | None = None) -> tuple[PolicyCall, ...]:
@@ -260,7 +260,7 @@ class Auditor:
         from perstack.recordings.recorded_calls import calls_of_logs
 
         return calls_of_logs(
-            await self._reader.logs(job_id), self._source.current.plugins.skills, self._source.current.workspace
+            await self._reader.logs(job_id), self._source.setup.plugins.skills, self._source.setup.workspace
         )
 
     async def redact(
@@ -281,7 +281,7 @@ class Auditor:
                 fields=fields,
                 reason=reason,
                 by=by or this_user(),
-                clock=self._source.current.clock,
+                clock=self._source.setup.clock,
             )
             job.stored.update((await self._reader.load(job.id)).stored)
         return redaction

@@ -19,13 +19,13 @@ from perstack.errors import UsageError
 
 
 def of_start(
-    delegate: Run, delegation: Delegation, parent: Run, chains: Iterable[tuple[RuleSet, ...]]
+    delegate_run: Run, delegation: Delegation, parent_run: Run, chains: Iterable[tuple[RuleSet, ...]]
 ) -> Iterator[Repetition]:
     """Yield what a delegate's start says otherwise than the Run that called it.
 
     `chains`: the rules that the parent had since it decided on the delegate, one of which the delegate has in full.
     """
-    start, above = delegate.start, parent.start
+    start, above = delegate_run.start, parent_run.start
     by = start.delegated_by
     is_unknown = is_emptied(start.query) or is_emptied(delegation.query)
     repetitions = [
@@ -47,27 +47,27 @@ def of_start(
     yield from (repetition for repetition in repetitions if repetition.contradiction is not None)
 
 
-def _narrowed(own: SandboxPolicy | None, above: SandboxPolicy | None) -> SandboxPolicy | None:
+def _narrowed(own_policy: SandboxPolicy | None, outer_policy: SandboxPolicy | None) -> SandboxPolicy | None:
     try:
-        return narrow_policy(own, above)
+        return narrow_policy(own_policy, outer_policy)
     except UsageError:  # of two runtimes: no Run begins so
-        return above
+        return outer_policy
 
 
 def of_result(
-    tool_name: str, shown: str, report: DelegateReport | None, delegate: Run, *, is_error: bool
+    tool_name: str, shown: str, report: DelegateReport | None, delegate_run: Run, *, is_error: bool
 ) -> Iterator[Repetition]:
     """Yield what the result of a call says otherwise than the log of the delegate, at the end that the result names."""
-    is_completed = delegate.status == "completed"
-    text = delegate.result or ""
-    if delegate.result_value is not None:
-        text = json.dumps(delegate.result_value, ensure_ascii=False)
-    is_unknown = is_emptied(shown) or is_emptied(delegate.result)
+    is_completed = delegate_run.status == "completed"
+    text = delegate_run.result or ""
+    if delegate_run.result_value is not None:
+        text = json.dumps(delegate_run.result_value, ensure_ascii=False)
+    is_unknown = is_emptied(shown) or is_emptied(delegate_run.result)
     repetitions = [Repetition("that it failed", is_error, not is_completed)]
     # a long text is a blob, which the shortened one names
     if is_completed and sha256(text.encode("utf-8", "replace")).hexdigest() not in shown:
         repetitions.append(Repetition("the delegate's result", shown, text, is_emptied=is_unknown))
     if report is not None:
-        known = report_of(delegate, tool_name)
+        known = report_of(delegate_run, tool_name)
         repetitions.append(Repetition("the delegate's report", report, known, is_emptied=is_emptied(report.text)))
     yield from (repetition for repetition in repetitions if repetition.contradiction is not None)

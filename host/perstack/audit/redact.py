@@ -94,10 +94,10 @@ async def _in_job(
     return event_ids
 
 
-async def _places(space: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
+async def _places(storage: Storage, owner_id: str, forms: Sequence[bytes]) -> list[int]:
     places: list[int] = []
-    for run_id in await run_ids(space, owner_id):
-        lines, _ = await readable(space, RunRef(owner_id, run_id))
+    for run_id in await run_ids(storage, owner_id):
+        lines, _ = await readable(storage, RunRef(owner_id, run_id))
         places += await asyncio.to_thread(_places_with, lines, forms)
     return places
 

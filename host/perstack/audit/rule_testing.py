@@ -43,7 +43,7 @@ class ChangedRuling:
     job_id: str
     run_id: str
     expert_key: str
-    call: PastCall
+    past_call: PastCall
     ruling: Ruling
 
 
@@ -119,25 +119,25 @@ class Backtest:
         chains: dict[str, Sequence[RuleSet]] = {}
         calls, unknown = 0, 0
         changed: list[ChangedRuling] = []
-        for run in runs.values():
-            chain = chains[run.id] = self._chain(run, runs)
-            key = key_of(run)
-            to_policy_call = self._calls.of(run)
-            for call in run.calls:
-                if call.timestamp < since:
+        for run_past_run in runs.values():
+            chain = chains[run_past_run.id] = self._chain(run_past_run, runs)
+            key = key_of(run_past_run)
+            to_policy_call = self._calls.of(run_past_run)
+            for past_call in run_past_run.calls:
+                if past_call.timestamp < since:
                     continue
                 calls += 1
-                if call.args is None:
+                if past_call.args is None:
                     unknown += 1
                     continue
-                ruling = decide_call(chain, to_policy_call(call, call.args))
-                if ruling.decision != call.decision:
-                    changed.append(ChangedRuling(job_id, run.id, key, call, ruling))
+                ruling = decide_call(chain, to_policy_call(past_call, past_call.args))
+                if ruling.decision != past_call.decision:
+                    changed.append(ChangedRuling(job_id, run_past_run.id, key, past_call, ruling))
         return BacktestResult(job_id, calls, unknown, tuple(changed))
 
-    def _chain(self, run: PastRun, runs: Mapping[str, PastRun]) -> Sequence[RuleSet]:
+    def _chain(self, past_run: PastRun, runs: Mapping[str, PastRun]) -> Sequence[RuleSet]:
         callers: dict[str, Expert] = {}
-        current: PastRun | None = run
+        current: PastRun | None = past_run
         while current is not None and current.id not in callers:
             key = key_of(current)
             callers[current.id] = self._project.expert(key) or Expert(key=key, instruction="")
@@ -197,8 +197,8 @@ def judge_call(
     runs = dict.fromkeys([*(_expert(project, key).key for key in above), expert.key])
     callers = [project.experts[key] for key in runs if key != expert.key]
     chain = chain_of(project, expert, callers)
-    call = make_call(project, factories, expert, tool, args, workspace)
-    ruling = decide_offer(chain, call) if call.skill == PROVIDER else decide_call(chain, call)
+    policy_call = make_call(project, factories, expert, tool, args, workspace)
+    ruling = decide_offer(chain, policy_call) if policy_call.skill == PROVIDER else decide_call(chain, policy_call)
     granted = (rule_set for rule_set in chain if rule_set.source != UNGRANTED)
     places = {rule_set.source: _place(definition, rule_set.expert) for rule_set in granted}
     source, _, name = ruling.source.rpartition(".")

@@ -101,23 +101,25 @@ class CopyResult:
 
 
 async def copy_storage(
-    source: Storage, target: Storage, ids: Sequence[str] = (), since: int | None = None
+    source_storage: Storage, target_storage: Storage, ids: Sequence[str] = (), since: int | None = None
 ) -> AsyncGenerator[CopyResult]:
     """Copy everything, or these ids, or what has an event since `since` (milliseconds since 1970), the oldest first.
 
     Raises NotFound for an unknown id, UsageError if source and target are one storage, and NotAgreed: a copy would make
     state of unknown origin the user's own.
     """
-    if source.location == target.location:
-        raise UsageError(f"{source.location} would be copied to itself: name another storage to copy to")
-    owners = [owner for kind in OWNER_KINDS for owner in await _all_of(source, kind) if not ids or owner.id in ids]
+    if source_storage.location == target_storage.location:
+        raise UsageError(f"{source_storage.location} would be copied to itself: name another storage to copy to")
+    owners = [
+        owner for kind in OWNER_KINDS for owner in await _all_of(source_storage, kind) if not ids or owner.id in ids
+    ]
     missing = sorted(set(ids) - {owner.id for owner in owners})
     if missing:
-        raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {source.location}")
-    for storage in (source, target):
+        raise NotFound(f"there is no Job, task or series {', '.join(missing)} in {source_storage.location}")
+    for storage in (source_storage, target_storage):
         await require_own_state(storage)
     for owner in owners:
-        copying = _OwnerCopy(space_of(source, owner.kind), space_of(target, owner.kind), owner)
+        copying = _OwnerCopy(space_of(source_storage, owner.kind), space_of(target_storage, owner.kind), owner)
         if since is None or await copying.last_event() >= since:
             yield await copying.run()
 
@@ -127,9 +129,9 @@ async def _all_of(storage: Storage, kind: OwnerKind) -> list[Owner]:
 
 
 class _OwnerCopy:
-    def __init__(self, source: Storage, target: Storage, owner: Owner) -> None:
-        self._source = source
-        self._target = target
+    def __init__(self, source_storage: Storage, target_storage: Storage, owner: Owner) -> None:
+        self._source_storage = source_storage
+        self._target_storage = target_storage
         self._owner = owner
         self._records = 0
         self._blobs = 0
@@ -139,11 +141,11 @@ class _OwnerCopy:
             await self._check_own()
             async with AsyncExitStack() as stack:
                 await self._hold_source(stack)
-                is_new = not await self._target.has_job(self._owner.id)
+                is_new = not await self._target_storage.has_job(self._owner.id)
                 if is_new:
-                    await self._target.create_job(self._owner.id)
-                await stack.enter_async_context(self._target.lease(self._owner.id, this_process()))
-                await self._check_no_delegate_driven(self._target)
+                    await self._target_storage.create_job(self._owner.id)
+                await stack.enter_async_context(self._target_storage.lease(self._owner.id, this_process()))
+                await self._check_no_delegate_driven(self._target_storage)
                 await self._copy()
         except (StorageError, UsageError) as error:
             return CopyResult(self._owner, "left", self._records, self._blobs, str(error))
@@ -155,28 +157,28 @@ class _OwnerCopy:
     async def last_event(self) -> int:
         """Return the time of the latest event, in milliseconds since 1970; 0 if no log can be read."""
         latest = 0
-        for run_id in await run_ids(self._source, self._owner.id):
+        for run_id in await run_ids(self._source_storage, self._owner.id):
             try:
-                records = await self._source.read(RunRef(self._owner.id, run_id))
+                records = await self._source_storage.read(RunRef(self._owner.id, run_id))
             except PerstackError:
                 continue
             latest = max(latest, _time_of(records[-1]) if records else 0)
         return latest
 
     async def _check_own(self) -> None:
-        if foreign := await self._source.unsealed_runs(self._owner.id):
+        if foreign := await self._source_storage.unsealed_runs(self._owner.id):
             raise UsageError(f"{next(iter(foreign.values()))} wrote it: run it once with perstack, and copy it then")
 
     async def _hold_source(self, stack: AsyncExitStack) -> None:
         try:
-            await stack.enter_async_context(self._source.lease(self._owner.id, this_process()))
+            await stack.enter_async_context(self._source_storage.lease(self._owner.id, this_process()))
         except Conflict:
             raise
         except StorageError:
             # a read-only storage: drivers can be seen, but not kept out
-            if (info := await self._source.lease_info(self._owner.id)) is not None:
+            if (info := await self._source_storage.lease_info(self._owner.id)) is not None:
                 raise Conflict(f"it is being driven by {info.holder}: copy it when it has ended") from None
-        await self._check_no_delegate_driven(self._source)
+        await self._check_no_delegate_driven(self._source_storage)
 
     async def _check_no_delegate_driven(self, storage: Storage) -> None:
         driven = await DelegateLeases(storage).driven_delegates(self._owner.id) if self._owner.kind == "job" else ()
@@ -188,61 +190,61 @@ class _OwnerCopy:
         owner_id = self._owner.id
         await self._copy_blobs()
         # delegates before their parent Runs: a copy that is cut short refers to nothing missing
-        runs = sorted(await run_ids(self._source, owner_id), key=number_of_run, reverse=True)
+        runs = sorted(await run_ids(self._source_storage, owner_id), key=number_of_run, reverse=True)
         for run_id in runs:
             await self._copy_log(RunRef(owner_id, run_id))
         if self._owner.kind == "job":
-            await Mailboxes(self._source).copy_job(owner_id, Mailboxes(self._target))
+            await Mailboxes(self._source_storage).copy_job(owner_id, Mailboxes(self._target_storage))
         await self._copy_caches(runs)
 
     async def _copy_blobs(self) -> None:
-        existing = set(await self._target.blobs(self._owner.id))
-        missing = [name for name in await self._source.blobs(self._owner.id) if name not in existing]
+        existing = set(await self._target_storage.blobs(self._owner.id))
+        missing = [name for name in await self._source_storage.blobs(self._owner.id) if name not in existing]
         for start in range(0, len(missing), _MAX_BLOBS_IN_MEMORY):
             names = missing[start : start + _MAX_BLOBS_IN_MEMORY]
-            await self._target.put_blobs(
-                self._owner.id, [await self._source.blob(self._owner.id, name) for name in names]
+            await self._target_storage.put_blobs(
+                self._owner.id, [await self._source_storage.blob(self._owner.id, name) for name in names]
             )
             self._blobs += len(names)
 
-    async def _copy_log(self, run: RunRef) -> None:
+    async def _copy_log(self, ref: RunRef) -> None:
         seq = 0
-        while target_records := await self._target.read(run, seq, _RECORDS_PER_READ):
-            source_records = await self._source.read(run, seq, len(target_records))
+        while target_records := await self._target_storage.read(ref, seq, _RECORDS_PER_READ):
+            source_records = await self._source_storage.read(ref, seq, len(target_records))
             for number, (old, new) in enumerate(zip(target_records, source_records, strict=False), seq + 1):
                 if old != new:
-                    await self._redact(run, number, old, new)
+                    await self._redact(ref, number, old, new)
             seq += len(target_records)
             if len(source_records) < len(target_records):
-                raise self._other_records(run, seq - len(target_records) + len(source_records))
+                raise self._other_records(ref, seq - len(target_records) + len(source_records))
         while True:
-            records = await self._source.read(run, seq, _RECORDS_PER_READ)
+            records = await self._source_storage.read(ref, seq, _RECORDS_PER_READ)
             if not records:
                 return
             appends = _whole_appends(records)
             if not appends:  # a single append has more records than `_RECORDS_PER_READ`
-                records = await self._source.read(run, seq, open_line(records[0]).batch)
+                records = await self._source_storage.read(ref, seq, open_line(records[0]).batch)
                 appends = [records]
             for append in appends:
-                await self._target.append(run, seq, append)
+                await self._target_storage.append(ref, seq, append)
                 seq += len(append)
                 self._records += len(append)
 
-    async def _redact(self, run: RunRef, seq: int, old: bytes, new: bytes) -> None:
+    async def _redact(self, ref: RunRef, seq: int, old: bytes, new: bytes) -> None:
         if not is_redaction_of(old, new):
-            raise self._other_records(run, seq - 1)
-        await self._target.redact(run, seq, new)
+            raise self._other_records(ref, seq - 1)
+        await self._target_storage.redact(ref, seq, new)
         self._records += 1
 
-    def _other_records(self, run: RunRef, seq: int) -> Conflict:
+    def _other_records(self, ref: RunRef, seq: int) -> Conflict:
         return Conflict(
-            f"{self._target.location}, run {run.run_id}: other records follow record {seq}: it was continued there, or"
-            " is of another Job; what is there stays"
+            f"{self._target_storage.location}, run {ref.run_id}: other records follow record {seq}: it was continued"
+            " there, or is of another Job; what is there stays"
         )
 
     async def _copy_caches(self, runs: Sequence[str]) -> None:
         owner_id = self._owner.id
-        source, target = self._source, self._target
+        source, target = self._source_storage, self._target_storage
         entry = await source.entry(owner_id)
         if entry is not None:
             await target.put_entry(owner_id, entry[0], entry[1], synced=True)
@@ -289,13 +291,13 @@ class StorageAdmin:
         self._storage = storage
 
     async def copy_to(
-        self, target: Storage, ids: Sequence[str] = (), since: int | None = None
+        self, target_storage: Storage, ids: Sequence[str] = (), since: int | None = None
     ) -> AsyncGenerator[CopyResult]:
         """Copy Jobs, tasks and series unchanged to another storage, and yield each copy; existing copies are continued.
 
         Selects by `ids` or `since` (milliseconds since 1970). Raises NotFound, NotAgreed, UsageError for one storage.
         """
-        async with aclosing(copy_storage(self._storage, target, ids, since)) as results:
+        async with aclosing(copy_storage(self._storage, target_storage, ids, since)) as results:
             async for result in results:
                 yield result
 

@@ -128,7 +128,7 @@ class AnchorReader:
         return lines
 
 
-def _read(path: Path, only: Owner | None = None) -> _RecordLines:
+def _read(path: Path, only_owner: Owner | None = None) -> _RecordLines:
     """Read the records in a file, of one owner or of all; empty if there is no file. Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -146,7 +146,7 @@ def _read(path: Path, only: Owner | None = None) -> _RecordLines:
             except (ValueError, UsageError):
                 records.unread += 1
                 continue
-            if only in (None, owner):
+            if only_owner in (None, owner):
                 records.of_owner.setdefault(owner, []).append(line)
     return records
 

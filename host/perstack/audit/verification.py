@@ -110,11 +110,11 @@ class Report:
         }
 
 
-def compare_with_head(run_id: str, anchor: Head, chain: Mapping[int, str]) -> list[Finding]:
+def compare_with_head(run_id: str, head: Head, chain: Mapping[int, str]) -> list[Finding]:
     """Return what is wrong with a log compared with a stored head; `chain`: hash at each position."""
-    if anchor.seq not in chain:
-        text = f"the log ends at {len(chain)}, but a head kept elsewhere says it had {anchor.seq} events"
+    if head.seq not in chain:
+        text = f"the log ends at {len(chain)}, but a head kept elsewhere says it had {head.seq} events"
         return [Finding(run_id, 0, text)]
-    if chain[anchor.seq] != anchor.hash:
-        return [Finding(run_id, anchor.seq, "the log was rewritten: its hash differs from a head kept elsewhere")]
+    if chain[head.seq] != head.hash:
+        return [Finding(run_id, head.seq, "the log was rewritten: its hash differs from a head kept elsewhere")]
     return []

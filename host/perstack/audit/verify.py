@@ -270,7 +270,7 @@ def _job_as_written(check: JobCheck, summary: JobSummary) -> Job | None:
     """Return the Job at the ends of logs in its summary; None if these Runs are no Job."""
     runs = [
         run
-        for run_id, seq in dict.fromkeys((run.id, run.head_seq) for run in summary.runs)
+        for run_id, seq in dict.fromkeys((run_summary.id, run_summary.head_seq) for run_summary in summary.runs)
         if (run := check.states_at.get((run_id, seq)) or check.states.get(run_id)) is not None
     ]
     listed = {run.id for run in runs}
@@ -363,15 +363,15 @@ def _report_extent(check: JobCheck, ref: RunRef, log: CheckedLog[Run]) -> None:
         check.digests += len(log.chain)
 
 
-def _collect_state(check: JobCheck, seq: int, event: StoredEvent, before: Run | None, run: Run) -> None:
-    if before is not None and run.id not in check.unsealed:
-        for repetition in contradictions(before, event):
+def _collect_state(check: JobCheck, seq: int, event: StoredEvent, previous_run: Run | None, run: Run) -> None:
+    if previous_run is not None and run.id not in check.unsealed:
+        for repetition in contradictions(previous_run, event):
             check.add_contradiction(run.id, seq, event.type, repetition)
         if checkpoint_at(event) not in (None, event.id):
             check.add_finding(run.id, seq, f"{event.type} says the checkpoint {checkpoint_at(event)!r}, not its own")
     if (run.id, seq) in check.anchored:
         check.states_at[run.id, seq] = run
-    if before is None or run.permissions is not before.permissions:
+    if previous_run is None or run.permissions is not previous_run.permissions:
         check.chains.setdefault(run.id, []).append((seq, run.permissions))
     if isinstance(event, CallDelegate):
         check.delegations.update((delegation.run_id, (delegation, run)) for delegation in event.delegates)
@@ -392,8 +392,10 @@ def _collect(check: JobCheck, ref: RunRef, seq: int, event: StoredEvent) -> None
         case StartGeneration() if event.tools_digest is not None:
             check.offers.append((ref.run_id, seq, event))
         case CallTools():
-            exec_calls = (call for call in event.calls if call.skill_name == BASE_SKILL and call.tool_name == "exec")
-            check.programs.update((ref.run_id, call.id) for call in exec_calls)
+            exec_calls = (
+                decided for decided in event.calls if decided.skill_name == BASE_SKILL and decided.tool_name == "exec"
+            )
+            check.programs.update((ref.run_id, decided.id) for decided in exec_calls)
         case FinishToolCall():
             _collect_result(check, ref, seq, event)
         case QueueRun() if event.definition is not None:
@@ -486,8 +488,8 @@ def _check_delegates(check: JobCheck) -> None:
             for repetition in of_start(delegate, delegation, parent, since):
                 check.add_contradiction(run_id, 1, delegate.start.type, repetition)
     for run_id, seq, event in check.results:
-        head = event.delegate
-        delegate = None if head is None else check.states_at.get((head.run_id, head.seq))
+        delegate_head = event.delegate
+        delegate = None if delegate_head is None else check.states_at.get((delegate_head.run_id, delegate_head.seq))
         if delegate is not None and run_id not in check.unsealed:
             shown = text_of(event.contents)
             for repetition in of_result(event.tool_name, shown, event.report, delegate, is_error=event.is_error):

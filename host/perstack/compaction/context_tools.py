@@ -44,13 +44,13 @@ def pin_spec() -> ToolSpec:
 
 def context_tools(run: Run, storage: Storage) -> tuple[OfferedTool, ...]:
     """Return the tools that a Run needs for its context: `recallHistory` once something was left out, and `pin`."""
-    policy, has_dropped = policy_of(run), run.context.has_dropped
+    context_policy, has_dropped = policy_of(run), run.context.has_dropped
     recall = (builtin_tool(recall_spec(), _HistorySearch(storage, run).answer),) if has_dropped else ()
-    offers_pin = policy is not None and (policy.offers_pin or has_dropped)
+    offers_pin = context_policy is not None and (context_policy.offers_pin or has_dropped)
     return (*((builtin_tool(pin_spec(), _pin),) if offers_pin else ()), *recall)
 
 
-async def _pin(call: ToolCall) -> ToolResult:
+async def _pin(tool_call: ToolCall) -> ToolResult:
     """Confirm a note, which is in the call itself: its turn is never left out."""
     return ToolResult.text('{"pinned":true}')
 
@@ -60,8 +60,8 @@ class _HistorySearch:
         self._storage = storage
         self._ref = RunRef(run.start.job_id, run.id)
 
-    async def answer(self, call: ToolCall) -> ToolResult:
-        query = RecallQuery.of(call.args)
+    async def answer(self, tool_call: ToolCall) -> ToolResult:
+        query = RecallQuery.of(tool_call.args)
         all_entries: list[Entry] = []
         position: tuple[RunRef, int | None] | None = (self._ref, None)
         for _ in range(_MAX_RUNS_SEARCHED):

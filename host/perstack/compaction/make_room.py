@@ -68,14 +68,16 @@ class _Summary:
     error: ErrorInfo | None = None
 
 
-def _summarizer_of(context: RunDrive) -> Summarizer | ErrorInfo:
-    run, providers, project = context.session.run, context.job.host.providers, context.job.host.project
-    policy = run.limits.context
-    if policy is None or policy.expert is None:
-        return Summarizer(context.endpoint, run.provider, run.model)
-    expert = project.expert(policy.expert)
+def _summarizer_of(run_drive: RunDrive) -> Summarizer | ErrorInfo:
+    run, providers, project = run_drive.session.run, run_drive.drive.setup.providers, run_drive.drive.setup.project
+    context_policy = run.limits.context
+    if context_policy is None or context_policy.expert is None:
+        return Summarizer(run_drive.endpoint, run.provider, run.model)
+    expert = project.expert(context_policy.expert)
     if expert is None:
-        return ErrorInfo(name="UsageError", message=f"there is no Expert {policy.expert!r} in perstack.toml any more")
+        return ErrorInfo(
+            name="UsageError", message=f"there is no Expert {context_policy.expert!r} in perstack.toml any more"
+        )
     try:
         settings = providers.settings(project, expert, NO_OVERRIDES)
         endpoint = providers.endpoint(settings.provider, project)
@@ -85,12 +87,12 @@ def _summarizer_of(context: RunDrive) -> Summarizer | ErrorInfo:
     return Summarizer(endpoint, name, settings.model, expert.instruction, thinking, expert.key, is_own=False)
 
 
-async def make_room(context: RunDrive, command: Shrink | Compact) -> None:
+async def make_room(run_drive: RunDrive, command: Shrink | Compact) -> None:
     """Shrink old results or summarize history, and record it, or that no budget allows it."""
     if isinstance(command, Shrink):
-        await _shrink(context.session, command, context.job.blobs)
+        await _shrink(run_drive.session, command, run_drive.drive.blobs)
     else:
-        await _compact(context, command)
+        await _compact(run_drive, command)
 
 
 async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None:
@@ -108,15 +110,15 @@ async def _shrink(session: RunSession, command: Shrink, blobs: JobBlobs) -> None
     await session.flush()
 
 
-async def _compact(context: RunDrive, command: Compact) -> None:
-    session, summarizer = context.session, _summarizer_of(context)
+async def _compact(run_drive: RunDrive, command: Compact) -> None:
+    session, summarizer = run_drive.session, _summarizer_of(run_drive)
     window = window_of(session.run) or 0
     if isinstance(summarizer, ErrorInfo):
         summary: _Summary | None = _Summary(error=summarizer)
         name = ""
     else:
         name = summarizer.name
-        summary = await _summarize(context, command, summarizer, window)
+        summary = await _summarize(run_drive, command, summarizer, window)
     if summary is None:
         return
     run, overflow = session.run, session.run.context.overflow
@@ -146,16 +148,16 @@ async def _compact(context: RunDrive, command: Compact) -> None:
     await session.flush()
 
 
-async def _summarize(context: RunDrive, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
+async def _summarize(run_drive: RunDrive, command: Compact, summarizer: Summarizer, window: int) -> _Summary | None:
     """Return the summary, or why there is none; None if the Run has stopped or its next model is to be asked."""
-    session, prices = context.session, context.job.prices
+    session, prices = run_drive.session, run_drive.drive.prices
     text = transcript(session.run, command, window)
     request = GenerationRequest(
         model=summarizer.model,
         instruction=summarizer.instruction,
         messages=History([UserMessage(contents=(TextPart(text=text),))]),
         tools=(),
-        blobs=context.job.blobs.get,
+        blobs=run_drive.drive.blobs.get,
         allow_tools=False,
         reasoning_budget=summarizer.reasoning_budget,
         max_tokens=summary_tokens(window),
@@ -170,7 +172,7 @@ async def _summarize(context: RunDrive, command: Compact, summarizer: Summarizer
     with summarizer.endpoint.turns() as turns:
         attempts = Attempts(session, summarizer.endpoint.provider, turns)
         while True:
-            if not await _begin(context, command, summarizer, request):
+            if not await _begin(run_drive, command, summarizer, request):
                 return None
             request = replace(request, adaptations=session.run.adaptations_by_model.get(summarizer.name, ()))
             try:
@@ -200,8 +202,8 @@ async def _summarize(context: RunDrive, command: Compact, summarizer: Summarizer
             return _Summary(generation.reply.text.strip(), usage, assumed, duration)
 
 
-async def _begin(context: RunDrive, command: Compact, summarizer: Summarizer, request: GenerationRequest) -> bool:
-    session, budget = context.session, context.budget
+async def _begin(run_drive: RunDrive, command: Compact, summarizer: Summarizer, request: GenerationRequest) -> bool:
+    session, budget = run_drive.session, run_drive.budget
     granted: Grant | None = None
     if budget is not None:
         size = History(request.messages).size(1) + len(request.instruction.encode(errors="replace"))
@@ -220,7 +222,7 @@ async def _begin(context: RunDrive, command: Compact, summarizer: Summarizer, re
             reserved=reserved,
         )
     )
-    adapt_as_before(context.job, session, summarizer.name)
+    adapt_as_before(run_drive.drive, session, summarizer.name)
     await session.flush()
     return True
 

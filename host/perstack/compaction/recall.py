@@ -119,9 +119,13 @@ def _texts(event: StoredEvent) -> Iterator[tuple[str, str, str]]:
             yield "", "query", event.text
         case FinishGeneration():
             yield "", "your reply", event.message.text
-            for call in event.message.tool_calls:
-                args = call.raw_args if call.raw_args is not None else json.dumps(call.args, ensure_ascii=False)
-                yield call.tool_name, f"your call of {call.tool_name}", args
+            for tool_call_part in event.message.tool_calls:
+                args = (
+                    tool_call_part.raw_args
+                    if tool_call_part.raw_args is not None
+                    else json.dumps(tool_call_part.args, ensure_ascii=False)
+                )
+                yield tool_call_part.tool_name, f"your call of {tool_call_part.tool_name}", args
             for part in event.message.provider_tools:
                 yield part.tool_name, f"your use of {part.tool_name}", part.shown
         case FinishToolCall():

@@ -129,9 +129,13 @@ def _reply_lines(message: ExpertMessage, cap: int) -> Iterator[str]:
         yield f"- Expert: {_cut(text, cap)}"
     for part in message.provider_tools:
         yield f"- {_cut(part.shown, cap)}"
-    for call in message.tool_calls:
-        args = call.raw_args if call.raw_args is not None else json.dumps(call.args, ensure_ascii=False)
-        yield f"- Called {call.tool_name} {_cut(args, cap)}"
+    for tool_call_part in message.tool_calls:
+        args = (
+            tool_call_part.raw_args
+            if tool_call_part.raw_args is not None
+            else json.dumps(tool_call_part.args, ensure_ascii=False)
+        )
+        yield f"- Called {tool_call_part.tool_name} {_cut(args, cap)}"
 
 
 def _cut(text: str, max_chars: int) -> str:

@@ -164,14 +164,14 @@ def rule_sets(project: Project, expert: Expert) -> tuple[RuleSet, ...]:
 def exec_grant_of(
     project: Project,
     expert: Expert,
-    sandbox: SandboxPolicy | None,
+    policy: SandboxPolicy | None,
     widenings: Iterable[Widening] = (),
     *,
     is_open: bool = False,
 ) -> ExecGrant:
     """Return the grant of `exec` for a Run of the Expert that begins now, with this sandbox."""
     tables = (project.permissions, project.recorded_permissions, expert.permissions, *widenings)
-    return exec_grant(expert, tables, sandbox, is_open=is_open)
+    return exec_grant(expert, tables, policy, is_open=is_open)
 
 
 def reason_for_open_exec(project: Project, overrides: Overrides) -> str:
@@ -217,10 +217,10 @@ def masks_secrets(project: Project, expert: Expert, *starts: StartRun | None) ->
 
 
 def _compaction_of(limits: Limits) -> Compaction:
-    policy = limits.context
-    if policy is not None and policy.expert is not None:
-        return CompactionExpert(expert=policy.expert)
-    return "off" if policy is None or policy.is_off else "auto"
+    context_policy = limits.context
+    if context_policy is not None and context_policy.expert is not None:
+        return CompactionExpert(expert=context_policy.expert)
+    return "off" if context_policy is None or context_policy.is_off else "auto"
 
 
 def resolve_provider(project: Project, expert: Expert, overrides: Overrides) -> ProviderSetting | None:

@@ -296,13 +296,13 @@ def _check_folder(skill: AgentSkill, at: KeyPath, report: Reporter) -> None:
     file = f"{skill.path}/{skill_file_of(folder)}"
     for problem in folder.problems:
         _report_unusable(skill, at, f"{file}: {problem}", report)
-    for repair in folder.head.repairs:
+    for repair in folder.skill_head.repairs:
         report.warn(at, f"{file}: {repair}")
-    if folder.head.ignored:
-        names = ", ".join(f"`{name}`" for name in folder.head.ignored)
+    if folder.skill_head.ignored:
+        names = ", ".join(f"`{name}`" for name in folder.skill_head.ignored)
         report.warn(at, f"{file}: has no effect: {names}")
-    if folder.head.allowed_tools:
-        tools = " ".join(folder.head.allowed_tools)
+    if folder.skill_head.allowed_tools:
+        tools = " ".join(folder.skill_head.allowed_tools)
         report.warn(at, f"{file}: `allowed-tools: {tools}` allows nothing here: say it in [permissions]")
 
 

@@ -32,21 +32,21 @@ class Experts:
 
     def all(self) -> Mapping[str, Expert]:
         """Return the Experts by key, without those whose definition has errors."""
-        return self._source.current.project.experts
+        return self._source.setup.project.experts
 
     def get(self, key: str) -> Expert:
         """Return an Expert. Raises UsageError, listing the known Experts, and DefinitionError for one with errors."""
-        return self._source.current.expert(key)
+        return self._source.setup.expert(key)
 
     def check_ready(self, key: str) -> None:
         """Raise UsageError or MissingCredential if a Run of the Expert could not begin."""
-        self._source.current.check_ready(key)
+        self._source.setup.check_ready(key)
 
     async def run_program(self, expert_key: str, argv: Sequence[str]) -> ProgramExit:
         """Run a program as a tool of this Expert would, with this process's standard streams. Raises UsageError."""
         from perstack.diagnostics.doctor import run_program
 
-        setup = self._source.current
+        setup = self._source.setup
         return await run_program(setup, setup.expert(expert_key), argv)
 
     async def test_command(
@@ -64,7 +64,7 @@ class Experts:
         """
         from perstack.iterations.commands import failure_reason
 
-        setup = self._source.current
+        setup = self._source.setup
         setup.expert(expert_key)
         return await failure_reason(setup, expert_key, command, given, timeout, variables or {})
 
@@ -72,20 +72,20 @@ class Experts:
         """Return the installed runtimes, and whether each can be used on this machine."""
         from perstack.diagnostics.doctor import runtimes
 
-        return await runtimes(self._source.current)
+        return await runtimes(self._source.setup)
 
     async def providers(self) -> tuple[ProviderState, ...]:
         """Return the installed providers with their models, in the order in which they are tried."""
         from perstack.diagnostics.doctor import provider_states
 
-        return await provider_states(self._source.current)
+        return await provider_states(self._source.setup)
 
     def model(self, expert_key: str, model: str | None = None) -> str:
         """Return, as `provider/model`, what a Run of the Expert would use; `model` replaces the configured one.
 
         Raises UsageError and MissingCredential.
         """
-        setup = self._source.current.with_model(model)
+        setup = self._source.setup.with_model(model)
         settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
         return full_name(settings.provider.provider_name, settings.model)
 
@@ -96,7 +96,7 @@ class Experts:
         """
         from perstack.diagnostics.doctor import provider_state
 
-        setup = self._source.current
+        setup = self._source.setup
         provider, current_model = parts_of(self.model(expert_key))
         model_names = (model.name for model in (await provider_state(setup, provider)).models)
         return tuple(dict.fromkeys((current_model, *(f"{NAMED}{name}" for name in setup.project.models), *model_names)))
@@ -105,13 +105,13 @@ class Experts:
         """Check whether this machine has what perstack needs; findings include remedies."""
         from perstack.diagnostics.doctor import diagnosis
 
-        return await diagnosis(self._source.current)
+        return await diagnosis(self._source.setup)
 
     async def sent(self, expert_key: str, *, as_delegate: bool = False) -> PromptPreview:
         """Return what the Expert's model would be sent before the query. Its skills are opened and closed."""
         from perstack.diagnostics.prompt_preview import preview_prompt
 
-        setup = self._source.current
+        setup = self._source.setup
         expert = setup.expert(expert_key)
         await setup.check_sandbox(expert)
         return await preview_prompt(setup, expert, as_delegate=as_delegate)
@@ -120,7 +120,7 @@ class Experts:
         """Return the tools that a Coordinator's Run of this Expert would offer. Its skills are opened and closed."""
         from perstack.diagnostics.prompt_preview import list_offered_tools
 
-        setup = self._source.current
+        setup = self._source.setup
         expert = setup.expert(expert_key)
         await setup.check_sandbox(expert)
         return await list_offered_tools(setup, expert)
@@ -156,7 +156,7 @@ class Skills:
         Raises UsageError if no Expert has the skill, or several declare it differently and `expert_key` selects none of
         them, and SkillError if the login is not completed within some minutes.
         """
-        setup = self._source.current
+        setup = self._source.setup
         setup.agreement.check_definition()
         factory, definition = _login_of(setup, skill_name, expert_key)
         check_agreed(definition, setup.agreement)
@@ -164,7 +164,7 @@ class Skills:
 
     async def logout(self, skill_name: str, *, expert_key: str | None = None) -> bool:
         """Delete a login. Return False if there was none."""
-        setup = self._source.current
+        setup = self._source.setup
         factory, definition = _login_of(setup, skill_name, expert_key)
         return await factory.logout(definition, setup.skill_context(""))
 
@@ -181,7 +181,7 @@ class Skills:
         from perstack.diagnostics.install import Installed, ask_skills
         from perstack.lockfile.lock import path_in_lock
 
-        setup = self._source.current
+        setup = self._source.setup
         setup.agreement.check_definition()
         if setup.project.path is None:
             raise UsageError("there is no perstack.toml that a perstack.lock could stand beside")

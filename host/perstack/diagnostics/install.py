@@ -126,11 +126,11 @@ async def _toolset(
     seconds = 2 * (getattr(definition, "timeout", None) or _ANSWER_TIMEOUT_MS // 2) / 1000
     try:
         async with asyncio.timeout(seconds):
-            session = await open_skill(factories, definition, context, agreement)
+            skill_session = await open_skill(factories, definition, context, agreement)
             try:
-                return await session.tools()
+                return await skill_session.tools()
             finally:
-                await session.close()
+                await skill_session.close()
     except TimeoutError as error:
         raise SkillError(f"skill {definition.name!r} gave no answer within {seconds:g} s") from error
 

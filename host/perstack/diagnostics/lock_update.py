@@ -26,22 +26,22 @@ def digest_of_expert(expert: Expert) -> str:
     return digest_of_json(masked.to_json())
 
 
-def lock_changes(old: Lock, new: Lock) -> tuple[str, ...]:
+def lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[str, ...]:
     """Return lines about what a new lock agrees to and the old one did not: of each skill that was locked before.
 
     A tool that is gone needs no agreement. A skill that was not locked is agreed to with its definition.
     """
     lines: list[str] = []
-    for skill in new.skills:
-        earlier = _earlier(old, skill)
+    for skill in new_lock.skills:
+        earlier = _earlier(old_lock, skill)
         if earlier is not None and earlier != skill:
             lines += _changes_of(earlier, skill)
     return tuple(lines)
 
 
-def _earlier(old: Lock, skill: LockedSkill) -> LockedSkill | None:
+def _earlier(lock: Lock, skill: LockedSkill) -> LockedSkill | None:
     """Return a skill's entry in the old lock: of this definition, or of the same name."""
-    entries = [entry for entry in old.skills if entry.name == skill.name]
+    entries = [entry for entry in lock.skills if entry.name == skill.name]
     return next((entry for entry in entries if entry.digest == skill.digest), entries[0] if entries else None)
 
 
@@ -69,23 +69,23 @@ def write_lock(path: Path, lock: Lock) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def merge_locks(old: Lock, new: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
+def merge_locks(old_lock: Lock, new_lock: Lock, experts: Iterable[Expert], folders: Collection[str] = ()) -> Lock:
     """Return the new lock with old entries of what is still declared equally (`folders`: of Agent Skills)."""
     by_key = {expert.key: expert for expert in experts}
     declared = {digest_of_skill(skill) for expert in by_key.values() for skill in with_tools(expert.skills)}
-    fresh = {skill.digest for skill in new.skills}
-    kept_skills = tuple(skill for skill in old.skills if skill.digest in declared - fresh)
+    fresh = {skill.digest for skill in new_lock.skills}
+    kept_skills = tuple(skill for skill in old_lock.skills if skill.digest in declared - fresh)
     kept_experts = {
         key: entry
-        for key, entry in old.experts.items()
+        for key, entry in old_lock.experts.items()
         if key in by_key and entry.digest == digest_of_expert(by_key[key])
     }
-    new_paths = {folder.path for folder in new.agent_skills}
+    new_paths = {folder.path for folder in new_lock.agent_skills}
     kept_folders = tuple(
-        folder for folder in old.agent_skills if folder.path in folders and folder.path not in new_paths
+        folder for folder in old_lock.agent_skills if folder.path in folders and folder.path not in new_paths
     )
     return Lock(
-        experts={**kept_experts, **new.experts},
-        skills=(*kept_skills, *new.skills),
-        agent_skills=(*kept_folders, *new.agent_skills),
+        experts={**kept_experts, **new_lock.experts},
+        skills=(*kept_skills, *new_lock.skills),
+        agent_skills=(*kept_folders, *new_lock.agent_skills),
     )

@@ -55,15 +55,15 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
         skill.model_copy(update={"lazy_init": False}) if hasattr(skill, "lazy_init") else skill
         for skill in expert.skills
     )
-    context, lock = setup.skill_context("tools"), setup.lock()
+    context, tool_lock = setup.skill_context("tools"), setup.lock()
     skills = JobSkills(
         setup.plugins.skills,
         context,
         Emitter((), note),
-        lock,
+        tool_lock,
         runtimes=setup.runtimes(context.job_id),
         agreement=setup.agreement,
-        knowledge=setup.knowledge(lock),
+        knowledge=setup.knowledge(tool_lock),
     )
     try:
         opened = await skills.open(
@@ -71,7 +71,7 @@ async def list_offered_tools(setup: HostSetup, expert: Expert, *, is_coordinator
             setup.project,
             run_id=context.job_id,
             is_coordinator=is_coordinator,
-            sandbox=setup.policy(expert),
+            policy=setup.policy(expert),
             own_tools=[OfferedTool(spec) for spec in changing_tools_of(expert, setup.project)],
         )
         await opened.connect_locked([skill.name for skill in with_tools(expert.skills)])
@@ -158,15 +158,15 @@ async def preview_prompt(setup: HostSetup, expert: Expert, *, as_delegate: bool)
 
 
 def _skill_info(folder: SkillFolder) -> SkillInfo:
-    head = folder.head
+    skill_head = folder.skill_head
     return SkillInfo(
-        name=head.name,
+        name=skill_head.name,
         path=str(folder.path),
         digest=folder.digest,
         files=len(folder.files),
-        license=head.license,
-        compatibility=head.compatibility,
-        allowed_tools=head.allowed_tools,
+        license=skill_head.license,
+        compatibility=skill_head.compatibility,
+        allowed_tools=skill_head.allowed_tools,
     )
 
 
@@ -189,9 +189,9 @@ def _provider_tools(setup: HostSetup, expert: Expert, settings: RunSettings | No
 
 
 async def _window(setup: HostSetup, expert: Expert, settings: RunSettings | None) -> int | None:
-    policy = resolve_settings(setup.project, expert, setup.overrides).limits.context
-    if policy is not None and policy.window is not None:
-        return policy.window
+    context_policy = resolve_settings(setup.project, expert, setup.overrides).limits.context
+    if context_policy is not None and context_policy.window is not None:
+        return context_policy.window
     if settings is None:
         return None
     prices = Prices(setup.providers.factories, setup.project.prices)

@@ -56,10 +56,10 @@ def warn_of_rules(
         specs_by_skill = known_tools(factories, draft.expert, tools)
         all_reach.add(draft.expert, specs_by_skill)
         reach_by_expert.setdefault(key, _Reach()).add(draft.expert, specs_by_skill)
-    project = definition.project.permissions
-    if project is not None and definition.report is not None and definition.drafts:
-        _warn(project, ("permissions",), definition.report, all_reach, ())
-    denied = () if project is None else project.deny
+    permissions = definition.project.permissions
+    if permissions is not None and definition.report is not None and definition.drafts:
+        _warn(permissions, ("permissions",), definition.report, all_reach, ())
+    denied = () if permissions is None else permissions.deny
     for key, draft in definition.drafts.items():
         if draft.expert.permissions is not None:
             _warn(draft.expert.permissions, (*draft.at, "permissions"), draft.report, reach_by_expert[key], denied)

@@ -181,8 +181,8 @@ def _of_series(series: SeriesState) -> Iterator[str]:
         yield from _of_recorded(series.definition)
 
 
-def _of_schedule(schedule: ScheduleState) -> Iterator[str]:
-    yield f"schedule {schedule.name}: its past occurrences"
+def _of_schedule(schedule_state: ScheduleState) -> Iterator[str]:
+    yield f"schedule {schedule_state.name}: its past occurrences"
 
 
 def _reader(

@@ -45,11 +45,11 @@ from perstack.trust.items import TrustItem, digests_of, inert_project, items_to_
 _TRIED_WITH = ("skills", "provider", "providerTools")  # keys without which a trial would be one of another Expert
 
 
-def new_items(before: Project, after: Project) -> list[TrustItem]:
-    """Return what needs an agreement in `after` and is not in `before`."""
-    agreement = Agreement(before, is_vendor=load_plugins((), os.environ).is_vendor)
-    known = digests_of(items_to_trust(before, agreement.own))
-    return [item for item in items_to_trust(after, agreement.own) if item.digest not in known]
+def new_items(previous_project: Project, next_project: Project) -> list[TrustItem]:
+    """Return what needs an agreement in `next_project` and is not in `previous_project`."""
+    agreement = Agreement(previous_project, is_vendor=load_plugins((), os.environ).is_vendor)
+    known = digests_of(items_to_trust(previous_project, agreement.own))
+    return [item for item in items_to_trust(next_project, agreement.own) if item.digest not in known]
 
 
 COORDINATOR = "create-expert"
@@ -182,9 +182,9 @@ class TrialBudget:
     tokens: int | None = None
     cost: float | None = None
 
-    def remaining_after(self, job: JobSummary) -> TrialBudget:
-        tokens = None if self.tokens is None else self.tokens - job.usage.total_tokens
-        cost = None if self.cost is None else self.cost - (job.usage.cost_usd or 0)
+    def remaining_after(self, summary: JobSummary) -> TrialBudget:
+        tokens = None if self.tokens is None else self.tokens - summary.usage.total_tokens
+        cost = None if self.cost is None else self.cost - (summary.usage.cost_usd or 0)
         return TrialBudget(self.trials - 1, tokens, cost)
 
     @property
@@ -242,7 +242,7 @@ class Trials:
 
         def note(event: Event, _: bytes) -> None:
             if isinstance(event, CallTools):
-                calls.update(f"{event.expert_key}: {call.tool_name}" for call in event.calls)
+                calls.update(f"{event.expert_key}: {decided.tool_name}" for decided in event.calls)
 
         host = Host(
             project,
@@ -255,9 +255,9 @@ class Trials:
         )
         async with host:
             on_progress(f"trying {key}")
-            job = await host.run(key, query, on_event=note)
-        self._remaining = self._remaining.remaining_after(job)
-        return _report(job, calls, copy, files_before)
+            summary = await host.run(key, query, on_event=note)
+        self._remaining = self._remaining.remaining_after(summary)
+        return _report(summary, calls, copy, files_before)
 
     def _confined(self, project: Project, key: str) -> Project:
         """Return the project with this Expert and its delegates. Raises SkillError if it reaches something new."""
@@ -308,17 +308,19 @@ def _files(folder: Path) -> dict[str, tuple[int, int]]:
     return statuses
 
 
-def _report(job: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> str:
-    return "\n".join(_lines(job, calls, copy, files_before))
+def _report(summary: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> str:
+    return "\n".join(_lines(summary, calls, copy, files_before))
 
 
-def _lines(job: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]) -> Iterator[str]:
-    reason = job.error or job.exceeded or job.asks
-    yield f"{job.status}, {spending_line(job)}{f': {reason}' if reason else ''}"
+def _lines(
+    summary: JobSummary, calls: Counter[str], copy: Path, files_before: dict[str, tuple[int, int]]
+) -> Iterator[str]:
+    reason = summary.error or summary.exceeded or summary.asks
+    yield f"{summary.status}, {spending_line(summary)}{f': {reason}' if reason else ''}"
     if calls:
         yield "called: " + ", ".join(f"{name} ({count(times, 'time')})" for name, times in calls.items())
-    if job.text:
-        yield f"answered:\n{_shorten(job.text, _MAX_REPORT_CHARS)}"
+    if summary.text:
+        yield f"answered:\n{_shorten(summary.text, _MAX_REPORT_CHARS)}"
     changed_names = [name for name, status in sorted(_files(copy).items()) if files_before.get(name) != status]
     room = _MAX_REPORT_CHARS
     for name in changed_names:
@@ -375,7 +377,7 @@ def tools_for(
             query: what it is asked
         """
         on_tried(expert, query)
-        return await trials.try_expert(expert, query, context.call.on_progress)
+        return await trials.try_expert(expert, query, context.tool_call.on_progress)
 
     return kit
 

@@ -168,31 +168,31 @@ class ServedProject:
 
     host: Host
     definitions: Definitions
-    jobs: JobTasks
+    job_tasks: JobTasks
     on_change: Callable[[], Awaitable[None]]  # notifies the clients that the offered Experts changed
 
     async def job(self, job_id: str) -> JobSummary:
         """Return a Job. Raises NotFound if its Expert is not offered, so call it before reading what a client names."""
-        job = await self.host.job(job_id)
-        if not self.definitions.offers(job.expert_key):
+        summary = await self.host.job(job_id)
+        if not self.definitions.offers(summary.expert_key):
             raise NotFound(f"there is no Job {job_id} of an Expert that this server offers")
-        return job
+        return summary
 
     async def current_job(self, job_id: str) -> JobSummary:
         """Return a Job as `job` does, a running one from its logs: its summary is a step or a second old."""
-        job = await self.job(job_id)
-        return job if job.status != "running" else summarize(await self.host.jobs.load(job_id), is_driven=True)
+        summary = await self.job(job_id)
+        return summary if summary.status != "running" else summarize(await self.host.jobs.load(job_id), is_driven=True)
 
     async def job_to_drive(self, job_id: str) -> JobSummary:
         """Return a Job. Raises UsageError if Jobs of its Expert are not driven here."""
-        job = await self.host.job(job_id)
-        self.definitions.check_offered(job.expert_key)
-        return job
+        summary = await self.host.job(job_id)
+        self.definitions.check_offered(summary.expert_key)
+        return summary
 
     async def page_of_jobs(self, *, limit: int, after: str | None = None) -> JobPage:
         """Return a page of Jobs. It may have fewer than `limit` if the server leaves Experts out."""
         page = await self.host.jobs.list(limit=limit, after=after)
-        offered = [job for job in page.jobs if self.definitions.offers(job.expert_key)]
+        offered = [summary for summary in page.jobs if self.definitions.offers(summary.expert_key)]
         return replace(page, jobs=tuple(offered))
 
     async def inbox(self) -> tuple[InboxItem, ...]:

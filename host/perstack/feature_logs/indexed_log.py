@@ -64,8 +64,8 @@ class IndexEntries:
         """Return whether the parsed JSON of an entry can be a summary."""
         return type(summary) is dict and summary.keys() >= self._keys
 
-    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
-        seq, text = await space.entry(owner_id) or (1, b"")
+    async def read(self, storage: Storage, owner_id: str) -> StoredSummary:
+        seq, text = await storage.entry(owner_id) or (1, b"")
         if not text:
             return StoredSummary(None, seq - 1)
         with suppress(ValueError):
@@ -73,14 +73,16 @@ class IndexEntries:
                 return StoredSummary(text, seq)
         return StoredSummary(text)  # an invalid entry counts as lost
 
-    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
+    async def before_append(self, storage: Storage, owner_id: str, head: Head) -> None:
         """Empty the entry before the log is appended to after `head`."""
         expected = (log_of(owner_id), head) if head.seq else None
-        await space.put_entry(owner_id, head.seq + 1, b"", synced=True, expected=expected)
+        await storage.put_entry(owner_id, head.seq + 1, b"", synced=True, expected=expected)
 
-    async def put(self, space: Storage, owner_id: str, summary: Record, head: Head) -> None:
+    async def put(self, storage: Storage, owner_id: str, record: Record, head: Head) -> None:
         """Fill the entry with the summary of the log that ends at `head`."""
-        await space.put_entry(owner_id, head.seq, with_head(summary.to_json(), head), expected=(log_of(owner_id), head))
+        await storage.put_entry(
+            owner_id, head.seq, with_head(record.to_json(), head), expected=(log_of(owner_id), head)
+        )
 
 
 class SummaryFiles:
@@ -90,15 +92,15 @@ class SummaryFiles:
     shorter = "the log has {found} events, and job.json names {had}: put it back from a copy"
     anew = "the log was rewritten: its hash there is not the one in job.json; put it back from a copy"
 
-    async def read(self, space: Storage, owner_id: str) -> StoredSummary:
-        return StoredSummary(await space.summary(owner_id))
+    async def read(self, storage: Storage, owner_id: str) -> StoredSummary:
+        return StoredSummary(await storage.summary(owner_id))
 
-    async def before_append(self, space: Storage, owner_id: str, head: Head) -> None:
+    async def before_append(self, storage: Storage, owner_id: str, head: Head) -> None:
         """Do nothing: a log of this kind needs no preparation."""
 
-    async def put(self, space: Storage, owner_id: str, summary: Record, head: Head) -> None:
+    async def put(self, storage: Storage, owner_id: str, record: Record, head: Head) -> None:
         """Store the summary of the log that ends at `head`."""
-        await space.put_summary(owner_id, with_head(summary.to_json(), head))
+        await storage.put_summary(owner_id, with_head(record.to_json(), head))
 
 
 SummaryStore = IndexEntries | SummaryFiles  # place of the summaries of one kind of logs

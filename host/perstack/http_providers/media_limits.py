@@ -22,7 +22,7 @@ class VendorLimits:
     """Limits of one provider's endpoint for the models that a pattern matches."""
 
     providers: frozenset[str]
-    limits: MediaLimits
+    media_limits: MediaLimits
     source: str  # page of the vendor's documentation
     models: str = ""  # regular expression, searched in the model's name; empty: every model
 
@@ -128,4 +128,4 @@ def limits_of(provider: str, model: str) -> MediaLimits:
     """Return the limits of a provider's endpoint for a model; only the common types of images for an unknown one."""
     matches = (row for row in ROWS if provider in row.providers and re.search(row.models, model))
     row = next(matches, None)
-    return MediaLimits() if row is None else row.limits
+    return MediaLimits() if row is None else row.media_limits

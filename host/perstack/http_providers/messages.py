@@ -216,9 +216,9 @@ def legal_id(call_id: str) -> str:
     return f"{_ILLEGAL_IN_ID.sub('_', call_id)[:50]}_{digest}"
 
 
-def arguments_of(call: ToolCallPart) -> JsonObject:
+def arguments_of(part: ToolCallPart) -> JsonObject:
     """Return the arguments of a call as an object, the only form that vendors accept back."""
-    return call.args if call.raw_args is None else {"unparsed": call.raw_args}
+    return part.args if part.raw_args is None else {"unparsed": part.raw_args}
 
 
 async def load_blobs(messages: Iterable[Message], read: BlobReader) -> dict[str, bytes]:

@@ -73,11 +73,11 @@ class WireTools:
         legal = legal_tool_name(tool_name)
         return legal if self._rule.accepts(legal) else self._rule.nearest(legal, (), "tool")
 
-    def arguments(self, call: ToolCallPart) -> JsonObject:
+    def arguments(self, part: ToolCallPart) -> JsonObject:
         """Return the arguments of a call as the model wrote them."""
-        tool = self._by_name.get(call.tool_name)
-        args = arguments_of(call)
-        return args if tool is None or call.raw_args is not None else tool.arguments.to_wire(args)
+        tool = self._by_name.get(part.tool_name)
+        args = arguments_of(part)
+        return args if tool is None or part.raw_args is not None else tool.arguments.to_wire(args)
 
     def restored(self, generation: Generation) -> Generation:
         """Return the generation with the tools' own names, and their arguments', in all calls."""

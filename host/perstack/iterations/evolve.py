@@ -36,16 +36,16 @@ from perstack.iterations.state import (
 from perstack.next_steps import SetOption
 
 
-def begin_series(event: StartSeries) -> SeriesState:
+def begin_series(start_series: StartSeries) -> SeriesState:
     """Return the state after the first event."""
     return SeriesState(
-        id=event.series_id,
-        expert_key=event.expert_key,
-        user_input=event.query,
-        settings=event.iterate,
-        definition=event.definition,
-        started_at=event.timestamp,
-        updated_at=event.timestamp,
+        id=start_series.series_id,
+        expert_key=start_series.expert_key,
+        user_input=start_series.query,
+        settings=start_series.iterate,
+        definition=start_series.definition,
+        started_at=start_series.timestamp,
+        updated_at=start_series.timestamp,
     )
 
 
@@ -147,46 +147,46 @@ def _current_iteration(series: SeriesState, event: FinishArtefact | FinishIterat
     return last
 
 
-def _with_artefact(last: Iteration, event: FinishArtefact) -> Iteration:
+def _with_artefact(last: Iteration, finish_artefact: FinishArtefact) -> Iteration:
     return Iteration(
         number=last.number,
         job_id=last.job_id,
-        artefact=event.artefact,
-        duration=event.duration,
-        usage=event.usage,
-        assumed=event.assumed,
+        artefact=finish_artefact.artefact,
+        duration=finish_artefact.duration,
+        usage=finish_artefact.usage,
+        assumed=finish_artefact.assumed,
         started_at=last.started_at,
     )
 
 
-def _failed(series: SeriesState, event: FailSeries) -> SeriesChanges:
+def _failed(series: SeriesState, fail_series: FailSeries) -> SeriesChanges:
     changes = SeriesChanges(
-        status="failed", message=event.error, invalid_answers=series.invalid_answers + event.invalid_answer
+        status="failed", message=fail_series.error, invalid_answers=series.invalid_answers + fail_series.invalid_answer
     )
-    if series.iterations and (event.usage != NO_USAGE or event.assumed is not None):
+    if series.iterations and (fail_series.usage != NO_USAGE or fail_series.assumed is not None):
         last = series.iterations[-1]
-        update = {"usage": last.usage + event.usage, "assumed": sum_charges(last.assumed, event.assumed)}
+        update = {"usage": last.usage + fail_series.usage, "assumed": sum_charges(last.assumed, fail_series.assumed)}
         changes["iterations"] = (*series.iterations[:-1], last.model_copy(update=update))
     return changes
 
 
-def _with_score(series: SeriesState, event: FinishIteration) -> SeriesChanges:
-    last = _current_iteration(series, event)
-    score = score_of(series.settings, event.metrics)
+def _with_score(series: SeriesState, finish_iteration: FinishIteration) -> SeriesChanges:
+    last = _current_iteration(series, finish_iteration)
+    score = score_of(series.settings, finish_iteration.metrics)
     measured = Iteration(
         number=last.number,
         job_id=last.job_id,
         artefact=last.artefact,
-        metrics=event.metrics,
+        metrics=finish_iteration.metrics,
         score=score,
-        analysis=event.analysis,
-        cases=event.cases,
-        regressions=regressions_in(series.done, event.cases),
-        duration=last.duration + event.duration,
-        usage=last.usage + event.usage,
-        assumed=sum_charges(last.assumed, event.assumed),
+        analysis=finish_iteration.analysis,
+        cases=finish_iteration.cases,
+        regressions=regressions_in(series.done, finish_iteration.cases),
+        duration=last.duration + finish_iteration.duration,
+        usage=last.usage + finish_iteration.usage,
+        assumed=sum_charges(last.assumed, finish_iteration.assumed),
         started_at=last.started_at,
-        finished_at=event.timestamp,
+        finished_at=finish_iteration.timestamp,
     )
     best = series.best
     is_best = best is None or (best.score is not None and is_better(series.settings, score, best.score))
@@ -284,11 +284,11 @@ def summary_of_series(series: SeriesState, *, damaged: bool = False) -> SeriesSu
     )
 
 
-def damaged_series(series_id: str, readable: SeriesState | None, damage: str) -> SeriesSummary:
+def damaged_series(series_id: str, series: SeriesState | None, damage: str) -> SeriesSummary:
     """Return the summary of a series with an unreadable log: its last readable state, as failed."""
-    if readable is not None:
+    if series is not None:
         changes = STOPPED | SeriesChanges(status="failed", message=damage)
-        return summary_of_series(readable.model_copy(update=changes), damaged=True)
+        return summary_of_series(series.model_copy(update=changes), damaged=True)
     return SeriesSummary(
         id=series_id,
         status="failed",

@@ -34,7 +34,7 @@ class Iterations:
 
     def __init__(self, jobs: Jobs, source: SetupSource) -> None:
         """Create; `source` has the context in force, which a series keeps while it is driven."""
-        now = source.current
+        now = source.setup
         self._log = SeriesLog(now.storage, now.audit)
         self._storage = now.storage
         self._clock = now.clock
@@ -61,7 +61,7 @@ class Iterations:
         and `max_tokens` limit the sum over all Jobs. Raises UsageError, before anything is written, if Expert, model,
         provider or `iterate` is missing, or the id is taken.
         """
-        setup, query = self._source.current, check_query(query)
+        setup, query = self._source.setup, check_query(query)
         definition = setup.definition(expert_key)
         expert = definition.experts[0]
         configured = _settings(expert)
@@ -108,7 +108,7 @@ class Iterations:
         check_budget(max_cost, max_tokens=max_tokens)
         await self._log.load(series_id)
         async with self._log.lease(series_id):
-            setup, loaded = self._source.current, await self._log.load(series_id)
+            setup, loaded = self._source.setup, await self._log.load(series_id)
             check_resumable(loaded.state, more, target)
             key, definition, new = loaded.state.expert_key, loaded.state.definition, None
             if current or definition is None:
@@ -137,7 +137,7 @@ class Iterations:
         """Record that a series has failed; a person may resume it. Raises Conflict while it is driven."""
         async with self._log.lease(series_id):
             loaded = await self._log.load(series_id)
-            driver = SeriesDriver(self._log, self._jobs, self._source.current, None, None, loaded)
+            driver = SeriesDriver(self._log, self._jobs, self._source.setup, None, None, loaded)
             now = self._clock.now()
             await driver.record(ResumeSeries(series_id=series_id, timestamp=now))
             await driver.record(FailSeries(series_id=series_id, timestamp=now, error=error))

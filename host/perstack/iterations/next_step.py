@@ -201,31 +201,37 @@ def budget_pause(used_up: UsedUp, stamp: SeriesStamp) -> PauseSeries:
     )
 
 
-def _exceeded_total(job: JobSummary, remaining: Budget | None) -> BudgetName | None:
+def _exceeded_total(summary: JobSummary, remaining: Budget | None) -> BudgetName | None:
     """Return the total of the series that stopped a Job: the one whose remaining amount was the Job's own limit."""
-    if remaining is None or job.budget is None or job.status != "stoppedByBudget":
+    if remaining is None or summary.budget is None or summary.status != "stoppedByBudget":
         return None
-    if job.exceeded_budget == "maxCost" and remaining.max_cost == job.budget.max_cost:
+    if summary.exceeded_budget == "maxCost" and remaining.max_cost == summary.budget.max_cost:
         return "maxCost"
-    return "maxTokens" if job.exceeded_budget == "maxTokens" and remaining.max_tokens == job.budget.max_tokens else None
+    return (
+        "maxTokens"
+        if summary.exceeded_budget == "maxTokens" and remaining.max_tokens == summary.budget.max_tokens
+        else None
+    )
 
 
-def stop_event(job: JobSummary, stamp: SeriesStamp, remaining: Budget | None = None) -> PauseSeries | FailSeries | None:
+def stop_event(
+    summary: JobSummary, stamp: SeriesStamp, remaining: Budget | None = None
+) -> PauseSeries | FailSeries | None:
     """Return the event for a Job that stopped early, or None; `remaining`: the series' budget when it began."""
-    todo, message = DUE[job_state(job, stamp["timestamp"])]["series"], f"Job {job.id} {stop_words(job)}"
+    todo, message = DUE[job_state(summary, stamp["timestamp"])]["series"], f"Job {summary.id} {stop_words(summary)}"
     if todo == "finish":
         return None
     if todo == "fail":
         return FailSeries(**stamp, error=message)
     return PauseSeries(
         **stamp,
-        reason=job.pause_reason or "checkpoint",
+        reason=summary.pause_reason or "checkpoint",
         message=message,
-        job_status=job.status,
-        job_id=job.id,
-        exceeded=_exceeded_total(job, remaining),
-        approval_id=None if job.asking is None or not job.asking.call_digest else job.asking.id,
-        resume_at=job.resume_at,
+        job_status=summary.status,
+        job_id=summary.id,
+        exceeded=_exceeded_total(summary, remaining),
+        approval_id=None if summary.asking is None or not summary.asking.call_digest else summary.asking.id,
+        resume_at=summary.resume_at,
     )
 
 

@@ -49,19 +49,19 @@ NO_SANDBOX = CommandSandbox()
 
 
 @asynccontextmanager
-async def command_sandbox(host: HostSetup, expert_key: str | None) -> AsyncGenerator[CommandSandbox]:
+async def command_sandbox(setup: HostSetup, expert_key: str | None) -> AsyncGenerator[CommandSandbox]:
     """Prepare the sandbox of an Expert, or with None of no Expert, for programs that are started in the block.
 
     Raises NotAgreed if the definition has declarations that nobody has agreed to, and UsageError if this machine cannot
     enforce its policy.
     """
-    host.agreement.check_definition()
-    policy = host.policy(None if expert_key is None else host.project.expert(expert_key))
+    setup.agreement.check_definition()
+    policy = setup.policy(None if expert_key is None else setup.project.expert(expert_key))
     if policy is None:
         yield NO_SANDBOX
         return
-    await host.check_policies((policy,))
-    runtimes = host.runtimes("")
+    await setup.check_policies((policy,))
+    runtimes = setup.runtimes("")
     try:
         yield CommandSandbox(await runtimes.of(policy), policy.env, policy.runtime != LOCAL)
     finally:

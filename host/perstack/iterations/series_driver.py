@@ -146,9 +146,11 @@ class SeriesLog(IndexedLog[SeriesState, StoredSeriesEvent, SeriesSummary]):
     async def _summary_at_rest(self, series_id: str) -> SeriesSummary | None:
         """Return the summary in job.json; None if it is missing, or the series may have continued since."""
         with suppress(StorageError):
-            summary = await read_summary(self._space, series_id, SeriesSummary)
-            if summary is not None and summary.id == series_id:  # otherwise it was copied from another series
-                return None if summary.status == "running" else summary
+            series_summary = await read_summary(self._space, series_id, SeriesSummary)
+            if (
+                series_summary is not None and series_summary.id == series_id
+            ):  # otherwise it was copied from another series
+                return None if series_summary.status == "running" else series_summary
         return None
 
     async def _summarize(self, owner_id: str, loaded: Loaded[SeriesState]) -> SeriesSummary:
@@ -276,22 +278,22 @@ class SeriesDriver:
         new_setup = setup.with_budget(series.expert_key, remaining)
         begun_setup = self._setup_for(None if recorded is None else without_job_limits(recorded))
         begun_setup = begun_setup.with_budget(series.expert_key, remaining, setup.overrides)
-        job = await self._run_job(
+        summary = await self._run_job(
             self._jobs.with_context(SetupSource(new_setup)),
             self._jobs.with_context(SetupSource(begun_setup)),
             command.job_id,
             series.expert_key,
             command.query,
         )
-        if (stop := stop_event(job, self._stamp, remaining)) is not None:
+        if (stop := stop_event(summary, self._stamp, remaining)) is not None:
             return stop
         return FinishArtefact(
             **self._stamp,
             number=command.number,
-            artefact=job.text or "",
+            artefact=summary.text or "",
             duration=self._setup.clock.now() - began,
-            usage=job.usage,
-            assumed=job.assumed,
+            usage=summary.usage,
+            assumed=summary.assumed,
         )
 
     def _setup_for(self, definition: SeriesDefinition | None) -> HostSetup:
@@ -311,11 +313,11 @@ class SeriesDriver:
                     remaining = share(series)
                     if isinstance(remaining, UsedUp):
                         return budget_pause(remaining, self._stamp)
-                    job = await self._run_evaluator(evaluator, command, remaining)
-                    if (stop := stop_event(job, self._stamp, remaining)) is not None:
+                    summary = await self._run_evaluator(evaluator, command, remaining)
+                    if (stop := stop_event(summary, self._stamp, remaining)) is not None:
                         return stop
-                    usage, assumed = job.usage, job.assumed
-                    measurement = _read_answer(evaluator, job)
+                    usage, assumed = summary.usage, summary.assumed
+                    measurement = _read_answer(evaluator, summary)
                 case FunctionEvaluator() as evaluator:
                     async with self._sandbox() as sandbox:
                         measurement = await measure_by_function(
@@ -347,32 +349,34 @@ class SeriesDriver:
         jobs, job_id = self._jobs.with_context(SetupSource(setup)), job_of_evaluation(self.series.id, command)
         return await self._run_job(jobs, jobs, job_id, evaluator.expert, question_of(self.series, command.artefact))
 
-    async def _run_job(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
+    async def _run_job(self, new_jobs: Jobs, begun_jobs: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
         self._job_id = job_id
         try:
-            return await self._run_or_resume(new, begun, job_id, expert_key, query)
+            return await self._run_or_resume(new_jobs, begun_jobs, job_id, expert_key, query)
         finally:
             self._job_id = None
 
-    async def _run_or_resume(self, new: Jobs, begun: Jobs, job_id: str, expert_key: str, query: str) -> JobSummary:
+    async def _run_or_resume(
+        self, new_jobs: Jobs, begun_jobs: Jobs, job_id: str, expert_key: str, query: str
+    ) -> JobSummary:
         try:
-            job = await begun.job(job_id)
+            summary = await begun_jobs.job(job_id)
         except NotFound:
             if await self._setup.storage.has_job(job_id):  # the process died before the first event
-                await new.delete(job_id)
-            return await new.run(expert_key, query, job_id=job_id, on_event=self._on_event)
-        return await begun.resume(job_id, on_event=self._on_event) if is_resumable(job) else job
+                await new_jobs.delete(job_id)
+            return await new_jobs.run(expert_key, query, job_id=job_id, on_event=self._on_event)
+        return await begun_jobs.resume(job_id, on_event=self._on_event) if is_resumable(summary) else summary
 
     @property
     def _stamp(self) -> SeriesStamp:
         return SeriesStamp(series_id=self.series.id, timestamp=self._setup.clock.now())
 
 
-def _read_answer(evaluator: ExpertEvaluator, job: JobSummary) -> Measurement:
+def _read_answer(evaluator: ExpertEvaluator, summary: JobSummary) -> Measurement:
     try:
-        return measurement_in(job.text or "")
+        return measurement_in(summary.text or "")
     except ValueError as error:
-        raise SkillError(f"{name_of(evaluator)} (Job {job.id}): its result: {error}") from error
+        raise SkillError(f"{name_of(evaluator)} (Job {summary.id}): its result: {error}") from error
 
 
 def _check_metrics(evaluator: Evaluator, settings: Iterate, measurement: Measurement) -> None:

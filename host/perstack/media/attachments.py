@@ -76,18 +76,18 @@ def _check_size(name: str, data: bytes, max_bytes: int) -> None:
         raise UsageError(f"{name} cannot be attached: it has {len(data):,} bytes, more than {max_bytes:,}")
 
 
-async def read_supported(host: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
+async def read_supported(setup: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
     """Read attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
     attached = await asyncio.to_thread(_read_all, attachments)
-    _check_supported(host, expert_key, attached)
+    _check_supported(setup, expert_key, attached)
     return partial(_store, attached)
 
 
-def _check_supported(host: HostSetup, expert_key: str, attachments: Sequence[Attached]) -> None:
+def _check_supported(setup: HostSetup, expert_key: str, attachments: Sequence[Attached]) -> None:
     if all(attachment.media_type is None for attachment in attachments):
         return
-    settings = host.providers.settings(host.project, host.expert(expert_key), host.overrides)
-    provider = host.providers.get(settings.provider)
+    settings = setup.providers.settings(setup.project, setup.expert(expert_key), setup.overrides)
+    provider = setup.providers.get(settings.provider)
     for attachment in attachments:
         if attachment.media_type is not None and not provider.takes(settings.model, attachment.media_type):
             raise UsageError(

@@ -88,8 +88,8 @@ def _known_media(session: RunSession) -> _KnownMedia:
 async def fit_request(session: RunSession, provider: Provider, blobs: BlobStore) -> None:
     """Record what is sent in place of the images and documents of the Run that its endpoint would refuse."""
     run, known = session.run, _known_media(session)
-    limits = provider.media_limits(run.model)
-    if limits is None or (known.are_fitted(run.messages) and not _may_be_too_large(run.messages, limits)):
+    media_limits = provider.media_limits(run.model)
+    if media_limits is None or (known.are_fitted(run.messages) and not _may_be_too_large(run.messages, media_limits)):
         return
     adaptations = await substitutes(session, provider, blobs, run.messages)
     known.fitted = run.messages
@@ -97,8 +97,8 @@ async def fit_request(session: RunSession, provider: Provider, blobs: BlobStore)
         session.add(AdaptRequest(**session.stamp(), model=run.active_model, adaptations=adaptations))
 
 
-def _may_be_too_large(messages: History, limits: MediaLimits) -> bool:
-    most = limits.max_request_bytes
+def _may_be_too_large(messages: History, media_limits: MediaLimits) -> bool:
+    most = media_limits.max_request_bytes
     return most is not None and messages.blobs(len(messages)) > 0 and messages.size(len(messages)) > most // 2
 
 
@@ -121,21 +121,21 @@ class MediaFitting:
 
     async def adaptations(self, messages: History, known: Adaptations) -> Adaptations:
         """Return the new adaptations that make the media of `messages` fit."""
-        limits = self._limits
-        if limits is None:
+        media_limits = self._limits
+        if media_limits is None:
             return ()
         media = await self._media(messages, known)
-        usable = [medium for medium in media if medium.is_image or problem_of(medium.facts, limits, 0) is None]
-        new: dict[str, Adaptation] = _texts(media, too_many(usable, limits))
+        usable = [medium for medium in media if medium.is_image or problem_of(medium.facts, media_limits, 0) is None]
+        new: dict[str, Adaptation] = _texts(media, too_many(usable, media_limits))
         media = [medium for medium in media if medium.name not in new]
         images = sum(medium.is_image for medium in media)
         for medium in {medium.name: medium for medium in media}.values():
-            adaptation = await self._fitted(medium, limits, images)
+            adaptation = await self._fitted(medium, media_limits, images)
             if adaptation is not None:
                 new[medium.name] = adaptation
-        if limits.max_request_bytes is not None:
+        if media_limits.max_request_bytes is not None:
             media = await self._media(messages, (*known, *new.values()))
-            new |= _texts(media, too_large_together(media, limits, _bytes_of_texts(messages)))
+            new |= _texts(media, too_large_together(media, media_limits, _bytes_of_texts(messages)))
         return new_adaptations(known, new.values())
 
     async def _media(self, messages: Sequence[Message], known: Adaptations) -> list[SentMedium]:
@@ -163,9 +163,9 @@ class MediaFitting:
             self._facts[part.sha256] = facts
         return facts
 
-    async def _fitted(self, medium: SentMedium, limits: MediaLimits, images: int) -> Adaptation | None:
+    async def _fitted(self, medium: SentMedium, media_limits: MediaLimits, images: int) -> Adaptation | None:
         part, facts = medium.part, medium.facts
-        problem = problem_of(facts, limits, images)
+        problem = problem_of(facts, media_limits, images)
         if problem is None:
             if facts.mime_type == part.mime_type:
                 return None
@@ -178,9 +178,11 @@ class MediaFitting:
                 asyncio.to_thread(
                     smaller_image,
                     data,
-                    max_side=limits.max_side(images),
-                    max_pixels=limits.max_pixels,
-                    max_bytes=None if limits.max_image_base64_bytes is None else limits.max_image_base64_bytes // 4 * 3,
+                    max_side=media_limits.max_side(images),
+                    max_pixels=media_limits.max_pixels,
+                    max_bytes=None
+                    if media_limits.max_image_base64_bytes is None
+                    else media_limits.max_image_base64_bytes // 4 * 3,
                 ),
                 _DECODING_TIMEOUT_S,
             )

@@ -37,43 +37,43 @@ class SentMedium:
         return self.part.mime_type != PDF
 
 
-def problem_of(facts: MediaFacts, limits: MediaLimits, images: int) -> str | None:
+def problem_of(facts: MediaFacts, media_limits: MediaLimits, images: int) -> str | None:
     """Return why an endpoint would refuse a medium in a request with so many images; None if it fits."""
     if facts.mime_type == PDF:
-        return _problem_of_pdf(facts, limits)
-    if facts.mime_type not in limits.image_types:
+        return _problem_of_pdf(facts, media_limits)
+    if facts.mime_type not in media_limits.image_types:
         return f"the endpoint takes no {facts.mime_type}"
-    if facts.is_animated and not limits.takes_animations:
+    if facts.is_animated and not media_limits.takes_animations:
         return "the endpoint takes no animations"
-    return _excess(facts, limits, images) or facts.oddity or None
+    return _excess(facts, media_limits, images) or facts.oddity or None
 
 
-def _excess(facts: MediaFacts, limits: MediaLimits, images: int) -> str | None:
-    most = limits.max_image_base64_bytes
+def _excess(facts: MediaFacts, media_limits: MediaLimits, images: int) -> str | None:
+    most = media_limits.max_image_base64_bytes
     if most is not None and facts.base64_size > most:
         return f"it has {facts.base64_size:,} bytes in base64, and the endpoint takes {most:,}"
     if facts.sides is None:
         return None
     width, height = facts.sides
-    side = limits.max_side(images)
+    side = media_limits.max_side(images)
     if side is not None and max(width, height) > side:
         return f"it has {width:,} × {height:,} pixels, and the endpoint takes {side:,} a side"
-    if limits.max_pixels is not None and width * height > limits.max_pixels:
-        return f"it has {width * height:,} pixels, and the endpoint takes {limits.max_pixels:,}"
+    if media_limits.max_pixels is not None and width * height > media_limits.max_pixels:
+        return f"it has {width * height:,} pixels, and the endpoint takes {media_limits.max_pixels:,}"
     return None
 
 
-def _problem_of_pdf(facts: MediaFacts, limits: MediaLimits) -> str | None:
-    if facts.is_encrypted and not limits.takes_encrypted_pdfs:
+def _problem_of_pdf(facts: MediaFacts, media_limits: MediaLimits) -> str | None:
+    if facts.is_encrypted and not media_limits.takes_encrypted_pdfs:
         return "it is encrypted, and the endpoint takes no encrypted documents"
-    if limits.max_pdf_bytes is not None and facts.size > limits.max_pdf_bytes:
-        return f"it has {facts.size:,} bytes, and the endpoint takes {limits.max_pdf_bytes:,}"
-    if limits.max_pdf_pages is not None and facts.pages > limits.max_pdf_pages:
-        return f"it has {facts.pages:,} pages, and the endpoint takes {limits.max_pdf_pages:,}"
+    if media_limits.max_pdf_bytes is not None and facts.size > media_limits.max_pdf_bytes:
+        return f"it has {facts.size:,} bytes, and the endpoint takes {media_limits.max_pdf_bytes:,}"
+    if media_limits.max_pdf_pages is not None and facts.pages > media_limits.max_pdf_pages:
+        return f"it has {facts.pages:,} pages, and the endpoint takes {media_limits.max_pdf_pages:,}"
     return None
 
 
-def too_many(media: Sequence[SentMedium], limits: MediaLimits) -> dict[str, str]:
+def too_many(media: Sequence[SentMedium], media_limits: MediaLimits) -> dict[str, str]:
     """Return the oldest media of a request that has too many, by name, with the reason.
 
     `media` has one item for each use, in the order of the request.
@@ -81,15 +81,15 @@ def too_many(media: Sequence[SentMedium], limits: MediaLimits) -> dict[str, str]
     images = [medium for medium in media if medium.is_image]
     pdfs = [medium for medium in media if not medium.is_image]
     return {
-        **_oldest(images, limits.max_images, lambda facts: 1, "{:,} images"),
-        **_oldest(pdfs, limits.max_pdfs, lambda facts: 1, "{:,} documents"),
-        **_oldest(pdfs, limits.max_pdf_pages, lambda facts: facts.pages, "{:,} pages of documents"),
+        **_oldest(images, media_limits.max_images, lambda facts: 1, "{:,} images"),
+        **_oldest(pdfs, media_limits.max_pdfs, lambda facts: 1, "{:,} documents"),
+        **_oldest(pdfs, media_limits.max_pdf_pages, lambda facts: facts.pages, "{:,} pages of documents"),
     }
 
 
-def too_large_together(media: Sequence[SentMedium], limits: MediaLimits, text_bytes: int) -> dict[str, str]:
+def too_large_together(media: Sequence[SentMedium], media_limits: MediaLimits, text_bytes: int) -> dict[str, str]:
     """Return the oldest media of a request that has too many bytes, by name, with the reason."""
-    most = limits.max_request_bytes
+    most = media_limits.max_request_bytes
     if most is None:
         return {}
     left = max(0, most - _HEADROOM_BYTES - text_bytes)

@@ -26,7 +26,7 @@ class InboxItem:
     since: int  # milliseconds since 1970
     is_approval: bool
     job_id: str | None = None
-    asking: OpenQuestion | None = None  # the question of a Job; None for a task
+    question: OpenQuestion | None = None  # the question of a Job; None for a task
     task_id: str | None = None
     damaged: bool = False  # True for a Job or a task that cannot be read, whose `text` says where the damage is
     next_steps: tuple[NextStep, ...] = ()  # alternatives for what to do if no answer helps
@@ -46,7 +46,7 @@ async def waiting_jobs(reader: JobReader) -> tuple[InboxItem, ...]:
     """
     summaries = await reader.storage.summaries()
     unread = [job_id for job_id, data in summaries.items() if not _asks_nothing(job_id, data)]
-    items = (item for job in await reader.rows(unread) for item in _of_job(job))
+    items = (item for summary in await reader.rows(unread) for item in _of_job(summary))
     return tuple(sorted(items, key=age_of_item))
 
 
@@ -70,18 +70,20 @@ class _InboxSummary(Record):
 def _asks_nothing(job_id: str, data: bytes) -> bool:
     """Return whether job.json says that the Job is at rest and asks nothing, so that its logs need not be read."""
     try:
-        summary = _InboxSummary.model_validate_json(data)
+        inbox_summary = _InboxSummary.model_validate_json(data)
     except ValueError:
         return False
-    return summary.id == job_id and summary.status != "running" and summary.asking is None
+    return inbox_summary.id == job_id and inbox_summary.status != "running" and inbox_summary.asking is None
 
 
-def _of_job(job: JobSummary) -> Iterator[InboxItem]:
-    asking = job.asking
-    if job.damaged:
-        steps = (Inspect("damage", job.id),)
-        text, since = job.error or "", job.updated_at
-        yield InboxItem(job.id, job.expert_key, text, since, False, job_id=job.id, damaged=True, next_steps=steps)
+def _of_job(summary: JobSummary) -> Iterator[InboxItem]:
+    asking = summary.asking
+    if summary.damaged:
+        steps = (Inspect("damage", summary.id),)
+        text, since = summary.error or "", summary.updated_at
+        yield InboxItem(
+            summary.id, summary.expert_key, text, since, False, job_id=summary.id, damaged=True, next_steps=steps
+        )
     elif asking is not None:
         yield InboxItem(
             asking.id,
@@ -89,7 +91,7 @@ def _of_job(job: JobSummary) -> Iterator[InboxItem]:
             asking.text,
             asking.asked_at,
             asking.approval,
-            job_id=job.id,
-            asking=asking,
-            cost=cost(job.usage, job.unpriced_tokens),
+            job_id=summary.id,
+            question=asking,
+            cost=cost(summary.usage, summary.unpriced_tokens),
         )

@@ -36,11 +36,11 @@ class JobSubject:
         return self.job.question if self.job.coordinator.status == "stoppedByInteractiveTool" else None
 
 
-def raised_limits(before: Limits, after: Limits) -> Iterator[tuple[str, float | None, float | None]]:
+def raised_limits(previous_limits: Limits, next_limits: Limits) -> Iterator[tuple[str, float | None, float | None]]:
     """Yield name, value and new value of each limit of a Job that is higher afterwards; None is no limit."""
-    old, new = before.budget or Budget(), after.budget or Budget()
+    old, new = previous_limits.budget or Budget(), next_limits.budget or Budget()
     pairs = {name: (getattr(old, name), getattr(new, name)) for name in Budget.model_fields}
-    for name, (was, will_be) in {"max_steps": (before.max_steps, after.max_steps), **pairs}.items():
+    for name, (was, will_be) in {"max_steps": (previous_limits.max_steps, next_limits.max_steps), **pairs}.items():
         if was is not None and (will_be is None or will_be > was):
             yield name, was, will_be
 
@@ -87,21 +87,28 @@ class _WithSettlements(Protocol):
 
 def settles_calls(subject: JobSubject, arguments: _WithSettlements) -> NeededDecision | None:
     """Return the decision on calls without a result. To ask a person, or tell the model, decides nothing."""
-    calls = {name: call for call in subject.unsettled for name in (call.key, call.call_id)}
+    calls = {
+        name: unsettled_call
+        for unsettled_call in subject.unsettled
+        for name in (unsettled_call.key, unsettled_call.call_id)
+    }
     settled: dict[UnsettledCall, Settlement] = {
         calls[name]: how for name, how in arguments.settle.items() if how in _SETTLED and name in calls
     }
     if not settled:
         return None
     lines = (
-        f"{_SETTLED[how]} {call.tool_name} of {call.expert_key} (call {call.key}) with {call.args}"
-        for call, how in settled.items()
+        f"{_SETTLED[how]} {unsettled_call.tool_name} of {unsettled_call.expert_key}"
+        f" (call {unsettled_call.key}) with {unsettled_call.args}"
+        for unsettled_call, how in settled.items()
     )
-    options = tuple(("settle", f"{call.key}={how}") for call, how in settled.items())
+    options = tuple(("settle", f"{unsettled_call.key}={how}") for unsettled_call, how in settled.items())
     return NeededDecision(
         f"Settle calls of {subject.words} that may have had their effect: {'; '.join(lines)}",
         Decide("resume", subject.job.id, options=options),
-        seal="\n".join(f"{call.run_id} {call.call_id} {how}" for call, how in settled.items()),
+        seal="\n".join(
+            f"{unsettled_call.run_id} {unsettled_call.call_id} {how}" for unsettled_call, how in settled.items()
+        ),
     )
 
 

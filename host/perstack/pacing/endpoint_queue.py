@@ -118,11 +118,11 @@ class EndpointQueue:
 class QueueTicket:
     """The position of one generation in the queue of its endpoint, kept over all its attempts."""
 
-    def __init__(self, queue: EndpointQueue, name: str, limits: ProviderLimits, on_wait: OnWait) -> None:
+    def __init__(self, queue: EndpointQueue, name: str, provider_limits: ProviderLimits, on_wait: OnWait) -> None:
         """Create a place outside the queue; it gets a ticket at the first `enter`."""
         self.ticket = 0
         self.name = name
-        self.limits = limits
+        self.limits = provider_limits
         self.tokens = 0
         self.turn: asyncio.Future[None] | None = None
         """Future that is done once the attempt may start; None while the place is not waiting."""
@@ -211,7 +211,7 @@ def _circuit_open(name: str, circuit: CircuitOpen) -> ProviderError:
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, EndpointQueue]] = WeakKeyDictionary()
 
 
-def ticket_for(provider: Provider, name: str, limits: ProviderLimits | None, on_wait: OnWait) -> QueueTicket:
+def ticket_for(provider: Provider, name: str, provider_limits: ProviderLimits | None, on_wait: OnWait) -> QueueTicket:
     """Return a place in the queue of a provider's endpoint; `name` is the name shown to people."""
     queues = _queues.setdefault(asyncio.get_running_loop(), {})
     endpoint_id = provider.endpoint_id
@@ -219,4 +219,4 @@ def ticket_for(provider: Provider, name: str, limits: ProviderLimits | None, on_
     queue = queues.get(key)
     if queue is None:
         queue = queues[key] = EndpointQueue(None if endpoint_id else provider)
-    return QueueTicket(queue, name, limits or NO_LIMITS, on_wait)
+    return QueueTicket(queue, name, provider_limits or NO_LIMITS, on_wait)

@@ -67,7 +67,7 @@ class CircuitOpen:
     latest: str
 
 
-def admission(pace: Pace, limits: ProviderLimits, now: float) -> StartNow | Delay | CircuitOpen:
+def admission(pace: Pace, provider_limits: ProviderLimits, now: float) -> StartNow | Delay | CircuitOpen:
     """Return whether the first generation in the queue may start."""
     if pace.is_open:
         if now < pace.open_until:
@@ -76,24 +76,24 @@ def admission(pace: Pace, limits: ProviderLimits, now: float) -> StartNow | Dela
             return Delay(None, "circuit")
     if now < pace.held_until:
         return Delay(pace.held_until, "rateLimit")
-    if limits.concurrency is not None and pace.under_way >= limits.concurrency:
+    if provider_limits.concurrency is not None and pace.under_way >= provider_limits.concurrency:
         return Delay(None, "concurrency")
     if pace.max_concurrent is not None and pace.under_way >= pace.max_concurrent:
         return Delay(None, "rateLimit")
-    if limits.requests_per_minute is not None and now < pace.next_request:
+    if provider_limits.requests_per_minute is not None and now < pace.next_request:
         return Delay(pace.next_request, "requestsPerMinute")
-    if limits.tokens_per_minute is not None and now < pace.next_tokens:
+    if provider_limits.tokens_per_minute is not None and now < pace.next_tokens:
         return Delay(pace.next_tokens, "tokensPerMinute")
     return StartNow()
 
 
-def after_start(pace: Pace, limits: ProviderLimits, now: float, tokens: int) -> Pace:
+def after_start(pace: Pace, provider_limits: ProviderLimits, now: float, tokens: int) -> Pace:
     """Return the state after the start of a generation that is expected to send so many tokens."""
     request, token_time = pace.next_request, pace.next_tokens
-    if limits.requests_per_minute is not None:
-        request = _next_start(request, now, 60 / limits.requests_per_minute)
-    if limits.tokens_per_minute is not None:
-        token_time = max(token_time, now) + tokens * 60 / limits.tokens_per_minute
+    if provider_limits.requests_per_minute is not None:
+        request = _next_start(request, now, 60 / provider_limits.requests_per_minute)
+    if provider_limits.tokens_per_minute is not None:
+        token_time = max(token_time, now) + tokens * 60 / provider_limits.tokens_per_minute
     return replace(
         pace, under_way=pace.under_way + 1, next_request=request, next_tokens=token_time, is_trying=pace.is_open
     )
@@ -104,14 +104,14 @@ def _next_start(planned: float, now: float, interval: float) -> float:
     return (planned if now - planned < interval else now) + interval
 
 
-def after_success(pace: Pace, limits: ProviderLimits, tokens: int) -> Pace:
+def after_success(pace: Pace, provider_limits: ProviderLimits, tokens: int) -> Pace:
     """Return the state after a success; `tokens`: used beyond the expected ones, negative if fewer."""
     pace = _without_one(answered(pace))
     if pace.max_concurrent is not None:
         grows = pace.went_well + 1 >= pace.max_concurrent
         pace = replace(pace, max_concurrent=pace.max_concurrent + grows, went_well=0 if grows else pace.went_well + 1)
-    if limits.tokens_per_minute is not None:
-        pace = replace(pace, next_tokens=pace.next_tokens + tokens * 60 / limits.tokens_per_minute)
+    if provider_limits.tokens_per_minute is not None:
+        pace = replace(pace, next_tokens=pace.next_tokens + tokens * 60 / provider_limits.tokens_per_minute)
     return pace
 
 

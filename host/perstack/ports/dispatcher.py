@@ -115,8 +115,8 @@ class Seat(ABC):
         """Store a changed work item (`takeovers`, `events`) with its claim, durably, and return the new claim."""
 
     @abstractmethod
-    async def release(self, claim: Claim, again: Order | None = None) -> None:
-        """Finish the claimed item, or replace it by `again`, which waits from now on; a second release does nothing."""
+    async def release(self, claim: Claim, new_order: Order | None = None) -> None:
+        """Finish the claimed item, or replace it by `new_order`, which waits from now on. Idempotent."""
 
 
 class Dispatcher(ABC):

@@ -137,7 +137,7 @@ class SkillSession(ABC):
         """
 
     @abstractmethod
-    async def call(self, call: ToolCall) -> ToolResult | Question:
+    async def call(self, tool_call: ToolCall) -> ToolResult | Question:
         """Answer a call. For a failure that the model should see, return an error result or raise SkillError.
 
         A Question stops the Run until a person has answered it. Then the call is made again, with its key and

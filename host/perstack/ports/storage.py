@@ -159,38 +159,38 @@ class Storage(ABC):
         """Return the ids of the Runs that have a log, by their number. Raises NotFound for an unknown Job."""
 
     @abstractmethod
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         """Append records to a log that has `expected_seq` records; 0 begins a log.
 
         Raises Conflict if the log has another length or the records do not continue it, NotFound for an unknown Job,
         and StorageError for records that were not sealed together.
         """
 
-    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
+    def append_now(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         """Do what `append` does without waiting; return False, having done nothing, if it would take a millisecond.
 
         Records that are not `synced` outlive this process, and power loss after the log's next append or `sync_now`.
         """
         return False
 
-    def sync_now(self, run: RunRef) -> None:
+    def sync_now(self, ref: RunRef) -> None:
         """Make appended records survive power loss. Raises StorageError. For storages that support `append_now`."""
         raise NotImplementedError
 
     @abstractmethod
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         """Return at most `limit` records after place `after`, or all; none for an unknown Run. Raises Damaged."""
 
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
+    async def end(self, ref: RunRef, count: int) -> list[bytes]:
         """Return at most `count` last records for a preview, perhaps unchecked; none for an unknown Run."""
         try:
-            records = await self.read(run)
+            records = await self.read(ref)
         except Damaged as damage:
-            records = await self.read(run, limit=damage.readable)
+            records = await self.read(ref, limit=damage.readable)
         return records[max(0, len(records) - count) :]
 
     @abstractmethod
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
         """Replace the record at `seq` atomically by `record`. It survives power loss when this returns.
 
         Raises NotFound if there is no such record, and Conflict unless `core.base.chain.is_redaction_of` accepts the
@@ -312,11 +312,11 @@ class Storage(ABC):
 
     keeps_copies: bool = False
 
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
+    async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
         """Replace run-setting.json. Raises NotFound for an unknown Job."""
         return
 
-    async def run_setting(self, run: RunRef) -> bytes | None:
+    async def run_setting(self, ref: RunRef) -> bytes | None:
         """Return run-setting.json, or None if there is none or it was lost."""
         return None
 

@@ -59,7 +59,7 @@ class PostedTexts:
         await self._reader.storage.require_own(run.start.job_id)
         posted = PostedText(
             id=secrets.token_hex(6),
-            timestamp=self._source.current.clock.now(),
+            timestamp=self._source.setup.clock.now(),
             by=by or this_user(),
             text=text,
             drops=drops,

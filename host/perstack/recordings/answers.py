@@ -21,63 +21,65 @@ from perstack.recordings.playback import played_calls, player_of
 DOOR = "recording"  # the door that is recorded for answers of a recording
 
 
-def recorded_answer(context: HostSetup, loaded: Job) -> ResumedRun | None:
+def recorded_answer(setup: HostSetup, job: Job) -> ResumedRun | None:
     """Return the Coordinator's Run, resumed with the recorded answer.
 
     Return None without a question or a recorded answer, and if the caller has not named the recording.
     """
-    if not context.overrides.names_recording:
+    if not setup.overrides.names_recording:
         return None
-    question = loaded.question
-    asking_run = None if question is None else loaded.runs.get(question.run_id)
+    question = job.question
+    asking_run = None if question is None else job.runs.get(question.run_id)
     if question is None or asking_run is None:
         return None
-    run = loaded.coordinator
+    run = job.coordinator
     if run.status != "stoppedByInteractiveTool":
         return None
-    provider = _recorded_provider(context, asking_run)
-    answer = None if provider is None else _recorded_answer(provider, loaded, question, asking_run)
+    provider = _recorded_provider(setup, asking_run)
+    answer = None if provider is None else _recorded_answer(provider, job, question, asking_run)
     if answer is None:
         return None
     decisions = PersonDecisions(answers={question.run_id: PersonAnswer(answer, By(door=DOOR))})
-    return ResumedRun(run, "answer", new_limits(run, context.overrides), decisions=decisions)
+    return ResumedRun(run, "answer", new_limits(run, setup.overrides), decisions=decisions)
 
 
-def recorded_settlements(context: HostSetup, loaded: Job) -> dict[str, Settlement]:
+def recorded_settlements(setup: HostSetup, job: Job) -> dict[str, Settlement]:
     """Return the unsettled calls that a recording answers, by key, to be retried: no effect can be doubled."""
-    if not loaded.plays_recording:
+    if not job.plays_recording:
         return {}
     settlements: dict[str, Settlement] = {}
-    for run in loaded.runs.values():
-        provider = _recorded_provider(context, run)
-        calls = () if provider is None else played_calls(provider, run, context.plugins.skills)
+    for run in job.runs.values():
+        provider = _recorded_provider(setup, run)
+        calls = () if provider is None else played_calls(provider, run, setup.plugins.skills)
         settlements.update({call_key(run, call): "retry" for call in calls if is_unsettled(call)})
     return settlements
 
 
-def _recorded_provider(context: HostSetup, run: Run) -> Provider | None:
+def _recorded_provider(setup: HostSetup, run: Run) -> Provider | None:
     try:
-        provider = context.providers.for_run(run, context.project, context.overrides).provider
+        provider = setup.providers.for_run(run, setup.project, setup.overrides).provider
     except PerstackError:
         return None
     return provider if provider.player is not None else None
 
 
-def _recorded_answer(provider: Provider, loaded: Job, asking: OpenQuestion, run: Run) -> str | Answer | Approval | None:
+def _recorded_answer(
+    provider: Provider, job: Job, asking_question: OpenQuestion, run: Run
+) -> str | Answer | Approval | None:
     player = player_of(provider)
     if player is None:
         return None
-    place = places_of(tally.start for tally in loaded.runs.values())[run.id]
-    call_place = (place, asking.tool_call_id, run.step)
-    if asking.call_digest:
+    place = places_of(tally.start for tally in job.runs.values())[run.id]
+    call_place = (place, asking_question.tool_call_id, run.step)
+    if asking_question.call_digest:
         approval = player.answer_to(*call_place, SaidApproval)
-        is_offered = approval is not None and approval.rule in ("", *asking.offers)
+        is_offered = approval is not None and approval.rule in ("", *asking_question.offers)
         return approval.approval if approval is not None and is_offered else None
-    if asking.requested_schema is not None:
-        form = player.answer_to(*call_place, SaidForm, len(run.calls[asking.tool_call_id].answers))
+    if asking_question.requested_schema is not None:
+        form = player.answer_to(*call_place, SaidForm, len(run.calls[asking_question.tool_call_id].answers))
         if form is None or form.action is None:
             return None
-        question = Question(message=asking.text, requested_schema=asking.requested_schema)
-        return Answer(question=question, action=form.action, content=form.content)
+        tool_question = Question(message=asking_question.text, requested_schema=asking_question.requested_schema)
+        return Answer(question=tool_question, action=form.action, content=form.content)
     text = player.answer_to(*call_place, SaidText)
     return None if text is None else text.text

@@ -33,8 +33,8 @@ from perstack.version import VERSION
 DOCUMENT_FORMAT = 1
 
 
-async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
-    """Return a document with `format`, `job`, `runs`, `checkpoints` and `messages`."""
+async def job_document(storage: Storage, job_summary: JobSummary) -> JsonObject:
+    """Return a document with `format`, `job_summary`, `runs`, `checkpoints` and `messages`."""
     checkpoints: list[JsonValue] = []
 
     def observe(event: StoredEvent, run: Run) -> None:
@@ -42,10 +42,10 @@ async def job_document(storage: Storage, job: JobSummary) -> JsonObject:
         if isinstance(checkpoint_id, str) and is_checkpoint(event, checkpoint_id):
             checkpoints.append(_json(checkpoint_file(run).model_copy(update={"id": checkpoint_id})))
 
-    loaded = await load_job(storage, job.id, observe)
-    summary = _json(job)
+    loaded_job = await load_job(storage, job_summary.id, observe)
+    summary = _json(job_summary)
     runs = summary.pop("runs", [])
-    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in loaded.runs.items()}
+    messages = {run_id: _json(checkpoint_of(run))["messages"] for run_id, run in loaded_job.runs.items()}
     return {
         "format": DOCUMENT_FORMAT,
         "job": summary,
@@ -95,14 +95,14 @@ async def record_job(storage: Storage, job_id: str, env: Mapping[str, str]) -> R
         if isinstance(event, StartGeneration):
             message_counts[event.id] = len(run.messages)
 
-    loaded = await load_job(storage, job_id, observe)
+    job = await load_job(storage, job_id, observe)
     if not logs:
         raise UsageError(f"Job {job_id} cannot be recorded: nothing of it has begun")
     source = RecordingSource(
         job_id=job_id,
-        status=summarize(loaded, is_driven=False).status,
+        status=summarize(job, is_driven=False).status,
         logs=logs,
-        statuses={run_id: run.status for run_id, run in loaded.runs.items()},
+        statuses={run_id: run.status for run_id, run in job.runs.items()},
         sent=message_counts,
         tools=await _tools(storage, job_id, logs.values()),
         blobs=await _blobs(storage, job_id, blobs_in(logs.values())),
@@ -159,14 +159,14 @@ class JobExports:
     @property
     def formats(self) -> Collection[str]:
         """The names that plugins give the formats of `export`."""
-        return self._source.current.plugins.formats.keys()
+        return self._source.setup.plugins.formats.keys()
 
     async def record(self, job_id: str | None = None) -> Recording:
         """Record a Job, as far as it has got, for the provider `recorded`, without texts that look like secrets.
 
         Raises NotFound, Damaged, and UsageError for a Job that is too large or has a redacted event.
         """
-        return await record_job(self._reader.storage, await self._reader.resolve(job_id), self._source.current.env)
+        return await record_job(self._reader.storage, await self._reader.resolve(job_id), self._source.setup.env)
 
     async def document(self, job_id: str | None = None) -> JsonObject:
         """Return a Job as one JSON document: `job`, `runs`, `checkpoints`, and each Run's `messages` once."""
@@ -175,5 +175,5 @@ class JobExports:
     async def export(self, form: str, job_id: str | None = None) -> Mapping[str, bytes]:
         """Return a Job's files, by relative path, in the format `form` of another program. Raises UsageError."""
         return await foreign_files(
-            self._reader.storage, await self._reader.resolve(job_id), self._source.current.plugins.format(form)
+            self._reader.storage, await self._reader.resolve(job_id), self._source.setup.plugins.format(form)
         )

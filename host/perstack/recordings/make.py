@@ -204,19 +204,19 @@ class _LogReader:
             self._record_answer(event.tool_call_id, SaidApproval(decision="once", changed=args))
 
     def _reply(self, event: events.FinishGeneration) -> None:
-        start = self._generation_start
-        is_result = start is not None and start.final
+        start_generation = self._generation_start
+        is_result = start_generation is not None and start_generation.final
         reply = RecordedReply(
             step=event.step_number,
             kind="result" if is_result else "reply",
-            messages=0 if start is None else self._source.sent.get(start.id, 0),
+            messages=0 if start_generation is None else self._source.sent.get(start_generation.id, 0),
             model="" if self._model == self._first else self._model,
             reply=tuple(self._part(part) for part in event.reply),
             finish_reason=event.finish_reason,
             usage=event.usage,
             context_window=event.context_window,
         )
-        recorded = _Recorded(reply, {call.call: call for call in reply.calls})
+        recorded = _Recorded(reply, {recorded_call.call: recorded_call for recorded_call in reply.calls})
         self.replies[reply.step, reply.kind] = recorded
         self._open.update(dict.fromkeys(recorded.calls, recorded))
 
@@ -237,20 +237,26 @@ class _LogReader:
                 assert_never(part)
 
     def _on_call_tools(self, event: events.CallTools) -> None:
-        for call in event.calls:
-            self._update(call.id, skill=call.skill_name, kind=call.kind)
-            if call.skill_name != BASE_SKILL and call.kind in ("tool", "refused") and call.tool_name in self._tools:
-                self.tools.append(_tool(self._tools[call.tool_name], call.skill_name, call.effect, self._hiding))
+        for decided in event.calls:
+            self._update(decided.id, skill=decided.skill_name, kind=decided.kind)
+            if (
+                decided.skill_name != BASE_SKILL
+                and decided.kind in ("tool", "refused")
+                and decided.tool_name in self._tools
+            ):
+                self.tools.append(
+                    _tool(self._tools[decided.tool_name], decided.skill_name, decided.effect, self._hiding)
+                )
 
     def _on_finish_tool_call(self, event: events.FinishToolCall) -> None:
         recorded = self._open.get(event.tool_call_id)
-        call = None if recorded is None else recorded.calls[event.tool_call_id]
-        if call is None:
+        recorded_call = None if recorded is None else recorded.calls[event.tool_call_id]
+        if recorded_call is None:
             return
-        if call.kind == "interactive":
+        if recorded_call.kind == "interactive":
             self._record_answer(event.tool_call_id, SaidText(text=self._hiding.text(messages.text_of(event.contents))))
         parts = tuple(_result_part(part, self._hiding) for part in event.contents)
-        result = parts if call.kind == "tool" else None
+        result = parts if recorded_call.kind == "tool" else None
         self._update(event.tool_call_id, result=result, failed=event.is_error, usage=event.usage)
 
     def _record_answer(self, call_id: str, said: Said) -> None:

@@ -236,7 +236,7 @@ class RecordedRun(Piece):
 
     def calls(self) -> tuple[tuple[int, RecordedCall], ...]:
         """Return every call with its step."""
-        return tuple((reply.step, call) for reply in self.replies for call in reply.calls)
+        return tuple((reply.step, recorded_call) for reply in self.replies for recorded_call in reply.calls)
 
 
 class RecordedTool(Piece):
@@ -278,12 +278,12 @@ class Recording(Piece):
         paths: list[tuple[str, ...]] = []
         numbers: dict[RunPlace, int] = {}
         places: dict[RunPlace, RecordedRun] = {}
-        for run in self.runs:
-            caller = run.called_by
+        for recorded_run in self.runs:
+            caller = recorded_run.called_by
             paths.append(() if caller is None else (*paths[caller.run], caller.call))
-            place = RunPlace(run.expert, run.query, paths[-1])
+            place = RunPlace(recorded_run.expert, recorded_run.query, paths[-1])
             number = numbers[place] = numbers.get(place, -1) + 1
-            places[replace(place, number=number)] = run
+            places[replace(place, number=number)] = recorded_run
         return places
 
 
@@ -342,8 +342,8 @@ def _problem(error: ValidationError | RecursionError) -> str:
 
 def _disagreement(recording: Recording) -> str | None:
     depths: list[int] = []
-    for number, run in enumerate(recording.runs):
-        above = run.called_by
+    for number, recorded_run in enumerate(recording.runs):
+        above = recorded_run.called_by
         if above is not None and above.run >= number:
             return f"runs.{number}.calledBy.run: {above.run} is no Run before it"
         depths.append(0 if above is None else depths[above.run] + 1)
@@ -351,9 +351,9 @@ def _disagreement(recording: Recording) -> str | None:
             return f"runs.{number}.calledBy: more than {_MAX_CALL_DEPTH} Runs, each called by the one before it"
     required_blobs = {
         part.blob
-        for run in recording.runs
-        for _, call in run.calls()
-        for part in call.result or ()
+        for recorded_run in recording.runs
+        for _, recorded_call in recorded_run.calls()
+        for part in recorded_call.result or ()
         if isinstance(part, RecordedFile)
     }
     missing = sorted(required_blobs - recording.blobs.keys())

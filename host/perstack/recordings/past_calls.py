@@ -57,16 +57,16 @@ def past_run(run_id: str, lines: Iterable[bytes], kinds: Collection[ToolKind] = 
         kind = _RELEVANT_EVENT.match(line)
         if kind is not None:
             reader.add_event(kind[1], _event(line))
-    run = reader.run
-    run.calls = [_with_approval(call, reader.approved) for call in run.calls]
-    return run
+    past_run = reader.past_run
+    past_run.calls = [_with_approval(past_call, reader.approved) for past_call in past_run.calls]
+    return past_run
 
 
 @dataclass(slots=True)
 class _PastRunReader:
     """Reader of one Run's log."""
 
-    run: PastRun
+    past_run: PastRun
     kinds: Collection[ToolKind]
     approved: set[str] = field(default_factory=set[str])
     _args: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])  # of the latest reply, by call id
@@ -76,8 +76,8 @@ class _PastRunReader:
         call_id = _text(event, "toolCallId")
         match kind:
             case b"startRun":
-                self.run.expert = _object(event, "expert")
-                self.run.works_for = _text(_object(event, "delegatedBy"), "runId") or None
+                self.past_run.expert = _object(event, "expert")
+                self.past_run.works_for = _text(_object(event, "delegatedBy"), "runId") or None
             case b"finishGeneration":
                 self._args = {_text(part, "toolCallId"): _object(part, "args") for part in _objects(event, "reply")}
             case b"decideApproval":
@@ -95,13 +95,15 @@ class _PastRunReader:
         if not decided:
             return
         self._args[call_id] = self._changes.get(call_id, {})
-        self.run.calls = [call for call in self.run.calls if (call.step, call.id) != (step, call_id)]
+        self.past_run.calls = [
+            past_call for past_call in self.past_run.calls if (past_call.step, past_call.id) != (step, call_id)
+        ]
         self._add_calls([decided], event)
         if event.get("approved"):
             self.approved.add(call_id)
 
     def _add_calls(self, decided: Iterable[JsonObject], event: JsonObject) -> None:
-        self.run.calls += [past for call in decided if (past := _call(call, event, self._args, self.kinds))]
+        self.past_run.calls += [past for call in decided if (past := _call(call, event, self._args, self.kinds))]
 
 
 def _call(
@@ -128,10 +130,10 @@ def _call(
     )
 
 
-def _with_approval(call: PastCall, approved: set[str]) -> PastCall:
-    if call.ran or call.decision != "ask" or call.id not in approved:
-        return call
-    return replace(call, ran=True)
+def _with_approval(past_call: PastCall, approved: set[str]) -> PastCall:
+    if past_call.ran or past_call.decision != "ask" or past_call.id not in approved:
+        return past_call
+    return replace(past_call, ran=True)
 
 
 def _event(line: bytes) -> JsonObject:

@@ -106,10 +106,10 @@ class AskedCall:
 class _RunPart:
     """Run of the recording, with its replies and calls indexed."""
 
-    def __init__(self, run: model.RecordedRun) -> None:
-        self.run = run
-        self.replies = {(reply.step, reply.kind): reply for reply in run.replies}
-        self.calls = {(step, call.call): call for step, call in run.calls()}
+    def __init__(self, recorded_run: model.RecordedRun) -> None:
+        self.run = recorded_run
+        self.replies = {(reply.step, reply.kind): reply for reply in recorded_run.replies}
+        self.calls = {(step, recorded_call.call): recorded_call for step, recorded_call in recorded_run.calls()}
 
 
 class Player:
@@ -126,7 +126,7 @@ class Player:
 
     @cached_property
     def _runs(self) -> dict[RunPlace, _RunPart]:
-        return {place: _RunPart(run) for place, run in self.recording.places().items()}
+        return {place: _RunPart(recorded_run) for place, recorded_run in self.recording.places().items()}
 
     # Generations.
 
@@ -171,9 +171,11 @@ class Player:
         part = self._find_run(place)
         if part is None:
             raise not_recorded(self._no_run(place))
-        expert = self.recording.experts.get(place.expert_key)
+        recorded_expert = self.recording.experts.get(place.expert_key)
         is_same = (
-            expert is None or not place.instruction or expert.instruction == digest_of_instruction(place.instruction)
+            recorded_expert is None
+            or not place.instruction
+            or recorded_expert.instruction == digest_of_instruction(place.instruction)
         )
         if not is_same and not self._any_definition:
             raise not_recorded(
@@ -199,38 +201,44 @@ class Player:
         """Raise ProviderError if the outcome of a call in this step, by its id, differs from the recording."""
         part = self._part(place)
         for call_id, result in results.items():
-            call = part.calls.get((step, call_id))
-            if result is None or call is None or call.failed == result.is_error:
+            recorded_call = part.calls.get((step, call_id))
+            if result is None or recorded_call is None or recorded_call.failed == result.is_error:
                 continue
             step_name = self._of(place, step)
             if result.is_error:
                 now = f"failed now («{_short(text_of(result.contents))}») and did not"
             else:
                 now = (
-                    f"did not fail now, but did («{_short(_text(call))}»)"
-                    if call.result
+                    f"did not fail now, but did («{_short(_text(recorded_call))}»)"
+                    if recorded_call.result
                     else "did not fail now, but did"
                 )
             raise not_recorded(
-                f"{step_name}: {call.shown} {now} when {self.name} was recorded: change back what differs, or record"
+                f"{step_name}: {recorded_call.shown} {now} when {self.name} was recorded: change back what differs,"
+                " or record"
                 " again"
             )
 
     # Tools.
 
-    def result(self, request: AskedCall) -> model.RecordedCall:
+    def result(self, asked_call: AskedCall) -> model.RecordedCall:
         """Return the recorded call with its result. Raises ProviderError if it is missing or had no result."""
-        call = self._part(request.place).calls.get((request.step, request.call_id))
-        shown = model.shown_call(request.tool, request.args)
-        is_recorded = call is not None and (call.tool, call.args) == (request.tool, request.args)
-        if call is None or not is_recorded or call.changed_args != request.changed:
-            raise not_recorded(f"{self._of(request.place, request.step)}: {shown} is not in {self.name}")
-        if call.result is None:
-            reason = "it was refused then" if call.kind == "refused" else "it had none when the Job was recorded"
-            raise not_recorded(
-                f"{self._of(request.place, request.step)}: {shown} has no result in {self.name}: {reason}"
+        recorded_call = self._part(asked_call.place).calls.get((asked_call.step, asked_call.call_id))
+        shown = model.shown_call(asked_call.tool, asked_call.args)
+        is_recorded = recorded_call is not None and (recorded_call.tool, recorded_call.args) == (
+            asked_call.tool,
+            asked_call.args,
+        )
+        if recorded_call is None or not is_recorded or recorded_call.changed_args != asked_call.changed:
+            raise not_recorded(f"{self._of(asked_call.place, asked_call.step)}: {shown} is not in {self.name}")
+        if recorded_call.result is None:
+            reason = (
+                "it was refused then" if recorded_call.kind == "refused" else "it had none when the Job was recorded"
             )
-        return call
+            raise not_recorded(
+                f"{self._of(asked_call.place, asked_call.step)}: {shown} has no result in {self.name}: {reason}"
+            )
+        return recorded_call
 
     def file(self, sha256: str) -> bytes:
         """Return the bytes of an image or document of a result."""
@@ -238,8 +246,8 @@ class Player:
 
     def toolset(self, expert_key: str, skill: str) -> tuple[ToolSpec, ...] | None:
         """Return a skill's recorded tools; None if the skill is opened, because one of its tools really runs."""
-        expert = self.recording.experts.get(expert_key)
-        tools = [tool for tool in (() if expert is None else expert.tools) if tool.skill == skill]
+        recorded_expert = self.recording.experts.get(expert_key)
+        tools = [tool for tool in (() if recorded_expert is None else recorded_expert.tools) if tool.skill == skill]
         names = [tool.name for tool in tools] or ["*"]
         if any(self.tools.is_live(skill, name) for name in names):
             return None
@@ -247,15 +255,15 @@ class Player:
 
     # People.
 
-    def question(self, call: AskedCall, answers: int) -> model.SaidForm | None:
+    def question(self, asked_call: AskedCall, answers: int) -> model.SaidForm | None:
         """Return the tool's next question after so many answers; None if it asks no more."""
-        return self.answer_to(call.place, call.call_id, call.step, model.SaidForm, answers)
+        return self.answer_to(asked_call.place, asked_call.call_id, asked_call.step, model.SaidForm, answers)
 
     def answer_to(self, place: RunPlace, call_id: str, step: int, kind: type[_SaidT], number: int = 0) -> _SaidT | None:
         """Return a person's answer to a call, the `number`-th of its kind from 0; None if the recording has none."""
         part = self._find_run(place)
-        call = None if part is None else part.calls.get((step, call_id))
-        answers = [] if call is None else [answer for answer in call.said if isinstance(answer, kind)]
+        recorded_call = None if part is None else part.calls.get((step, call_id))
+        answers = [] if recorded_call is None else [answer for answer in recorded_call.said if isinstance(answer, kind)]
         return answers[number] if number < len(answers) else None
 
     def texts_before(self, place: RunPlace, step: int) -> tuple[str, ...]:
@@ -309,8 +317,8 @@ def _is_hidden(recorded: str, query: str) -> bool:
     return len(query) - position >= len(rest[-1]) and query.endswith(rest[-1])
 
 
-def _text(call: model.RecordedCall) -> str:
-    return " ".join(part.text for part in call.result or () if isinstance(part, model.RecordedText))
+def _text(recorded_call: model.RecordedCall) -> str:
+    return " ".join(part.text for part in recorded_call.result or () if isinstance(part, model.RecordedText))
 
 
 def _list_names(names: Iterable[str]) -> str:

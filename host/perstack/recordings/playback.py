@@ -44,16 +44,16 @@ def played_skills(provider: Provider, run: Run) -> Mapping[str, Toolset]:
     return {name: Toolset(specs) for name, specs in toolsets.items() if specs is not None}
 
 
-async def played_results(context: RunDrive, calls: Sequence[Call]) -> Mapping[str, Played] | None:
+async def played_results(run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[str, Played] | None:
     """Return the recorded results of these calls, by id, without calls that are really run.
 
     Returns None, and fails the Run, if one is missing from the recording.
     """
-    session, player = context.session, player_of(context.endpoint.provider)
+    session, player = run_drive.session, player_of(run_drive.endpoint.provider)
     if player is None:
         return {}
     base = _base_names(session.run)
-    tools = {call.decided.id: context.catalogue.find(call.decided) for call in calls}
+    tools = {call.decided.id: run_drive.catalogue.find(call.decided) for call in calls}
     subjects = {key: None if tool is None else tool.spec.subject for key, tool in tools.items()}
     try:
         recorded_calls = {
@@ -61,15 +61,17 @@ async def played_results(context: RunDrive, calls: Sequence[Call]) -> Mapping[st
             for call in calls
             if not _is_live(player, call.decided, subjects[call.decided.id], base)
         }
-        return {key: await _play_call(player, session, call, context.job.blobs) for key, call in recorded_calls.items()}
+        return {
+            key: await _play_call(player, session, call, run_drive.drive.blobs) for key, call in recorded_calls.items()
+        }
     except ProviderError as error:
         await fail(session, error_info(error))
         return None
 
 
-async def has_other_results(context: RunDrive) -> bool:
+async def has_other_results(run_drive: RunDrive) -> bool:
     """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
-    session, player, run = context.session, player_of(context.endpoint.provider), context.session.run
+    session, player, run = run_drive.session, player_of(run_drive.endpoint.provider), run_drive.session.run
     if player is None:
         return False
     try:
@@ -80,25 +82,25 @@ async def has_other_results(context: RunDrive) -> bool:
     return False
 
 
-def has_recorded_decision(context: RunDrive, call: Call) -> bool:
+def has_recorded_decision(run_drive: RunDrive, call: Call) -> bool:
     """Return True if the recording has a person's decision about a call, and the caller named the recording."""
-    session, player = context.session, player_of(context.endpoint.provider)
+    session, player = run_drive.session, player_of(run_drive.endpoint.provider)
     return (
         player is not None
-        and context.job.host.overrides.names_recording
+        and run_drive.drive.setup.overrides.names_recording
         and player.answer_to(session.place, call.decided.id, session.run.step, SaidApproval) is not None
     )
 
 
-def ends_with(context: RunDrive, step: int) -> bool:
+def ends_with(run_drive: RunDrive, step: int) -> bool:
     """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
-    player = player_of(context.endpoint.provider)
-    return player is not None and player.ends_with(context.session.place, step)
+    player = player_of(run_drive.endpoint.provider)
+    return player is not None and player.ends_with(run_drive.session.place, step)
 
 
-def take_recorded(context: RunDrive) -> bool:
+def take_recorded(run_drive: RunDrive) -> bool:
     """Record the texts that people posted before the next generation of the recorded Run; return False without any."""
-    session, player, run = context.session, player_of(context.endpoint.provider), context.session.run
+    session, player, run = run_drive.session, player_of(run_drive.endpoint.provider), run_drive.session.run
     if player is None:
         return False
     by, step = By(door="recording"), stamp_for_next_step(run, session.stamp)["step_number"]
@@ -118,9 +120,9 @@ def played_calls(provider: Provider, run: Run, factories: Sequence[SkillFactory]
         return []
     base, subjects = _base_names(run), names_and_subjects(factories, run.expert)
 
-    def is_live(call: DecidedCall) -> bool:
-        _, subject = subjects.get((call.skill_name, call.tool_name), ("", None))
-        return _is_live(player, call, subject, base)
+    def is_live(decided: DecidedCall) -> bool:
+        _, subject = subjects.get((decided.skill_name, decided.tool_name), ("", None))
+        return _is_live(player, decided, subject, base)
 
     return [call for call in run.open_calls if call.decided.kind == "tool" and not is_live(call.decided)]
 
@@ -143,9 +145,9 @@ async def _play_call(player: Player, session: RunSession, call: Call, blobs: Blo
     asked_call = AskedCall(
         place, step, call.decided.id, call.part.tool_name, call.decided.skill_name, args, changed=changed
     )
-    question = player.question(asked_call, len(call.answers))
-    if question is not None:
-        return Played(Question(message=question.question, requested_schema=question.requested_schema))
+    said_form = player.question(asked_call, len(call.answers))
+    if said_form is not None:
+        return Played(Question(message=said_form.question, requested_schema=said_form.requested_schema))
     recorded = player.result(asked_call)
     contents: list[ResultContent] = []
     for part in recorded.result or ():

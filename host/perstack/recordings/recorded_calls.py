@@ -91,11 +91,11 @@ def host_skills(expert: Expert) -> frozenset[str]:
 
 
 def names_and_subjects(
-    factories: Sequence[SkillFactory], expert: Expert, today: Expert | None = None
+    factories: Sequence[SkillFactory], expert: Expert, todays_expert: Expert | None = None
 ) -> Mapping[tuple[str, str], tuple[str, Subject | None]]:
     """Return each tool's own name and the meaning of its arguments, by skill and by the name that models see.
 
-    The declarations of `today` replace the Expert's own.
+    The declarations of `todays_expert` replace the Expert's own.
     """
     declared = {skill.name for skill in expert.skills}
     builtin_specs = (spec for spec in (search_spec(()), pin_spec(), recall_spec()) if spec.skill_name not in declared)
@@ -104,7 +104,7 @@ def names_and_subjects(
     }
     for skill, specs in known_tools(factories, expert).items():
         names.update(_names_of_tools(skill, ((spec.name, spec.subject) for spec in specs or ())))
-    for declared_skill in (*expert.skills, *(() if today is None else today.skills)):
+    for declared_skill in (*expert.skills, *(() if todays_expert is None else todays_expert.skills)):
         if isinstance(declared_skill, McpStdioSkill | McpSseSkill):
             names.update(_names_of_tools(declared_skill.name, ((tool.name, tool) for tool in declared_skill.tools)))
     return names
@@ -168,7 +168,7 @@ class RulingReplay:
                 return None
         if not run.rules_for(calls):
             return None
-        approvals = await self._approvals.all() if any(call.approved_by for call in calls) else ()
+        approvals = await self._approvals.all() if any(decided.approved_by for decided in calls) else ()
         return await asyncio.to_thread(self._first_difference, run, calls, parts, approvals)
 
     def _first_difference(
@@ -235,7 +235,7 @@ class RulingReplay:
         if decided.skill_name in unknown:
             return None
         own_name, subject = tools.get((decided.skill_name, decided.tool_name), (None, None))
-        call = PolicyCall(
+        policy_call = PolicyCall(
             tool=own_name or decided.tool_name,
             skill=decided.skill_name,
             args=named_arguments(subject, part.args),
@@ -247,12 +247,12 @@ class RulingReplay:
             is_host=decided.skill_name in host_skills(run.expert),
             changed=decided.changed,
         )
-        delegate = _as_delegation(call, decided.target)
+        delegate = _as_delegation(policy_call, decided.target)
         if delegate is not None:
             readings = [delegate]
         else:
             readings = [
-                replace(call, tool=name)
+                replace(policy_call, tool=name)
                 for name in ((own_name,) if own_name else names_in_skill(run.permissions, decided))
             ]
         return [
@@ -332,11 +332,11 @@ _Tools = Mapping[tuple[str, str], tuple[str, Subject | None]]
 """Map from skill and the name that the model sees to the tool's own name and the meaning of its arguments."""
 
 
-def _as_delegation(call: PolicyCall, target: str | None) -> PolicyCall | None:
+def _as_delegation(policy_call: PolicyCall, target: str | None) -> PolicyCall | None:
     """Return a recorded call under the name of the Expert that it delegates to; None if it is no delegation."""
-    if call.kind != "delegate" and not call.skill.startswith("delegate/"):
+    if policy_call.kind != "delegate" and not policy_call.skill.startswith("delegate/"):
         return None
-    return replace(call, tool=target or call.skill.removeprefix("delegate/"), skill="", kind="delegate")
+    return replace(policy_call, tool=target or policy_call.skill.removeprefix("delegate/"), skill="", kind="delegate")
 
 
 class RecordedCalls:
@@ -349,27 +349,27 @@ class RecordedCalls:
         self._root = str(workspace)
         self._tools: dict[str, _Tools] = {}
 
-    def of(self, run: PastRun) -> Callable[[PastCall, JsonObject], PolicyCall]:
+    def of(self, past_run: PastRun) -> Callable[[PastCall, JsonObject], PolicyCall]:
         """Return a function that converts a call of the Run, with its arguments, to what rules see."""
-        tools = self._tools_of(key_of(run), run.expert)
-        own_skills = host_skills(_expert(run.expert))
+        tools = self._tools_of(key_of(past_run), past_run.expert)
+        own_skills = host_skills(_expert(past_run.expert))
 
-        def policy_call(call: PastCall, args: JsonObject) -> PolicyCall:
-            own_name, subject = tools.get((call.skill, call.tool), (call.target or call.tool, None))
+        def policy_call(past_call: PastCall, args: JsonObject) -> PolicyCall:
+            own_name, subject = tools.get((past_call.skill, past_call.tool), (past_call.target or past_call.tool, None))
             recorded = PolicyCall(
                 tool=own_name,
-                skill=call.skill,
+                skill=past_call.skill,
                 args=args,
-                kind=call.kind,
-                effect=call.effect,
+                kind=past_call.kind,
+                effect=past_call.effect,
                 subject=subject,
-                shown=call.tool,
+                shown=past_call.tool,
                 resolve=self._resolve,
                 root=self._root,
-                is_host=call.skill in own_skills,
-                changed=call.changed,
+                is_host=past_call.skill in own_skills,
+                changed=past_call.changed,
             )
-            return _as_delegation(recorded, call.target) or recorded
+            return _as_delegation(recorded, past_call.target) or recorded
 
         return policy_call
 
@@ -388,17 +388,19 @@ def calls_of_logs(logs: Iterable[RunLog], factories: Sequence[SkillFactory], wor
         if log.damage is not None:
             raise log.damage
         try:
-            run = past_run(log.run_id, log.lines, get_args(ToolKind))
+            run_past_run = past_run(log.run_id, log.lines, get_args(ToolKind))
         except ValueError as error:
             raise StorageError(f"Run {log.run_id}: {error}") from error
-        to_policy_call = calls.of(run)
-        policy_calls += [to_policy_call(call, call.args or {}) for call in run.calls if call.ran]
+        to_policy_call = calls.of(run_past_run)
+        policy_calls += [
+            to_policy_call(past_call, past_call.args or {}) for past_call in run_past_run.calls if past_call.ran
+        ]
     return tuple(policy_calls)
 
 
-def key_of(run: PastRun) -> str:
+def key_of(past_run: PastRun) -> str:
     """Return the key of a recorded Run's Expert; empty if the log has none."""
-    key = run.expert.get("key")
+    key = past_run.expert.get("key")
     return key if isinstance(key, str) else ""
 
 

@@ -87,43 +87,45 @@ Step = NeedJob | AppendEvents | BeginJob | ContinueJob
 
 
 def next_step(
-    state: ScheduleState | None, schedule: Schedule, times: Times, context: ScheduleContext, now: int
+    schedule_state: ScheduleState | None, schedule: Schedule, times: Times, context: ScheduleContext, now: int
 ) -> Step | None:
     """Return the next step, or what must be looked at first; None if nothing is to do."""
-    if state is None or schedule.line not in state.lines:
+    if schedule_state is None or schedule.line not in schedule_state.lines:
         return AppendEvents((SetSchedule(schedule=schedule.name, timestamp=now, line=schedule.line),))
-    due = latest_time(times, state.lines[schedule.line], now)
-    if state.current is None:
-        return _start_occurrence(state, times, due, now)
-    if state.current.job_id not in context.jobs:
-        return NeedJob(state.current.job_id)
-    job = context.jobs[state.current.job_id]
-    todo = _todo(state.current, job, now, by_workers=not context.resumes)
+    due = latest_time(times, schedule_state.lines[schedule.line], now)
+    if schedule_state.current is None:
+        return _start_occurrence(schedule_state, times, due, now)
+    if schedule_state.current.job_id not in context.jobs:
+        return NeedJob(schedule_state.current.job_id)
+    summary = context.jobs[schedule_state.current.job_id]
+    todo = _todo(schedule_state.current, summary, now, by_workers=not context.resumes)
     if todo == "finish":
-        return settle_occurrence(state, schedule, times, job, now)
+        return settle_occurrence(schedule_state, schedule, times, summary, now)
     if todo == "pass":  # the answer may take days
-        return _start_occurrence(state, times, due, now) or _confirm_job(state, state.current, now)
+        return _start_occurrence(schedule_state, times, due, now) or _confirm_job(
+            schedule_state, schedule_state.current, now
+        )
     if due is not None:
-        return _held_up(state, schedule, state.current, due, now)
+        return _held_up(schedule_state, schedule, schedule_state.current, due, now)
     if todo == "start":
-        return BeginJob(state.current)
+        return BeginJob(schedule_state.current)
     if todo == "continue":
-        return ContinueJob(state.current)
-    return None if job is None else _confirm_job(state, state.current, now)
+        return ContinueJob(schedule_state.current)
+    return None if summary is None else _confirm_job(schedule_state, schedule_state.current, now)
 
 
 def settle_occurrence(
-    state: ScheduleState, schedule: Schedule, times: Times, job: JobSummary | None, now: int
+    schedule_state: ScheduleState, schedule: Schedule, times: Times, summary: JobSummary | None, now: int
 ) -> AppendEvents | None:
     """Return the end of the current Job, or None; with `overlap = "skip"` its occurrences meanwhile are skipped."""
-    current = state.current
-    if current is None or _todo(current, job, now) != "finish":
+    current = schedule_state.current
+    if current is None or _todo(current, summary, now) != "finish":
         return None
-    outcome: Outcome = "deleted" if job is None else job.status
-    name, line = state.name, state.lines.get(schedule.line)
+    outcome: Outcome = "deleted" if summary is None else summary.status
+    name, line = schedule_state.name, schedule_state.lines.get(schedule.line)
     events: tuple[StoredScheduleEvent, ...] = ()
-    if line is not None and schedule.overlap == "skip" and job is not None:
-        meanwhile = latest_time(times, line, min(job.updated_at, now))
+    if line is not None and schedule.overlap == "skip" and summary is not None:
+        meanwhile = latest_time(times, line, min(summary.updated_at, now))
         if meanwhile is not None:
             skip = SkipOccurrence(schedule=name, timestamp=now, at=meanwhile, job_id=current.job_id)
             events = (skip,)
@@ -147,33 +149,35 @@ def latest_time(times: Times, after: int, until: int) -> int | None:
     return latest
 
 
-def _start_occurrence(state: ScheduleState, times: Times, due: int | None, now: int) -> AppendEvents | None:
+def _start_occurrence(schedule_state: ScheduleState, times: Times, due: int | None, now: int) -> AppendEvents | None:
     """Start the waiting occurrence, or else the due one."""
-    time = due if state.waiting is None else state.waiting
+    time = due if schedule_state.waiting is None else schedule_state.waiting
     if time is None:
         return None
-    job_id = occurrence_job_id(state.name, times.stamp(time))
-    start = StartOccurrence(schedule=state.name, timestamp=now, at=time, job_id=job_id)
-    return AppendEvents((start,), "started", time, starts=job_id)
+    job_id = occurrence_job_id(schedule_state.name, times.stamp(time))
+    start_occurrence = StartOccurrence(schedule=schedule_state.name, timestamp=now, at=time, job_id=job_id)
+    return AppendEvents((start_occurrence,), "started", time, starts=job_id)
 
 
-def _held_up(state: ScheduleState, schedule: Schedule, current: Occurrence, due: int, now: int) -> AppendEvents:
+def _held_up(
+    schedule_state: ScheduleState, schedule: Schedule, current: Occurrence, due: int, now: int
+) -> AppendEvents:
     """Skip or queue an occurrence that is due while another one's Job is running; at most one waits."""
-    name, job_id = state.name, current.job_id
-    if schedule.overlap == "queue" and state.waiting is None:
+    name, job_id = schedule_state.name, current.job_id
+    if schedule.overlap == "queue" and schedule_state.waiting is None:
         return AppendEvents((QueueOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "queued", due)
     return AppendEvents((SkipOccurrence(schedule=name, timestamp=now, at=due, job_id=job_id),), "skipped", due)
 
 
-def _confirm_job(state: ScheduleState, current: Occurrence, now: int) -> AppendEvents | None:
+def _confirm_job(schedule_state: ScheduleState, current: Occurrence, now: int) -> AppendEvents | None:
     """Record once that the Job exists: if it is missing later, it was deleted."""
     if current.begun:
         return None
-    return AppendEvents((BeginOccurrence(schedule=state.name, timestamp=now, job_id=current.job_id),))
+    return AppendEvents((BeginOccurrence(schedule=schedule_state.name, timestamp=now, job_id=current.job_id),))
 
 
-def _todo(current: Occurrence, job: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
+def _todo(current: Occurrence, summary: JobSummary | None, now: int, *, by_workers: bool = False) -> Todo:
     # absolute, because a clock may have jumped back: only one Job can begin under the id
     missing_ms = abs(now - current.decided_at)
-    state = job_state(job, now, by_workers=by_workers, missing_ms=missing_ms, was_seen=current.begun)
+    state = job_state(summary, now, by_workers=by_workers, missing_ms=missing_ms, was_seen=current.begun)
     return DUE[state]["schedule"]

@@ -151,9 +151,9 @@ def _prefix(name: str) -> str:
     return f"schedule-{name}-"
 
 
-def damaged_schedule(name: str, readable: ScheduleState | None, damage: str) -> ScheduleState:
+def damaged_schedule(name: str, schedule_state: ScheduleState | None, damage: str) -> ScheduleState:
     """Return the state of a schedule with an unreadable log: its last readable state, marked as damaged."""
-    state = readable or ScheduleState(name=name, version=0, lines={}, updated_at=0)
+    state = schedule_state or ScheduleState(name=name, version=0, lines={}, updated_at=0)
     return state.model_copy(update={"damaged": True, "error": damage})
 
 
@@ -167,67 +167,73 @@ class _Changes(TypedDict, total=False):
     updated_at: int
 
 
-def evolve_schedule(state: ScheduleState | None, event: StoredScheduleEvent) -> ScheduleState:
+def evolve_schedule(schedule_state: ScheduleState | None, event: StoredScheduleEvent) -> ScheduleState:
     """Return the state after one more event (None before the first). Raises IllegalEvent if it cannot follow."""
-    if state is None:
+    if schedule_state is None:
         if not isinstance(event, SetSchedule):
             raise IllegalEvent("the first is not setSchedule")
         lines = {event.line: event.timestamp}
         return ScheduleState(name=event.schedule, version=1, lines=lines, updated_at=event.timestamp)
-    if event.schedule != state.name:
-        raise IllegalEvent(f"{event.type} is of schedule {event.schedule}, in the log of {state.name}")
+    if event.schedule != schedule_state.name:
+        raise IllegalEvent(f"{event.type} is of schedule {event.schedule}, in the log of {schedule_state.name}")
     if not isinstance(event, SetSchedule):
-        check_follows(TRANSITIONS, event.type, f"schedule {state.name}", state.place)
-    common = _Changes(version=state.version + 1, updated_at=event.timestamp)
-    return state.model_copy(update=_changes(state, event) | common)
+        check_follows(TRANSITIONS, event.type, f"schedule {schedule_state.name}", schedule_state.place)
+    common = _Changes(version=schedule_state.version + 1, updated_at=event.timestamp)
+    return schedule_state.model_copy(update=_changes(schedule_state, event) | common)
 
 
-def _changes(state: ScheduleState, event: StoredScheduleEvent) -> _Changes:
+def _changes(schedule_state: ScheduleState, event: StoredScheduleEvent) -> _Changes:
     match event:
         case SetSchedule():
-            if event.line in state.lines:
+            if event.line in schedule_state.lines:
                 raise IllegalEvent(f"a second setSchedule of {event.line}")
             # a clock that was set back must not reopen what another line's occurrences decided
-            return _Changes(lines={**state.lines, event.line: max(event.timestamp, *state.lines.values())})
+            return _Changes(
+                lines={**schedule_state.lines, event.line: max(event.timestamp, *schedule_state.lines.values())}
+            )
         case StartOccurrence():
-            return _apply_start(state, event)
+            return _apply_start(schedule_state, event)
         case SkipOccurrence():
-            _require_current(state, event)
-            return _Changes(skipped=event.at, lines=_mark_decided(state, event))
+            _require_current(schedule_state, event)
+            return _Changes(skipped=event.at, lines=_mark_decided(schedule_state, event))
         case QueueOccurrence():
-            _require_current(state, event)
-            return _Changes(waiting=event.at, lines=_mark_decided(state, event))
+            _require_current(schedule_state, event)
+            return _Changes(waiting=event.at, lines=_mark_decided(schedule_state, event))
         case BeginOccurrence():
-            return _Changes(current=_require_current(state, event).model_copy(update={"begun": True}))
+            return _Changes(current=_require_current(schedule_state, event).model_copy(update={"begun": True}))
         case FinishOccurrence():
-            finished = _require_current(state, event).model_copy(update={"begun": True, "outcome": event.outcome})
+            finished = _require_current(schedule_state, event).model_copy(
+                update={"begun": True, "outcome": event.outcome}
+            )
             return _Changes(current=None, last=finished)
     assert_never(event)
 
 
-def _apply_start(state: ScheduleState, event: StartOccurrence) -> _Changes:
-    if not is_job_of(state.name, event.job_id):
-        raise IllegalEvent(f"startOccurrence names Job {event.job_id}, which cannot be one of this schedule")
-    started = Occurrence(at=event.at, job_id=event.job_id, decided_at=event.timestamp)
-    previous = state.current or state.last
-    if event.at == state.waiting:
+def _apply_start(schedule_state: ScheduleState, start_occurrence: StartOccurrence) -> _Changes:
+    if not is_job_of(schedule_state.name, start_occurrence.job_id):
+        raise IllegalEvent(f"startOccurrence names Job {start_occurrence.job_id}, which cannot be one of this schedule")
+    started = Occurrence(at=start_occurrence.at, job_id=start_occurrence.job_id, decided_at=start_occurrence.timestamp)
+    previous = schedule_state.current or schedule_state.last
+    if start_occurrence.at == schedule_state.waiting:
         return _Changes(current=started, waiting=None, last=previous)
-    if state.waiting is not None:
-        raise IllegalEvent(f"startOccurrence is of {event.at}, and {state.waiting} waits")
-    return _Changes(current=started, last=previous, lines=_mark_decided(state, event))
+    if schedule_state.waiting is not None:
+        raise IllegalEvent(f"startOccurrence is of {start_occurrence.at}, and {schedule_state.waiting} waits")
+    return _Changes(current=started, last=previous, lines=_mark_decided(schedule_state, start_occurrence))
 
 
-def _mark_decided(state: ScheduleState, event: StartOccurrence | SkipOccurrence | QueueOccurrence) -> dict[str, int]:
+def _mark_decided(
+    schedule_state: ScheduleState, event: StartOccurrence | SkipOccurrence | QueueOccurrence
+) -> dict[str, int]:
     """Mark everything up to this occurrence as decided, for every line. Raises IllegalEvent if it was already."""
-    if event.at <= min(state.lines.values()):
+    if event.at <= min(schedule_state.lines.values()):
         raise IllegalEvent(f"{event.type} is of {event.at}, which was decided before")
-    return {line: max(decided_until, event.at) for line, decided_until in state.lines.items()}
+    return {line: max(decided_until, event.at) for line, decided_until in schedule_state.lines.items()}
 
 
 def _require_current(
-    state: ScheduleState, event: SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
+    schedule_state: ScheduleState, event: SkipOccurrence | QueueOccurrence | BeginOccurrence | FinishOccurrence
 ) -> Occurrence:
     """Return the current occurrence. Raises IllegalEvent if the event names another one."""
-    if state.current is None or state.current.job_id != event.job_id:
+    if schedule_state.current is None or schedule_state.current.job_id != event.job_id:
         raise IllegalEvent(f"{event.type} is about Job {event.job_id}, which is not at work")
-    return state.current
+    return schedule_state.current

@@ -108,7 +108,7 @@ class Scheduler:
 
         Raises NotAgreed: a task's command runs before anything is written.
         """
-        await require_own_state(self._source.current.storage)
+        await require_own_state(self._source.setup.storage)
         due = await self._candidates()
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(self._process_safely(item)) for item in due]
@@ -120,7 +120,7 @@ class Scheduler:
 
         Without `with_jobs`, paused Jobs that belong to no task are left to others. Raises NotAgreed.
         """
-        await require_own_state(self._source.current.storage)
+        await require_own_state(self._source.setup.storage)
         errors: dict[DueItem, str] = {}
 
         async def process_item(item: DueItem) -> None:
@@ -165,22 +165,25 @@ class Scheduler:
         except StorageError as error:
             yield DueWorkResult(did="failed", error=str(error))
             return
-        async for job_id, reason in self._jobs.delete_each(job.id for job in expired):
+        async for job_id, reason in self._jobs.delete_each(summary.id for summary in expired):
             yield DueWorkResult(did="deleted" if reason is None else "failed", job_id=job_id, error=reason)
 
     async def _candidates(self, *, with_jobs: bool = True) -> list[DueItem]:
         """Return everything that may be due. A list that cannot be read is an item with its error."""
         now = self._now()
-        due = [DueItem(schedule.name, "schedule") for schedule in self._source.current.project.schedules]
+        due = [DueItem(schedule.name, "schedule") for schedule in self._source.setup.project.schedules]
         rows, no_rows = await _list_or_error("tasks", self._memory.log.rows())
         due += [*no_rows, *map(_due_task, to_look_after(rows, now))]
         paused, no_series = await _list_or_error("iterations", self._due_iterations(now))
         due += no_series
-        due += [DueItem(series.id, "iterations", series.message if series.damaged else None) for series in paused]
+        due += [
+            DueItem(series_summary.id, "iterations", series_summary.message if series_summary.damaged else None)
+            for series_summary in paused
+        ]
         if no_rows or no_series or not with_jobs:
             return due  # owners of the Jobs are unknown, or other processes handle them
         task_jobs = {row.get("jobId") for row in rows}
-        series_prefixes = tuple(f"{series.id}-" for series in paused)
+        series_prefixes = tuple(f"{series_summary.id}-" for series_summary in paused)
         jobs, no_jobs = await _list_or_error("Jobs", self._due_jobs(now))
         unowned = [job_id for job_id in jobs if job_id not in task_jobs and not job_id.startswith(series_prefixes)]
         return [*due, *no_jobs, *(DueItem(job_id, "job") for job_id in unowned)]
@@ -188,7 +191,7 @@ class Scheduler:
     async def _due_jobs(self, now: int) -> list[str]:
         job_ids: list[str] = []
         async for page in pages(lambda after: self._jobs.list(limit=_ITEMS_PER_PAGE, after=after)):
-            job_ids += [job.id for job in page.jobs if DUE[job_state(job, now)]["other"] == "continue"]
+            job_ids += [summary.id for summary in page.jobs if DUE[job_state(summary, now)]["other"] == "continue"]
             if are_old(page.jobs, now):
                 break
         return job_ids
@@ -219,8 +222,8 @@ class Scheduler:
             case "task":
                 return DueWorkResult(did="failed", task_id=item.id, error=error)
             case "job":
-                job = await _or_none(job_if_any(self._jobs, item.id))
-                return DueWorkResult(did="failed", job_id=item.id, job=job, error=error)
+                summary = await _or_none(job_if_any(self._jobs, item.id))
+                return DueWorkResult(did="failed", job_id=item.id, summary=summary, error=error)
             case "iterations":
                 series = await _or_none(self._iterations.get(item.id))
                 return DueWorkResult(did="failed", series_id=item.id, series=series, error=error)
@@ -234,13 +237,13 @@ class Scheduler:
         if item.problem is not None:
             return await self._failed(item, item.problem)
         if item.kind != "list":  # before a task's command runs
-            await space_of(self._source.current.storage, item.kind).require_own(item.id)
+            await space_of(self._source.setup.storage, item.kind).require_own(item.id)
         match item.kind:
             case "task":
                 return await self._process_task(item.id)
             case "job":
-                job = await self._resume_if_over(item.id, self._jobs.job, self._jobs.resume)
-                return None if job is None else DueWorkResult(did="resumed", job_id=item.id, job=job)
+                summary = await self._resume_if_over(item.id, self._jobs.job, self._jobs.resume)
+                return None if summary is None else DueWorkResult(did="resumed", job_id=item.id, summary=summary)
             case "iterations":
                 series = await self._resume_if_over(item.id, self._iterations.get, self._launcher.resume_series)
                 did: Literal["resumed", "queued"] = "resumed" if self._launcher.resumes else "queued"
@@ -270,7 +273,7 @@ class Scheduler:
     async def _process_task(self, task_id: str) -> DueWorkResult | None:
         """Process a task: take its next step until nothing is due; read what the steps ask for."""
         task = await self._memory.get(task_id)
-        context = TaskContext(task.agent_id in self._source.current.project.experts)
+        context = TaskContext(task.agent_id in self._source.setup.project.experts)
         while (step := next_step(task, context, self._now())) is not None:
             match step:
                 case AskCommand():
@@ -286,10 +289,10 @@ class Scheduler:
         return None
 
     def _now(self) -> int:
-        return self._source.current.clock.now()
+        return self._source.setup.clock.now()
 
     async def _run_wake_command(self, agent_id: str, command: Sequence[str]) -> PollResult:
-        setup = self._source.current
+        setup = self._source.setup
         expert_key = agent_id if agent_id in setup.project.experts else None
         async with leftover_programs_ended(setup.storage), command_sandbox(setup, expert_key) as sandbox:
             env = inherit_variables(setup.env.without_stored, (*variables_in(command), *sandbox.variables))
@@ -313,17 +316,17 @@ class Scheduler:
         return DueWorkResult(task_id=task.task_id, did=step.did, task=task)
 
     async def _run_job(self, task: TaskState, job_id: str, context: TaskContext) -> DueWorkResult:
-        if await self._source.current.storage.has_job(job_id):
-            job = await self._launcher.resume(job_id)
+        if await self._source.setup.storage.has_job(job_id):
+            summary = await self._launcher.resume(job_id)
         else:
             labels = {LABEL: task.task_id, EXPERT_LABEL: task.agent_id}
-            job = await self._launcher.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
+            summary = await self._launcher.start(task.agent_id, query_for(task), job_id=job_id, labels=labels)
         task = await self._memory.get(task.task_id)
-        step = settle_task(task, job, self._now())
+        step = settle_task(task, summary, self._now())
         if step is not None:
             return await self._apply(task, step, context)
-        did: Literal["worked", "queued"] = "queued" if job.status == "queued" else "worked"
-        return DueWorkResult(task_id=task.task_id, did=did, task=task, question=job.asks)
+        did: Literal["worked", "queued"] = "queued" if summary.status == "queued" else "worked"
+        return DueWorkResult(task_id=task.task_id, did=did, task=task, question=summary.asks)
 
 
 def _due_task(row: Row) -> DueItem:

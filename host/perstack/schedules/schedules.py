@@ -73,7 +73,7 @@ class JobLauncher:
 
         For a queued Job only the Expert is checked; keys, plugins and programs are checked by its worker.
         """
-        setup = self._source.current
+        setup = self._source.setup
         if self.resumes:
             await setup.check_sandbox(setup.check_ready(expert_key))
         else:
@@ -90,16 +90,16 @@ class JobLauncher:
     async def resume(self, job_id: str) -> JobSummary:
         """Drive an existing Job until it ends or stops; queue it if it was never queued."""
         if not self.resumes:
-            job = await self._jobs.job(job_id)
-            if job.queued is not None or not is_resumable(job):
-                return job
+            summary = await self._jobs.job(job_id)
+            if summary.queued is not None or not is_resumable(summary):
+                return summary
         try:
             return await self._jobs.resume(job_id, drive=self.resumes)
         except UsageError:
-            job = await self._jobs.job(job_id)
-            if is_resumable(job):
+            summary = await self._jobs.job(job_id)
+            if is_resumable(summary):
                 raise
-            return job
+            return summary
 
     async def resume_series(self, series_id: str) -> SeriesState | None:
         """Drive a paused series until it ends or stops, or queue it with its Jobs; None if it was queued already."""
@@ -108,7 +108,7 @@ class JobLauncher:
             return await iterations.resume(series_id)
         from perstack.ports.dispatcher import Order
 
-        context = self._source.current
+        context = self._source.setup
         series = await iterations.get(series_id)
         labels = {SERIES_LABEL: series_id, EXPERT_LABEL: series.expert_key}
         order = Order(series_id, labels=labels, submitted_at=context.clock.now())
@@ -118,7 +118,7 @@ class JobLauncher:
 # Store schedules: each is the single log of a Job in the space `schedules`, with its state as the index entry.
 
 
-def _jobs(state: ScheduleState) -> Sequence[str]:
+def _jobs(schedule_state: ScheduleState) -> Sequence[str]:
     """Return nothing: Jobs of a schedule are deleted like others, and the current one may not have begun."""
     return ()
 
@@ -205,7 +205,7 @@ class DueWorkResult:
     schedule: str | None = None
     occurrence: int | None = None  # the time that the cron line names, in milliseconds since 1970
     job_id: str | None = None
-    job: JobSummary | None = None
+    summary: JobSummary | None = None
     series_id: str | None = None
     series: SeriesState | None = None
     question: str | None = None  # a question of the Job, which waits for a person
@@ -233,7 +233,7 @@ class ScheduleStatus:
     schedule: Schedule
     next: int | None = None  # time of the next occurrence, in milliseconds since 1970; a time in the past is due
     last: Occurrence | None = None
-    job: JobSummary | None = None  # the Job of `last`; None if it was not created yet, or was deleted
+    summary: JobSummary | None = None  # the Job of `last`; None if it was not created yet, or was deleted
     waiting: int | None = None  # the occurrence that waits for the end of that Job
     skipped: int | None = None  # the occurrence that was skipped last
     error: str | None = None  # reason why the state is unknown or incomplete; None if it is complete
@@ -244,7 +244,7 @@ class Schedules:
 
     def __init__(self, source: SetupSource, jobs: Jobs, launcher: JobLauncher) -> None:
         """Create; `source` has the context in force, and `launcher` starts the Jobs."""
-        context = source.current
+        context = source.setup
         self._source = source
         self._jobs = jobs
         self._launcher = launcher
@@ -253,7 +253,7 @@ class Schedules:
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the definition in force."""
-        return tuple(schedule.name for schedule in self._source.current.project.schedules)
+        return tuple(schedule.name for schedule in self._source.setup.project.schedules)
 
     async def once(self) -> tuple[DueWorkResult, ...]:
         """Process what is due now, until Jobs driven here end or stop. Errors are in the `error` of their schedule."""
@@ -271,7 +271,7 @@ class Schedules:
 
     async def process_due(self, name: str) -> DueWorkResult | None:
         """Start at most one due Job of a schedule; None if nothing was due. Raises Conflict if another process does."""
-        schedule = next((item for item in self._source.current.project.schedules if item.name == name), None)
+        schedule = next((item for item in self._source.setup.project.schedules if item.name == name), None)
         if schedule is None:
             return None
         calendar = calendar_of(schedule)
@@ -293,15 +293,15 @@ class Schedules:
                     await self._launcher.check(schedule.expert)
                     return await self._start(schedule, calendar, step.occurrence)
                 case ContinueJob():
-                    job = await self._launcher.resume(step.occurrence.job_id)
-                    return await self._record_end(schedule, calendar, step.occurrence, job, "resumed")
+                    summary = await self._launcher.resume(step.occurrence.job_id)
+                    return await self._record_end(schedule, calendar, step.occurrence, summary, "resumed")
                 case _:
                     assert_never(step)
         return result
 
     async def list(self) -> tuple[ScheduleStatus, ...]:
         """Return the state of each schedule. A schedule that cannot be read has an `error`."""
-        return tuple([await self._status(schedule) for schedule in self._source.current.project.schedules])
+        return tuple([await self._status(schedule) for schedule in self._source.setup.project.schedules])
 
     async def _status(self, schedule: Schedule) -> ScheduleStatus:
         try:
@@ -313,37 +313,44 @@ class Schedules:
             state = loaded.state
             last = state.current or state.last
             next_time = calendar.next_after(state.lines.get(schedule.line, now))
-            job = None if last is None else await job_if_any(self._jobs, last.job_id)
+            summary = None if last is None else await job_if_any(self._jobs, last.job_id)
         except (StorageError, UsageError) as error:
             return ScheduleStatus(schedule, error=error_line(error))
-        return ScheduleStatus(schedule, next_time, last, job, state.waiting, state.skipped)
+        return ScheduleStatus(schedule, next_time, last, summary, state.waiting, state.skipped)
 
     def _now(self) -> int:
-        return self._source.current.clock.now()
+        return self._source.setup.clock.now()
 
     async def _start(self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence) -> DueWorkResult | None:
         labels = {LABEL: schedule.name}
         try:
-            job = await self._launcher.start(schedule.expert, schedule.query, job_id=occurrence.job_id, labels=labels)
+            summary = await self._launcher.start(
+                schedule.expert, schedule.query, job_id=occurrence.job_id, labels=labels
+            )
         except UsageError:
             if await job_if_any(self._jobs, occurrence.job_id) is None:
                 raise
             return None  # another process was faster
-        return await self._record_end(schedule, calendar, occurrence, job, "started")
+        return await self._record_end(schedule, calendar, occurrence, summary, "started")
 
     async def _record_end(
-        self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, job: JobSummary, did: ScheduleAction
+        self, schedule: Schedule, calendar: Calendar, occurrence: Occurrence, summary: JobSummary, did: ScheduleAction
     ) -> DueWorkResult:
         """Record that the occurrence's Job has ended, if it has, unless another process does."""
         loaded = await self._log.load_state(schedule.name)
         current = None if loaded is None else loaded.state.current
         if loaded is not None and current is not None and current.job_id == occurrence.job_id:
-            step = settle_occurrence(loaded.state, schedule, calendar, job, self._now())
+            step = settle_occurrence(loaded.state, schedule, calendar, summary, self._now())
             if step is not None:
                 with suppress(Conflict):  # another process does so in its next pass
                     await self._log.add(schedule.name, loaded, step.events)
         return DueWorkResult(
-            did=did, schedule=schedule.name, occurrence=occurrence.at, job_id=job.id, job=job, question=job.asks
+            did=did,
+            schedule=schedule.name,
+            occurrence=occurrence.at,
+            job_id=summary.id,
+            summary=summary,
+            question=summary.asks,
         )
 
 

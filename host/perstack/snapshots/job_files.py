@@ -185,7 +185,7 @@ class JobFiles:
     def _rewinder(self, workspace: Path | None = None) -> Rewinder:
         from perstack.snapshots.rewind import Rewinder
 
-        context = self._source.current
+        context = self._source.setup
         return Rewinder(
             context.storage,
             context.workspace if workspace is None else workspace,
@@ -198,7 +198,7 @@ class JobFiles:
 
     @property
     def _workspace(self) -> Path:
-        return self._source.current.workspace
+        return self._source.setup.workspace
 
     async def _state_at(self, job_id: str, checkpoint_id: str, *, elsewhere: bool) -> Run:
         run = await self._reader.state_at(checkpoint_id, job_id)

@@ -117,28 +117,28 @@ class Rewinder:
         self._lock = lock_path(self._workspace)
         self._journal = JournalFile(journal_path(self._workspace), self._workspace)
 
-    async def preview(self, job_id: str, at: Run, checkpoint_id: str, scope: RewindScope) -> Rewind:
+    async def preview(self, job_id: str, run: Run, checkpoint_id: str, scope: RewindScope) -> Rewind:
         """Return what a rewind to a Run's snapshot would change. Raises UsageError, StorageError, Conflict."""
         await self._check_not_driven()
-        loaded = await load_job(self._storage, job_id)
-        present = await self._present(loaded)
-        changes, _, plan = await self._plan_steps(job_id, at, checkpoint_id, present, scope)
+        job = await load_job(self._storage, job_id)
+        present = await self._present(job)
+        changes, _, plan = await self._plan_steps(job_id, run, checkpoint_id, present, scope)
         return await self._result_of(job_id, checkpoint_id, present, changes, plan)
 
     async def rewind(
-        self, job_id: str, at: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
+        self, job_id: str, run: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
     ) -> Rewind:
         """Restore the files and record it, or nothing. Raises as `preview`, and Conflict unless it is as `expected`."""
         with self._exclusive():
             await self._check_not_driven()
             async with self._storage.lease(job_id, f"a rewind ({this_process()})"):
-                return await shield_until_done(self._restore(job_id, at, checkpoint_id, scope, by, expected))
+                return await shield_until_done(self._restore(job_id, run, checkpoint_id, scope, by, expected))
 
     async def present(self, job_id: str) -> str:
         """Store the tree of the current files with the Job, and return its digest. Raises StorageError."""
         return await self._present(await load_job(self._storage, job_id))
 
-    async def write(self, job_id: str, at: Run, checkpoint_id: str) -> int:
+    async def write(self, job_id: str, run: Run, checkpoint_id: str) -> int:
         """Write the files of a Run's snapshot to this workspace, which must be empty. Returns their number.
 
         Records nothing. Raises UsageError, Conflict and StorageError.
@@ -147,7 +147,7 @@ class Rewinder:
             if any(self._workspace.iterdir()):
                 raise UsageError(f"{self._workspace} is not empty: files of a snapshot are written to a new folder")
             trees = Trees(self._storage, job_id)
-            changes = await trees.changes(None, _tree_of(at, checkpoint_id))
+            changes = await trees.changes(None, _tree_of(run, checkpoint_id))
             steps = await asyncio.to_thread(self._steps_for, rewind_plan(changes, RewindScope(), frozenset()))
             await shield_until_done(self._put(steps.steps, steps.plan.changes, trees, None))
         return len(steps.plan.changes)
@@ -168,20 +168,20 @@ class Rewinder:
             return await shield_until_done(self._recover())
 
     async def _restore(
-        self, job_id: str, at: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
+        self, job_id: str, run: Run, checkpoint_id: str, scope: RewindScope, by: By, expected: str | None
     ) -> Rewind:
-        loaded = await load_job(self._storage, job_id)
-        async with self._audit.anchored(loaded):
-            session = self._session(loaded)
-            tree = await self._present(loaded)
-            changes, steps, plan = await self._plan_steps(job_id, at, checkpoint_id, tree, scope)
+        job = await load_job(self._storage, job_id)
+        async with self._audit.anchored(job):
+            session = self._session(job)
+            tree = await self._present(job)
+            changes, steps, plan = await self._plan_steps(job_id, run, checkpoint_id, tree, scope)
             result = await self._result_of(job_id, checkpoint_id, tree, changes, plan)
             if expected is not None and result.digest != expected:
                 raise Conflict("files have changed since you were shown what would be done: look at it again")
             if not changes:
                 return result
-            await JobSummaryFile(self._storage, loaded).mark_stale()
-            start = session.add(
+            await JobSummaryFile(self._storage, job).mark_stale()
+            start_rewind = session.add(
                 StartRewind(
                     **session.stamp(),
                     to_checkpoint=checkpoint_id,
@@ -195,19 +195,19 @@ class Rewinder:
             rewound = Rewound(
                 job_id=job_id,
                 run_id=session.ref.run_id,
-                start=start.id,
+                start=start_rewind.id,
                 files=len(changes),
                 kept=len(plan.kept),
             )
             trees = Trees(self._storage, job_id)
 
             async def record() -> None:
-                await self._record(rewound, loaded, session)
+                await self._record(rewound, job, session)
 
             try:
                 await self._put(steps.steps, changes, trees, rewound, record)
             finally:
-                await self._summarize(loaded)
+                await self._summarize(job)
         return Rewind(
             result.job_id,
             result.checkpoint_id,
@@ -215,7 +215,7 @@ class Rewinder:
             result.files,
             result.kept,
             result.digest,
-            undo=start.id,
+            undo=start_rewind.id,
         )
 
     async def _put(
@@ -273,9 +273,9 @@ class Rewinder:
         await asyncio.to_thread(restorer.stage, files, links)
 
     async def _plan_steps(
-        self, job_id: str, at: Run, checkpoint_id: str, present: str, scope: RewindScope
+        self, job_id: str, run: Run, checkpoint_id: str, present: str, scope: RewindScope
     ) -> tuple[tuple[Change, ...], RewindSteps, RewindPlan]:
-        trees, tree = Trees(self._storage, job_id), _tree_of(at, checkpoint_id)
+        trees, tree = Trees(self._storage, job_id), _tree_of(run, checkpoint_id)
         changes = await trees.changes(present, tree)
         left_out = await paths_ignored_then(trees, tree, changes)
         plan = rewind_plan(changes, scope, left_out)
@@ -297,14 +297,14 @@ class Rewinder:
         digest = sha256(repr((present, checkpoint_id, changes, plan.kept)).encode()).hexdigest()
         return Rewind(job_id, checkpoint_id, str(self._workspace), files, kept, digest)
 
-    async def _present(self, loaded: Job) -> str:
-        session = self._session(loaded)
-        event = await self._snapshots(loaded.id).record(session.run, session.stamp)
+    async def _present(self, job: Job) -> str:
+        session = self._session(job)
+        event = await self._snapshots(job.id).record(session.run, session.stamp)
         if event.tree is None:
             raise StorageError(f"{event.problem}: what is there cannot be recorded, so nothing is rewound")
         return event.tree
 
-    async def _record(self, rewound: Rewound, loaded: Job, session: RunSession) -> None:
+    async def _record(self, rewound: Rewound, job: Job, session: RunSession) -> None:
         snapshot = await self._snapshots(rewound.job_id).record(session.run, session.stamp)
         session.add(
             FinishRewind(
@@ -313,9 +313,9 @@ class Rewinder:
         )
         await session.flush()
 
-    async def _summarize(self, loaded: Job) -> None:
+    async def _summarize(self, job: Job) -> None:
         with suppress(StorageError):  # it is a cache
-            await JobSummaryFile(self._storage, loaded).write(is_driven=False)
+            await JobSummaryFile(self._storage, job).write(is_driven=False)
 
     async def _recover(self) -> str | None:
         try:
@@ -337,18 +337,18 @@ class Rewinder:
 
     async def _record_once(self, rewound: Rewound) -> None:
         async with self._storage.lease(rewound.job_id, f"a rewind ({this_process()})"):
-            loaded = await load_job(self._storage, rewound.job_id)
+            job = await load_job(self._storage, rewound.job_id)
             ref = RunRef(rewound.job_id, rewound.run_id)
             lines = (await run_logs(self._storage).readable(ref)).or_raise().lines
             if any(isinstance(line.event, FinishRewind) and line.event.start == rewound.start for line in lines):
                 return
-            async with self._audit.anchored(loaded):
-                await self._record(rewound, loaded, self._session(loaded))
-                await self._summarize(loaded)
+            async with self._audit.anchored(job):
+                await self._record(rewound, job, self._session(job))
+                await self._summarize(job)
 
-    def _session(self, loaded: Job) -> RunSession:
-        run = loaded.coordinator
-        return RunSession.of(self._storage, loaded, run, self._emit, clock=self._clock)
+    def _session(self, job: Job) -> RunSession:
+        run = job.coordinator
+        return RunSession.of(self._storage, job, run, self._emit, clock=self._clock)
 
     def _exclusive(self) -> AbstractContextManager[None]:
         return rewound_in(self._workspace, self._lock)
@@ -358,10 +358,10 @@ class Rewinder:
         return StorageError(f"{self._workspace}: {reason}: nothing is rewound, the files are as they were")
 
 
-def _tree_of(at: Run, checkpoint_id: str) -> str:
-    if at.snapshot is None:
+def _tree_of(run: Run, checkpoint_id: str) -> str:
+    if run.snapshot is None:
         raise UsageError(
             f"{checkpoint_id} has no snapshot of the files; to have them of later Runs, set"
             ' `workspace = { path = ".", snapshots = true }` in perstack.toml'
         )
-    return at.snapshot
+    return run.snapshot

@@ -60,14 +60,14 @@ class WorkspaceSnapshots:
             left_out_count=tree.left_out_count,
         )
 
-    async def take(self, policy: SnapshotPolicy) -> WorkspaceTree:
+    async def take(self, snapshot_policy: SnapshotPolicy) -> WorkspaceTree:
         """Record the workspace as it is now; its blobs are on disk when this returns.
 
         Raises SnapshotUnavailable and StorageError.
         """
         async with self._turn:
             # a walker's knowledge is valid only if all blobs of its walk were stored: after an error start a new one
-            walker = self._walkers.pop(policy.max_file_size, None) or self._new_walker(policy)
+            walker = self._walkers.pop(snapshot_policy.max_file_size, None) or self._new_walker(snapshot_policy)
             walk = walker.walk()
             try:
                 while not isinstance(
@@ -76,7 +76,7 @@ class WorkspaceSnapshots:
                     await self._keep(item)
             finally:
                 walk.close()
-            self._walkers[policy.max_file_size] = walker
+            self._walkers[snapshot_policy.max_file_size] = walker
             return item
 
     async def _keep(self, batch: Batch) -> None:

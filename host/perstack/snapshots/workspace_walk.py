@@ -197,11 +197,11 @@ class _KnownFolder:
 class Walker:
     """Walks one workspace repeatedly. Replace it after a walk that did not end, or whose blobs were not stored."""
 
-    def __init__(self, top: Path, keep_off: Iterable[Path], policy: SnapshotPolicy) -> None:
+    def __init__(self, top: Path, keep_off: Iterable[Path], snapshot_policy: SnapshotPolicy) -> None:
         """Create without reading the workspace; `keep_off` are paths that are never recorded."""
         self._top = top
         self._keep_off = tuple(keep_off)
-        self._max_bytes = policy.max_file_size
+        self._max_bytes = snapshot_policy.max_file_size
         self._previous_root: _KnownFolder | None = None
 
     def walk(self) -> Generator[Batch, None, WorkspaceTree]:

@@ -175,7 +175,7 @@ _JOBS = "jobs"  # name of the space that the storage itself is
 _MAX_HEADS = 1000
 
 
-async def _first_hashes(space: Storage, owner_id: str) -> dict[str, str]:
+async def _first_hashes(storage: Storage, owner_id: str) -> dict[str, str]:
     """Return the hash of the first record of each log; a log without a readable one, which nothing drives, is left out.
 
     Raises NotFound and StorageError.
@@ -183,10 +183,10 @@ async def _first_hashes(space: Storage, owner_id: str) -> dict[str, str]:
     hashes: dict[str, str] = {}
     after: str | None = None
     while True:
-        page = await space.runs(owner_id, after=after)
+        page = await storage.runs(owner_id, after=after)
         for run_id in page.ids:
             with suppress(Damaged):
-                lines = await space.read(RunRef(owner_id, run_id), limit=1)
+                lines = await storage.read(RunRef(owner_id, run_id), limit=1)
                 if lines:
                     hashes[run_id] = open_line(lines[0]).hash
         if page.next is None:
@@ -197,27 +197,29 @@ async def _first_hashes(space: Storage, owner_id: str) -> dict[str, str]:
 class GuardedStorage(Storage):
     """A storage that can only be read until its state, and each log in it, is this user's. See the module."""
 
-    def __init__(self, storage: Storage, gate: StateGate, evidence: Storage | None = None, space: str = _JOBS) -> None:
-        """Wrap a storage or a space of it; `evidence` reads that space."""
+    def __init__(
+        self, storage: Storage, gate: StateGate, evidence_storage: Storage | None = None, space: str = _JOBS
+    ) -> None:
+        """Wrap a storage or a space of it; `evidence_storage` reads that space."""
         self.gate = gate
         self._space = space
         self._leased: set[str] = set()
         self._heads: dict[RunRef, Head] = {}  # ends of logs that were checked and then appended to without a lease
         self.keeps_copies = storage.keeps_copies
-        self._whole = storage
+        self._storage = storage
         # nothing to protect before the state exists; and what appears there meanwhile is refused by the gate. An empty
         # file of a database is read as evidence too: its storage would write to it when it opens it
         is_readable = gate.is_open or gate.mark.is_missing()
-        self._evidence = evidence or (storage if is_readable else storage.as_evidence())
+        self._evidence = evidence_storage or (storage if is_readable else storage.as_evidence())
         self._spaces: dict[str, GuardedStorage] = {}
 
     @property
     def _reader(self) -> Storage:
-        return self._whole if self.gate.is_open else self._evidence
+        return self._storage if self.gate.is_open else self._evidence
 
     async def _writer(self) -> Storage:
         await self.gate.require()
-        return self._whole
+        return self._storage
 
     async def unmarked(self, owner_id: str) -> dict[str, str]:
         """Return the Runs of an owner whose logs this user's installation did not begin, with their first hashes.
@@ -227,7 +229,7 @@ class GuardedStorage(Storage):
         if not self.gate.mark.covers_each_log:
             return {}
         with suppress(NotFound):
-            return self._unmarked(owner_id, await _first_hashes(self._whole, owner_id))
+            return self._unmarked(owner_id, await _first_hashes(self._storage, owner_id))
         return {}
 
     def owner(self, kind: OwnerKind, log_id: str) -> Owner:
@@ -243,13 +245,13 @@ class GuardedStorage(Storage):
         if unmarked:
             raise await self._refusal(job_id, unmarked)
 
-    async def _require_own_log(self, run: RunRef) -> None:
-        if run.job_id in self._leased or self.gate.is_agreed:
+    async def _require_own_log(self, ref: RunRef) -> None:
+        if ref.job_id in self._leased or self.gate.is_agreed:
             return
-        lines = await self._whole.read(run, limit=1)
-        unmarked = self._unmarked(run.job_id, {run.run_id: open_line(lines[0]).hash}) if lines else {}
+        lines = await self._storage.read(ref, limit=1)
+        unmarked = self._unmarked(ref.job_id, {ref.run_id: open_line(lines[0]).hash}) if lines else {}
         if unmarked:
-            raise await self._refusal(run.job_id, unmarked)
+            raise await self._refusal(ref.job_id, unmarked)
 
     def _unmarked(self, owner_id: str, first_hashes: Mapping[str, str]) -> dict[str, str]:
         marks = self.gate.marks(self._space)
@@ -273,26 +275,26 @@ class GuardedStorage(Storage):
 
         return await self.gate.refusal(name, agree, (owner,))
 
-    def _mark_new(self, run: RunRef, records: Sequence[bytes]) -> None:
+    def _mark_new(self, ref: RunRef, records: Sequence[bytes]) -> None:
         if records and (marks := self.gate.marks(self._space)) is not None:
             with suppress(StorageError) if self.gate.is_agreed else nullcontext():
-                marks.add(run.job_id, {run.run_id: open_line(records[0]).hash})
+                marks.add(ref.job_id, {ref.run_id: open_line(records[0]).hash})
 
     @property
     @override
     def location(self) -> str:
-        return self._whole.location
+        return self._storage.location
 
     @override
     def space(self, name: str) -> Storage:
         if name not in self._spaces:
-            self._spaces[name] = GuardedStorage(self._whole.space(name), self.gate, self._evidence.space(name), name)
+            self._spaces[name] = GuardedStorage(self._storage.space(name), self.gate, self._evidence.space(name), name)
         return self._spaces[name]
 
     @override
     async def close(self) -> None:
-        await self._whole.close()
-        if self._evidence is not self._whole:
+        await self._storage.close()
+        if self._evidence is not self._storage:
             await self._evidence.close()
 
     # Writing.
@@ -302,48 +304,48 @@ class GuardedStorage(Storage):
         await (await self._writer()).create_job(job_id)
 
     @override
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         # each step appends twice
-        whole = self._whole if self.gate.is_open and self.gate.mark.covers_each_log else await self._writer()
+        whole = self._storage if self.gate.is_open and self.gate.mark.covers_each_log else await self._writer()
         if not expected_seq:
-            self._mark_new(run, records)
-        elif not self._is_checked(run, records):
-            await self._require_own_log(run)
-        await whole.append(run, expected_seq, records)
-        self._note_head(run, records)
+            self._mark_new(ref, records)
+        elif not self._is_checked(ref, records):
+            await self._require_own_log(ref)
+        await whole.append(ref, expected_seq, records)
+        self._note_head(ref, records)
 
     @override
-    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
+    def append_now(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         # everything else is checked or marked first, by `append`
-        if not (self.gate.is_open and expected_seq and self._is_checked(run, records)):
+        if not (self.gate.is_open and expected_seq and self._is_checked(ref, records)):
             return False
-        is_done = self._whole.append_now(run, expected_seq, records, synced=synced)
+        is_done = self._storage.append_now(ref, expected_seq, records, synced=synced)
         if is_done:
-            self._note_head(run, records)
+            self._note_head(ref, records)
         return is_done
 
-    def _is_checked(self, run: RunRef, records: Sequence[bytes]) -> bool:
+    def _is_checked(self, ref: RunRef, records: Sequence[bytes]) -> bool:
         """Return whether records need no check: a storage refuses them unless they continue a checked log."""
-        if self.gate.is_agreed or run.job_id in self._leased:
+        if self.gate.is_agreed or ref.job_id in self._leased:
             return True
-        return isinstance(records, SealedBatch) and records.before == self._heads.get(run)
+        return isinstance(records, SealedBatch) and records.previous_head == self._heads.get(ref)
 
-    def _note_head(self, run: RunRef, records: Sequence[bytes]) -> None:
-        if isinstance(records, SealedBatch) and run.job_id not in self._leased:
+    def _note_head(self, ref: RunRef, records: Sequence[bytes]) -> None:
+        if isinstance(records, SealedBatch) and ref.job_id not in self._leased:
             if len(self._heads) >= _MAX_HEADS:
                 self._heads.clear()
-            self._heads[run] = records.after
+            self._heads[ref] = records.next_head
 
     @override
-    def sync_now(self, run: RunRef) -> None:
+    def sync_now(self, ref: RunRef) -> None:
         if self.gate.is_open:
-            self._whole.sync_now(run)
+            self._storage.sync_now(ref)
 
     @override
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
         whole = await self._writer()
-        await self._require_own_log(run)
-        await whole.redact(run, seq, record)
+        await self._require_own_log(ref)
+        await whole.redact(ref, seq, record)
 
     @override
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
@@ -383,24 +385,24 @@ class GuardedStorage(Storage):
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
         if self.gate.is_open:
-            await self._whole.put_summary(job_id, summary)
+            await self._storage.put_summary(job_id, summary)
 
     @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
         if self.gate.is_open:
-            await self._whole.put_entry(job_id, seq, entry, synced=synced, expected=expected)
+            await self._storage.put_entry(job_id, seq, entry, synced=synced, expected=expected)
 
     @override
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
+    async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
         if self.gate.is_open:
-            await self._whole.put_run_setting(run, setting)
+            await self._storage.put_run_setting(ref, setting)
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
         if self.gate.is_open:
-            await self._whole.put_checkpoint(job_id, checkpoint_id, data)
+            await self._storage.put_checkpoint(job_id, checkpoint_id, data)
 
     # Reading.
 
@@ -417,12 +419,12 @@ class GuardedStorage(Storage):
         return await self._reader.runs(job_id, limit=limit, after=after)
 
     @override
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        return await self._reader.read(run, after, limit)
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        return await self._reader.read(ref, after, limit)
 
     @override
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
-        return await self._reader.end(run, count)
+    async def end(self, ref: RunRef, count: int) -> list[bytes]:
+        return await self._reader.end(ref, count)
 
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
@@ -461,8 +463,8 @@ class GuardedStorage(Storage):
         return await self._reader.lost_jobs()
 
     @override
-    async def run_setting(self, run: RunRef) -> bytes | None:
-        return await self._reader.run_setting(run)
+    async def run_setting(self, ref: RunRef) -> bytes | None:
+        return await self._reader.run_setting(ref)
 
     @override
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> bytes | None:
@@ -491,21 +493,21 @@ class GuardedStorage(Storage):
     @property
     @override
     def local_state(self) -> LocalState | None:
-        return self._whole.local_state
+        return self._storage.local_state
 
     @override
     def as_evidence(self) -> Storage:
-        return self._whole.as_evidence()
+        return self._storage.as_evidence()
 
     @property
     @override
     def places(self) -> tuple[Path, ...]:
-        return self._whole.places
+        return self._storage.places
 
     @property
     @override
     def programs(self) -> Path | None:
-        return self._whole.programs if self.gate.is_open else None
+        return self._storage.programs if self.gate.is_open else None
 
     @override
     async def unsealed_runs(self, job_id: str) -> Mapping[str, str]:

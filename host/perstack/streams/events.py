@@ -92,7 +92,7 @@ class DelegateStarted:
 class Finished:
     """The end of the Job, or a stop without a question: the last event. `job.status` says which."""
 
-    job: JobSummary
+    summary: JobSummary
     event: StoredEvent | None = None
 
 
@@ -135,9 +135,9 @@ class StreamReader:
             event=self._asked.get(question.id),
         )
 
-    def finish_event(self, job: JobSummary) -> Finished:
+    def finish_event(self, summary: JobSummary) -> Finished:
         """Return the last event."""
-        return Finished(job, self._last.get(job.coordinator_run_id))
+        return Finished(summary, self._last.get(summary.coordinator_run_id))
 
     def _from_stored(self, event: StoredEvent) -> Iterable[StreamEvent]:
         match event:
@@ -151,8 +151,15 @@ class StreamReader:
                 return (_result(event),)
             case CallDelegate():
                 return tuple(
-                    DelegateStarted(call.tool_call_id, call.expert_key, call.query, call.run_id, event.run_id, event)
-                    for call in event.delegates
+                    DelegateStarted(
+                        delegation.tool_call_id,
+                        delegation.expert_key,
+                        delegation.query,
+                        delegation.run_id,
+                        event.run_id,
+                        event,
+                    )
+                    for delegation in event.delegates
                 )
             case CallInteractiveTool() | RequestApproval():
                 self._asked[event.id] = event
@@ -161,18 +168,18 @@ class StreamReader:
         return ()
 
     def _reply(self, event: FinishGeneration) -> Iterable[StreamEvent]:
-        for call in event.message.tool_calls:
-            self._arguments[event.run_id, call.tool_call_id] = call.args
+        for tool_call_part in event.message.tool_calls:
+            self._arguments[event.run_id, tool_call_part.tool_call_id] = tool_call_part.args
         text = "".join(part.text for part in event.reply if isinstance(part, TextPart))
         is_shown = event.run_id in self._streamed or not text
         items = tuple(item for part in event.message.provider_tools for item in _used(part, event))
         return items if is_shown else (*items, TextDelta(text, event.run_id, event))
 
     def _calls(self, event: CallTools) -> Iterator[ToolCall]:
-        for call in event.calls:
-            arguments = self._arguments.pop((event.run_id, call.id), {})
-            if call.kind in _SHOWN_KINDS:
-                yield ToolCall(call.id, call.tool_name, arguments, event.run_id, call.skill_name, event)
+        for decided in event.calls:
+            arguments = self._arguments.pop((event.run_id, decided.id), {})
+            if decided.kind in _SHOWN_KINDS:
+                yield ToolCall(decided.id, decided.tool_name, arguments, event.run_id, decided.skill_name, event)
 
 
 def _used(part: ProviderToolPart, event: FinishGeneration) -> Iterator[ToolCall | ToolResult]:

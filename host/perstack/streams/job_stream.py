@@ -66,10 +66,10 @@ class _Feed:
         """Queue a question of a delegate, which is asked while other Runs are active."""
         self.queue.put_nowait(self.open_question(question))
 
-    def open_question(self, asking: OpenQuestion) -> Question:
+    def open_question(self, asking_question: OpenQuestion) -> Question:
         """Return the event of a question, which is open from now on."""
-        question = self.open[asking.id] = self.reader.question(asking)
-        return question
+        tool_question = self.open[asking_question.id] = self.reader.question(asking_question)
+        return tool_question
 
     def start(self, drive: Drive, listener: EventListener) -> _DriveTask:
         """Start a task that drives the Job."""
@@ -218,13 +218,13 @@ class JobStream:
         """Return the event for the end of a task; None if it is an open question that was shown. Raises its error."""
         self._is_over = True
         if task.cancelled() and self._feed.job_id is not None:  # another caller has cancelled the Job
-            job = await self._jobs.job(self._feed.job_id)
+            summary = await self._jobs.job(self._feed.job_id)
         else:
-            job = held_result(task)
-        if job.asking is None:
-            return self._feed.reader.finish_event(self._results.read(job))
+            summary = held_result(task)
+        if summary.asking is None:
+            return self._feed.reader.finish_event(self._results.read(summary))
         self._is_over, self._rested = False, task
-        return None if job.asking.id in self._feed.open else self._feed.open_question(job.asking)
+        return None if summary.asking.id in self._feed.open else self._feed.open_question(summary.asking)
 
 
 class Streams:
@@ -243,7 +243,7 @@ class Streams:
         Raises UsageError for an `output` that cannot be used.
         """
         results = result_reader(output)
-        context = results.add_to(replace(self._source.current, is_attended=lambda: True))
+        context = results.add_to(replace(self._source.setup, is_attended=lambda: True))
         stream = JobStream(self, self._jobs.with_context(SetupSource(context)), drive, results)
         self._streams.add(stream)
         return stream

@@ -58,8 +58,8 @@ def head_after(head: Head, records: Sequence[bytes], place: str) -> Head:
     another writer at the same place. Raises StorageError for records that were not sealed together. `place` names the
     log in messages. A `SealedBatch` that begins at `head` is not hashed again.
     """
-    if isinstance(records, SealedBatch) and records.before == head:
-        return records.after
+    if isinstance(records, SealedBatch) and records.previous_head == head:
+        return records.next_head
     for index, record in enumerate(records):
         try:
             sealed, head = check(head, record)

@@ -94,10 +94,10 @@ def _resume_step(task: TaskState, context: TaskContext, now: int) -> Step | None
     job_id = task.job_id if task.pause_reason == "rate_limit" else None
     if job_id is not None and job_id not in context.jobs:
         return NeedJob(job_id)
-    job = context.jobs.get(job_id or "")
-    todo = DUE[job_state(job, now, by_workers=False)]["limitedTask"]
-    if job is not None and todo == "fail":
-        return AppendTaskEvents((failure(task, f"Job {job.id} {stop_words(job)}", now),), "worked")
+    summary = context.jobs.get(job_id or "")
+    todo = DUE[job_state(summary, now, by_workers=False)]["limitedTask"]
+    if summary is not None and todo == "fail":
+        return AppendTaskEvents((failure(task, f"Job {summary.id} {stop_words(summary)}", now),), "worked")
     resume = task_events.ResumeTask(task_id=task.task_id, timestamp=now)
     return AppendTaskEvents((*events, resume), "resumed", job_id if todo == "continue" else None)
 
@@ -112,40 +112,42 @@ def _check_running(task: TaskState, context: TaskContext, now: int) -> Step | No
         return AppendTaskEvents((failure(task, message, now),), "timedOut")
     if task.job_id not in context.jobs:
         return NeedJob(task.job_id)
-    job = context.jobs[task.job_id]
+    summary = context.jobs[task.job_id]
     # not absolute: a machine whose clock is behind would replace a Job that begins now, and both would run
-    match DUE[job_state(job, now, missing_ms=now - task.updated_at)]["task"]:
+    match DUE[job_state(summary, now, missing_ms=now - task.updated_at)]["task"]:
         case "replace":
             return AppendTaskEvents((), "resumed")
         case "continue":
             return ContinueTask(task.job_id)
         case _:
-            return None if job is None else settle_task(task, job, now)
+            return None if summary is None else settle_task(task, summary, now)
 
 
-def settle_task(task: TaskState, job: JobSummary, now: int) -> AppendTaskEvents | None:
+def settle_task(task: TaskState, summary: JobSummary, now: int) -> AppendTaskEvents | None:
     """Return the step for the end of a task's Job, unless its Expert has changed the task itself."""
-    if task.status != "running" or task.job_id != job.id:
+    if task.status != "running" or task.job_id != summary.id:
         return None
-    event: task_events.StoredTaskEvent
-    message = f"Job {job.id} {stop_words(job)}"
-    match DUE[job_state(job, now)]["task"]:
+    complete_task: task_events.StoredTaskEvent
+    message = f"Job {summary.id} {stop_words(summary)}"
+    match DUE[job_state(summary, now)]["task"]:
         case "finish":
-            event = task_events.CompleteTask(task_id=task.task_id, timestamp=now, result=job.text)
+            complete_task = task_events.CompleteTask(task_id=task.task_id, timestamp=now, result=summary.text)
         case "fail":
-            event = failure(task, message if job.closed is not None else job.error or "the Job failed", now)
+            complete_task = failure(
+                task, message if summary.closed is not None else summary.error or "the Job failed", now
+            )
         case "pause":
-            is_limit = job.pause_reason == "rate_limit"
-            event = task_events.PauseTask(
+            is_limit = summary.pause_reason == "rate_limit"
+            complete_task = task_events.PauseTask(
                 task_id=task.task_id,
                 timestamp=now,
                 reason="rate_limit" if is_limit else "checkpoint",
                 message=None if is_limit else message,
-                resume_at=job.resume_at if is_limit else None,
+                resume_at=summary.resume_at if is_limit else None,
             )
         case _:
             return None
-    return AppendTaskEvents((event,), "worked")
+    return AppendTaskEvents((complete_task,), "worked")
 
 
 def query_for(task: TaskState) -> str:

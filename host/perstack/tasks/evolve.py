@@ -17,18 +17,18 @@ from perstack.tasks.state import CANCELLED, TRANSITIONS, Dependency, TaskCheckpo
 _MAX_SIGNALS = 100
 
 
-def begin_task(event: task_events.CreateTask) -> TaskState:
+def begin_task(create_task: task_events.CreateTask) -> TaskState:
     """Return the state after the first event."""
     return TaskState(
-        task_id=event.task_id,
-        name=event.name,
-        description=event.description,
-        agent_id=event.agent_id,
+        task_id=create_task.task_id,
+        name=create_task.name,
+        description=create_task.description,
+        agent_id=create_task.agent_id,
         version=1,
-        config=event.config,
-        state=event.state,
-        created_at=event.timestamp,
-        updated_at=event.timestamp,
+        config=create_task.config,
+        state=create_task.state,
+        created_at=create_task.timestamp,
+        updated_at=create_task.timestamp,
     )
 
 
@@ -159,14 +159,14 @@ def _answer_changes(event: task_events.AnswerTask | task_events.ResumeTask) -> T
     return TaskChanges(input=event.input, input_text=event.input_text, input_by=event.by)
 
 
-def _resume_changes(task: TaskState, event: task_events.ResumeTask) -> TaskChanges:
-    changes = _RUNNING | TaskChanges(started_at=task.started_at or event.timestamp)
-    if event.input is not None:
-        changes |= _answer_changes(event)
-    if event.state is not None:
-        changes["state"] = event.state
-    if event.checkpoint_id is not None:
-        changes |= TaskChanges(checkpoint_id=event.checkpoint_id, checkpoint_data=event.data)
+def _resume_changes(task: TaskState, resume_task: task_events.ResumeTask) -> TaskChanges:
+    changes = _RUNNING | TaskChanges(started_at=task.started_at or resume_task.timestamp)
+    if resume_task.input is not None:
+        changes |= _answer_changes(resume_task)
+    if resume_task.state is not None:
+        changes["state"] = resume_task.state
+    if resume_task.checkpoint_id is not None:
+        changes |= TaskChanges(checkpoint_id=resume_task.checkpoint_id, checkpoint_data=resume_task.data)
     return changes
 
 
@@ -176,15 +176,15 @@ def _end_changes(
     return NOT_WAITING | TaskChanges(status=status, finished_at=event.timestamp)
 
 
-def _failed(task: TaskState, event: task_events.FailTask) -> TaskChanges:
-    match event.outcome:
+def _failed(task: TaskState, fail_task: task_events.FailTask) -> TaskChanges:
+    match fail_task.outcome:
         case "fail":
-            return _end_changes("failed", event)
+            return _end_changes("failed", fail_task)
         case "pause":
-            return _pause_changes("human_input", event.error, event.timestamp)
+            return _pause_changes("human_input", fail_task.error, fail_task.timestamp)
         case "retry":
             return _RUNNING | TaskChanges(retry_count=task.retry_count + 1)
-    assert_never(event.outcome)
+    assert_never(fail_task.outcome)
 
 
 def checkpoints_in(task_id: str, events: Sequence[task_events.StoredTaskEvent]) -> tuple[TaskCheckpoint, ...]:

@@ -219,10 +219,10 @@ class StoredTasks(TaskMemory):
     async def checkpoint_of(self, task_id: str, id_or_name: str) -> TaskCheckpoint:
         """Return the checkpoint of an id, or the latest of a name. Raises NotFound."""
         checkpoints = await self.checkpoints(task_id)
-        for checkpoint in reversed(checkpoints):
-            if id_or_name in (checkpoint.id, checkpoint.name):
-                return checkpoint
-        ids = ", ".join(checkpoint.id for checkpoint in checkpoints[-5:]) or "none"
+        for task_checkpoint in reversed(checkpoints):
+            if id_or_name in (task_checkpoint.id, task_checkpoint.name):
+                return task_checkpoint
+        ids = ", ".join(task_checkpoint.id for task_checkpoint in checkpoints[-5:]) or "none"
         raise NotFound(f"task {task_id} has no checkpoint {id_or_name}; its latest are: {ids}")
 
     async def _events(self, task_id: str) -> Sequence[StoredTaskEvent]:
@@ -253,18 +253,18 @@ class StoredTasks(TaskMemory):
 
     async def delete_each(self, tasks: Sequence[TaskSummary]) -> AsyncIterator[tuple[str, str | None]]:
         """Delete tasks unless they changed since they were listed; yield each id, and the reason if it was kept."""
-        deleted_ids = {task.task_id for task in tasks}
+        deleted_ids = {task_summary.task_id for task_summary in tasks}
         remaining_rows = [row for row in await self.log.rows() if row.get("taskId") not in deleted_ids]
-        for task in tasks:
+        for task_summary in tasks:
             try:
-                if task.damaged:
-                    raise NotAllowed(f"task {task.task_id} is damaged: repair it, or delete it by its name")
-                check_unneeded(task.task_id, remaining_rows)
-                await self.log.delete(task.task_id, task.version)
+                if task_summary.damaged:
+                    raise NotAllowed(f"task {task_summary.task_id} is damaged: repair it, or delete it by its name")
+                check_unneeded(task_summary.task_id, remaining_rows)
+                await self.log.delete(task_summary.task_id, task_summary.version)
             except (Conflict, NotAllowed, NotFound) as error:
-                yield task.task_id, str(error)
+                yield task_summary.task_id, str(error)
             else:
-                yield task.task_id, None
+                yield task_summary.task_id, None
 
 
 def _changed_at(row: Row) -> int:

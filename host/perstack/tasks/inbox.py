@@ -20,11 +20,11 @@ async def waiting_tasks(memory: TaskMemory) -> tuple[InboxItem, ...]:
     """Return the open questions of tasks, and tasks that wait for one which will not be completed; oldest first."""
     items: list[InboxItem] = []
     async for page in pages(lambda after: memory.list(status="paused", limit=_PAGE, after=after)):
-        for task in page.tasks:
-            if task.pause_reason in _ASKING and not task.answered:
-                items.append(_of_task(task))
-            elif any(blocker.is_stuck for blocker in task.blocked_by):
-                items.append(_stuck_item(task))
+        for task_summary in page.tasks:
+            if task_summary.pause_reason in _ASKING and not task_summary.answered:
+                items.append(_of_task(task_summary))
+            elif any(blocker.is_stuck for blocker in task_summary.blocked_by):
+                items.append(_stuck_item(task_summary))
     return tuple(sorted(items, key=age_of_item))
 
 
@@ -36,21 +36,28 @@ async def damaged_tasks(memory: StoredTasks) -> tuple[InboxItem, ...]:
     )
 
 
-def _of_task(task: TaskSummary) -> InboxItem:
-    text = task.pause_message or task.name
-    is_approval = task.pause_reason == "human_approval"
-    return InboxItem(task.task_id, task.agent_id, text, task.updated_at, is_approval, task_id=task.task_id)
+def _of_task(task_summary: TaskSummary) -> InboxItem:
+    text = task_summary.pause_message or task_summary.name
+    is_approval = task_summary.pause_reason == "human_approval"
+    return InboxItem(
+        task_summary.task_id,
+        task_summary.agent_id,
+        text,
+        task_summary.updated_at,
+        is_approval,
+        task_id=task_summary.task_id,
+    )
 
 
-def _stuck_item(task: TaskSummary) -> InboxItem:
-    blockers = [blocker for blocker in task.blocked_by if blocker.is_stuck]
+def _stuck_item(task_summary: TaskSummary) -> InboxItem:
+    blockers = [blocker for blocker in task_summary.blocked_by if blocker.is_stuck]
     retries = [TryAgain(blocker.task_id) for blocker in blockers if blocker.status == "failed" and not blocker.archived]
     return InboxItem(
-        task.task_id,
-        task.agent_id,
+        task_summary.task_id,
+        task_summary.agent_id,
         in_words(blockers),
-        task.updated_at,
+        task_summary.updated_at,
         is_approval=False,
-        task_id=task.task_id,
-        next_steps=(*retries[:1], ResumeWithoutDependencies(task.task_id)),
+        task_id=task_summary.task_id,
+        next_steps=(*retries[:1], ResumeWithoutDependencies(task_summary.task_id)),
     )

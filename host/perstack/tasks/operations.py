@@ -261,10 +261,10 @@ class CheckpointCommand(ChangeCommand):
     def decide(self, task: TaskState, context: DecisionInput) -> Sequence[task_events.StoredTaskEvent]:
         check_allowed(task, "checkpoint")
         data = self.data if self.checkpoint_data is None else self.checkpoint_data
-        checkpoint = task_events.CheckpointTask(
+        checkpoint_task = task_events.CheckpointTask(
             task_id=task.task_id, timestamp=context.now, name=self.name, state=self.state, data=data
         )
-        return [checkpoint]
+        return [checkpoint_task]
 
 
 @dataclass(frozen=True)
@@ -340,10 +340,10 @@ class PauseCommand(ChangeCommand):
         )
         if self.state is None and self.checkpoint_data is None:
             return [paused]
-        checkpoint = task_events.CheckpointTask(
+        checkpoint_task = task_events.CheckpointTask(
             task_id=task.task_id, timestamp=context.now, state=self.state, data=self.checkpoint_data
         )
-        return [checkpoint, paused]
+        return [checkpoint_task, paused]
 
     def _reason(self, context: DecisionInput) -> tuple[PauseReason, str | None]:
         return reason_of(self.reason if self.reason is not None or not context.depends_on else _REASON_FOR_TASKS)

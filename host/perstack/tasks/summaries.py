@@ -114,13 +114,15 @@ class _Blocked(TypedDict):
     due_at: None
 
 
-def blocked(task: TaskSummary, dependencies: tuple[Dependency, ...]) -> TaskSummary:
+def blocked(task_summary: TaskSummary, dependencies: tuple[Dependency, ...]) -> TaskSummary:
     """Return the summary with its unfinished dependencies; nothing is due until they are completed."""
-    return task.model_copy(update=_Blocked(blocked_by=dependencies, due_at=None)) if dependencies else task
+    return (
+        task_summary.model_copy(update=_Blocked(blocked_by=dependencies, due_at=None)) if dependencies else task_summary
+    )
 
 
-def damaged_task(task_id: str, readable: TaskState | None, damage: str) -> TaskSummary:
+def damaged_task(task_id: str, task: TaskState | None, damage: str) -> TaskSummary:
     """Return the summary of a task with an unreadable log: its last readable state, as failed."""
-    state = readable or TaskState(task_id=task_id, name="")
+    state = task or TaskState(task_id=task_id, name="")
     changes = NOT_WAITING | TaskChanges(status="failed", error=damage, checkpoint_due_at=None)
     return summary_of(state.model_copy(update=changes), damaged=True)

@@ -139,10 +139,10 @@ class TaskLog(IndexedLog[TaskState, StoredTaskEvent, TaskSummary]):
         return rows
 
     async def _summarize(self, owner_id: str, loaded: Loaded[TaskState]) -> TaskSummary:
-        summary = await super()._summarize(owner_id, loaded)
+        task_summary = await super()._summarize(owner_id, loaded)
         with suppress(StorageError):  # lists work without the entry
-            await TASKS.store.put(self._space, owner_id, summary, loaded.head)
-        return summary
+            await TASKS.store.put(self._space, owner_id, task_summary, loaded.head)
+        return task_summary
 
 
 def _runs_after(loaded: Loaded[TaskState] | None, events: Sequence[StoredTaskEvent]) -> bool:
@@ -177,8 +177,8 @@ def _parsed(entries: Iterable[bytes]) -> list[Row]:
     return valid_rows
 
 
-def _row_of(summary: TaskSummary) -> Row:
-    return summary.model_dump(mode="json", by_alias=True)
+def _row_of(task_summary: TaskSummary) -> Row:
+    return task_summary.model_dump(mode="json", by_alias=True)
 
 
 async def commands_of_tasks(storage: Storage, task_ids: Iterable[str]) -> tuple[tuple[str, ...], ...]:
@@ -217,10 +217,12 @@ class BlockerSearch:
         }
         self._endless = tasks_on_cycles(self._dependencies)
 
-    async def with_blockers(self, task: TaskSummary) -> TaskSummary:
-        unfinished = [task_id for task_id in task.depends_on if not is_completed(self._rows.get(task_id))]
+    async def with_blockers(self, task_summary: TaskSummary) -> TaskSummary:
+        unfinished = [task_id for task_id in task_summary.depends_on if not is_completed(self._rows.get(task_id))]
         dependencies = [await _read_dependency(self._log, task_id) for task_id in unfinished]
-        return blocked(task, tuple(self._with_circle(task.task_id, d) for d in dependencies if d is not None))
+        return blocked(
+            task_summary, tuple(self._with_circle(task_summary.task_id, d) for d in dependencies if d is not None)
+        )
 
     def _with_circle(self, task_id: str, dependency: Dependency) -> Dependency:
         if not {task_id, dependency.task_id} <= self._endless:

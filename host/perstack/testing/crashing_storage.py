@@ -55,33 +55,33 @@ class CrashingStorage(Storage):
         return self.appends > point.append or (self.appends == point.append and moment == point.moment)
 
     @override
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         self.appends += 1
         if self._reached("before"):
-            raise Crash(f"before append {self.appends}, to {run.run_id}")
-        await self.storage.append(run, expected_seq, records)
+            raise Crash(f"before append {self.appends}, to {ref.run_id}")
+        await self.storage.append(ref, expected_seq, records)
         if self._reached("after"):
-            raise Crash(f"after append {self.appends}, to {run.run_id}")
+            raise Crash(f"after append {self.appends}, to {ref.run_id}")
 
     @override
-    def append_now(self, run: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
+    def append_now(self, ref: RunRef, expected_seq: int, records: Sequence[bytes], *, synced: bool = True) -> bool:
         if type(self).append is not CrashingStorage.append:
             return False  # so that the `append` of a subclass sees every append
         self.appends += 1
         if self._reached("before"):
-            raise Crash(f"before append {self.appends}, to {run.run_id}")
-        if not self.storage.append_now(run, expected_seq, records, synced=synced):
+            raise Crash(f"before append {self.appends}, to {ref.run_id}")
+        if not self.storage.append_now(ref, expected_seq, records, synced=synced):
             self.appends -= 1
             return False
         if self._reached("after"):
-            raise Crash(f"after append {self.appends}, to {run.run_id}")
+            raise Crash(f"after append {self.appends}, to {ref.run_id}")
         return True
 
     @override
-    def sync_now(self, run: RunRef) -> None:
+    def sync_now(self, ref: RunRef) -> None:
         if self._reached("after"):
-            raise Crash(f"before a sync of {run.run_id}")
-        self.storage.sync_now(run)
+            raise Crash(f"before a sync of {ref.run_id}")
+        self.storage.sync_now(ref)
 
     @property
     @override
@@ -109,14 +109,14 @@ class CrashingStorage(Storage):
         return await self.storage.runs(job_id, limit=limit, after=after)
 
     @override
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        return await self.storage.read(run, after, limit)
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        return await self.storage.read(ref, after, limit)
 
     @override
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
         if self._reached("after"):
-            raise Crash(f"before a redaction in {run.run_id}")
-        await self.storage.redact(run, seq, record)
+            raise Crash(f"before a redaction in {ref.run_id}")
+        await self.storage.redact(ref, seq, record)
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
@@ -141,12 +141,12 @@ class CrashingStorage(Storage):
         return await self.storage.entry(job_id)
 
     @override
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        await self.storage.put_run_setting(run, setting)
+    async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
+        await self.storage.put_run_setting(ref, setting)
 
     @override
-    async def run_setting(self, run: RunRef) -> bytes | None:
-        return await self.storage.run_setting(run)
+    async def run_setting(self, ref: RunRef) -> bytes | None:
+        return await self.storage.run_setting(ref)
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:

@@ -252,12 +252,12 @@ class _ChoosingContract(_Base):
             await asyncio.gather(*(dispatcher.submit(Order(name)) for name in names))
             claims: list[Claim] = []
 
-            async def take(session: Seat) -> None:
+            async def take(seat: Seat) -> None:
                 while len(claims) < len(names):
-                    if (claim := await session.claim()) is not None:
+                    if (claim := await seat.claim()) is not None:
                         claims.append(claim)
                     else:
-                        await session.wait(0.2)
+                        await seat.wait(0.2)
 
             await asyncio.gather(take(seat), take(second), take(seat), take(second))
             assert (await seat.claim(), await second.claim()) == (None, None)

@@ -190,12 +190,12 @@ class InMemorySeat(Seat):
         return new_claim
 
     @override
-    async def release(self, claim: Claim, again: Order | None = None) -> None:
+    async def release(self, claim: Claim, new_order: Order | None = None) -> None:
         if self._claims.pop(claim.id, None) is None or not self._has(claim):
             return
         del self._orders.held[claim.order.key]
-        if again is not None:
-            await InMemoryDispatcher(self._orders).submit(again)
+        if new_order is not None:
+            await InMemoryDispatcher(self._orders).submit(new_order)
         async with self._orders.changed:
             self._orders.changed.notify_all()
 

@@ -104,80 +104,84 @@ class InMemoryStorage(Storage):
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
-        return newest_first(((job.written, name) for name, job in self.store.jobs.items()), limit, after)
+        return newest_first(
+            ((in_memory_job.written, name) for name, in_memory_job in self.store.jobs.items()), limit, after
+        )
 
     @override
     async def runs(self, job_id: str, *, limit: int = 1000, after: str | None = None) -> Page:
         return page_of(self._job(job_id).logs, run_order, limit, after)
 
     @override
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        check_id(run.run_id, "run")
-        job = self._job(run.job_id)
-        log = job.logs.get(run.run_id, [])
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        check_id(ref.run_id, "run")
+        in_memory_job = self._job(ref.job_id)
+        log = in_memory_job.logs.get(ref.run_id, [])
         if len(log) != expected_seq:
-            raise stale_writer(run.run_id, expected_seq, len(log))
-        head = head_after(job.heads.get(run.run_id, EMPTY_LOG), records, run.run_id)
+            raise stale_writer(ref.run_id, expected_seq, len(log))
+        head = head_after(in_memory_job.heads.get(ref.run_id, EMPTY_LOG), records, ref.run_id)
         if records:
-            job.heads[run.run_id] = head
-            job.logs[run.run_id] = [*log, *records]
+            in_memory_job.heads[ref.run_id] = head
+            in_memory_job.logs[ref.run_id] = [*log, *records]
 
     @override
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        job = self.store.jobs.get(check_job_id(run.job_id))
-        log = [] if job is None else job.logs.get(check_id(run.run_id, "run"), [])
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        in_memory_job = self.store.jobs.get(check_job_id(ref.job_id))
+        log = [] if in_memory_job is None else in_memory_job.logs.get(check_id(ref.run_id, "run"), [])
         records = log[: None if limit is None else after + limit]
-        return verify_rows(list(enumerate(records, 1)), 0, f"{self.location}, run {run.run_id}", "the record")[after:]
+        return verify_rows(list(enumerate(records, 1)), 0, f"{self.location}, run {ref.run_id}", "the record")[after:]
 
     @override
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        log = self._job(run.job_id).logs.get(run.run_id, [])
-        check_redaction(log, seq, record, run.run_id)
-        self._job(run.job_id).logs[run.run_id] = [*log[: seq - 1], record, *log[seq:]]
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
+        log = self._job(ref.job_id).logs.get(ref.run_id, [])
+        check_redaction(log, seq, record, ref.run_id)
+        self._job(ref.job_id).logs[ref.run_id] = [*log[: seq - 1], record, *log[seq:]]
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
-        job = self._job(job_id)
-        job.summary, job.written = summary, self._tick()
+        in_memory_job = self._job(job_id)
+        in_memory_job.summary, in_memory_job.written = summary, self._tick()
 
     @override
     async def summary(self, job_id: str) -> bytes | None:
-        job = self.store.jobs.get(check_job_id(job_id))
-        return None if job is None else job.summary
+        in_memory_job = self.store.jobs.get(check_job_id(job_id))
+        return None if in_memory_job is None else in_memory_job.summary
 
     @override
     async def put_entry(
         self, job_id: str, seq: int, entry: bytes, *, synced: bool = False, expected: tuple[RunRef, Head] | None = None
     ) -> None:
-        job = self._job(job_id)
+        in_memory_job = self._job(job_id)
         if expected is not None:
-            run, head = expected
-            log = job.logs.get(run.run_id, [])
+            ref, head = expected
+            log = in_memory_job.logs.get(ref.run_id, [])
             if len(log) < head.seq or not ends_at(log[head.seq - 1], head):
                 return
-        if seq >= job.entry[0]:
-            job.entry = (seq, entry)
+        if seq >= in_memory_job.entry[0]:
+            in_memory_job.entry = (seq, entry)
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
-        return {name: job.entry[1] for name, job in self.store.jobs.items()}
+        return {name: in_memory_job.entry[1] for name, in_memory_job in self.store.jobs.items()}
 
     @override
     async def entry(self, job_id: str) -> tuple[int, bytes] | None:
-        job = self.store.jobs.get(check_job_id(job_id))
-        return None if job is None or not job.entry[0] else job.entry
+        in_memory_job = self.store.jobs.get(check_job_id(job_id))
+        return None if in_memory_job is None or not in_memory_job.entry[0] else in_memory_job.entry
 
     @override
     async def put_blob(self, job_id: str, data: bytes) -> str:
         name = new_sha256(data).hexdigest()
-        copies = (job.blobs[name] for job in self.store.jobs.values() if name in job.blobs)
+        copies = (
+            in_memory_job.blobs[name] for in_memory_job in self.store.jobs.values() if name in in_memory_job.blobs
+        )
         self._job(job_id).blobs[name] = next(copies, data)
         return name
 
     @override
     async def blob(self, job_id: str, sha256: str) -> bytes:
-        job = self.store.jobs.get(check_job_id(job_id))
-        data = None if job is None else job.blobs.get(check_id(sha256, "blob"))
+        in_memory_job = self.store.jobs.get(check_job_id(job_id))
+        data = None if in_memory_job is None else in_memory_job.blobs.get(check_id(sha256, "blob"))
         return checked_blob(data, job_id, sha256, self.location, "it")
 
     @override
@@ -223,10 +227,10 @@ class InMemoryStorage(Storage):
     async def delete_job(self, job_id: str, *, expected: tuple[RunRef, int] | None = None) -> None:
         async with self.lease(job_id, "the deletion of it"):
             if expected is not None:
-                run, seq = expected
-                length = len(self._job(job_id).logs.get(run.run_id, []))
+                ref, seq = expected
+                length = len(self._job(job_id).logs.get(ref.run_id, []))
                 if length != seq:
-                    raise stale_writer(run.run_id, seq, length)
+                    raise stale_writer(ref.run_id, seq, length)
             del self.store.jobs[job_id]
 
     @override
@@ -234,23 +238,28 @@ class InMemoryStorage(Storage):
         pass  # nothing is open
 
     def _job(self, job_id: str) -> InMemoryJob:
-        job = self.store.jobs.get(check_job_id(job_id))
-        if job is None:
+        in_memory_job = self.store.jobs.get(check_job_id(job_id))
+        if in_memory_job is None:
             raise no_job(job_id, self.location)
-        return job
+        return in_memory_job
 
     def _tick(self) -> int:
         self.store.clock += 1
         return self.store.clock
 
 
-def _size_of(job: InMemoryJob) -> JobSize:
-    logs = sum(len(line) for log in job.logs.values() for line in log)
-    return JobSize(logs, sum(map(len, job.blobs.values())), 0, len(job.summary or b"") + len(job.entry[1]))
+def _size_of(in_memory_job: InMemoryJob) -> JobSize:
+    logs = sum(len(line) for log in in_memory_job.logs.values() for line in log)
+    return JobSize(
+        logs,
+        sum(map(len, in_memory_job.blobs.values())),
+        0,
+        len(in_memory_job.summary or b"") + len(in_memory_job.entry[1]),
+    )
 
 
 def _size_of_all(store: InMemoryStore) -> int:
-    sizes = [_size_of(job) for job in store.jobs.values()]
-    blobs = {id(data): len(data) for job in store.jobs.values() for data in job.blobs.values()}
+    sizes = [_size_of(in_memory_job) for in_memory_job in store.jobs.values()]
+    blobs = {id(data): len(data) for in_memory_job in store.jobs.values() for data in in_memory_job.blobs.values()}
     own_bytes = sum(size.total - size.blobs for size in sizes) + sum(blobs.values())
     return own_bytes + sum(map(_size_of_all, store.spaces.values()))

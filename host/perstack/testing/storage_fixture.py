@@ -85,7 +85,7 @@ class Writer:
     """Appends to one Run as a driver does: it tracks the head and seals records."""
 
     storage: Storage
-    run: RunRef = RUN
+    ref: RunRef = RUN
     head: Head = EMPTY_LOG
     written: list[bytes] = field(default_factory=list[bytes])
 
@@ -97,23 +97,23 @@ class Writer:
         """Append these payloads together and return the records."""
         lines, head = seal(self.head, payloads)
         records, seq = SealedBatch(lines, self.head, head), self.head.seq
-        is_written = seq % 2 == 1 and self.storage.append_now(self.run, seq, records)  # both ways, in turns
+        is_written = seq % 2 == 1 and self.storage.append_now(self.ref, seq, records)  # both ways, in turns
         if not is_written:
-            await self.storage.append(self.run, seq, records)
+            await self.storage.append(self.ref, seq, records)
         self.head = head
         self.written += records
         return records
 
     def again(self, storage: Storage) -> Writer:
         """Return a writer with this view of the log on another storage."""
-        return Writer(storage, self.run, self.head, list(self.written))
+        return Writer(storage, self.ref, self.head, list(self.written))
 
 
-async def new_writer(storage: Storage, run: RunRef = RUN) -> Writer:
+async def new_writer(storage: Storage, ref: RunRef = RUN) -> Writer:
     """Return a writer for a new Run, creating its Job if necessary."""
-    if not await storage.has_job(run.job_id):
-        await storage.create_job(run.job_id)
-    return Writer(storage, run)
+    if not await storage.has_job(ref.job_id):
+        await storage.create_job(ref.job_id)
+    return Writer(storage, ref)
 
 
 # The fixtures of the storage contract.

@@ -37,7 +37,7 @@ class ToolContext(Setup[SettingsT], Generic[SettingsT, ResourceT]):
     """Context for a tool function: passed to the parameter of this type, under any name. Models do not see it."""
 
     resource: ResourceT  # the value that the Toolkit's lifespan yielded; None without one
-    call: ToolCall  # the call, with its key (unchanged after a resume), the Job's blobs and progress messages
+    tool_call: ToolCall  # the call, with its key (unchanged after a resume), the Job's blobs and progress messages
     is_cancelled: Callable[[], bool] = field(default=lambda: False, kw_only=True)
     """Return whether nobody waits for the call any more: a plain function may look, and stop."""
 

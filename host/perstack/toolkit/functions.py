@@ -191,10 +191,10 @@ def tool(
     The function itself is returned. A function without options is a tool with a `sideEffect`. The options are those of
     a Toolkit's decorator (docs/plugins.md).
     """
-    options = ToolOptions(effect, name, description, polling, pin, subject)
+    tool_options = ToolOptions(effect, name, description, polling, pin, subject)
 
     def mark(function: FunctionT) -> FunctionT:
-        setattr(function, TOOL_OPTIONS, options)
+        setattr(function, TOOL_OPTIONS, tool_options)
         return function
 
     return mark

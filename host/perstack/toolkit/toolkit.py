@@ -93,11 +93,11 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
         return self._toolset
 
     @override
-    async def call(self, call: ToolCall) -> ToolResult | Question:
-        tool = self._functions[call.tool_name]
+    async def call(self, tool_call: ToolCall) -> ToolResult | Question:
+        tool = self._functions[tool_call.tool_name]
         cancelled = threading.Event()
         is_async = inspect.iscoroutinefunction(tool.function)
-        arguments = tool.bind(call.args)
+        arguments = tool.bind(tool_call.args)
         if tool.context_name is not None:
             setup = self._setup
             arguments[tool.context_name] = ToolContext(
@@ -105,7 +105,7 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
                 setup.workspace,
                 setup.env,
                 await self._resource(),
-                call if is_async else _in_threads(call, cancelled),
+                tool_call if is_async else _in_threads(tool_call, cancelled),
                 parts=setup.parts,
                 is_cancelled=cancelled.is_set,
             )
@@ -113,7 +113,7 @@ class KitSession(SkillSession, Generic[SettingsT, ResourceT]):
             value = await cast("Awaitable[object]", tool.function(**arguments))
         else:
             value = await _in_thread(tool, arguments, cancelled)
-        return await as_result(value, call.blobs)
+        return await as_result(value, tool_call.blobs)
 
     @override
     async def close(self) -> None:
@@ -144,15 +144,15 @@ async def _in_thread(tool: ToolFunction, arguments: Mapping[str, object], cancel
     return await value if inspect.isawaitable(value) else value  # a decorated async function looks like a plain one
 
 
-def _in_threads(call: ToolCall, cancelled: threading.Event) -> ToolCall:
+def _in_threads(tool_call: ToolCall, cancelled: threading.Event) -> ToolCall:
     """Return the call with progress that any thread may show, and that ends with a cancellation."""
     loop = asyncio.get_running_loop()
 
     def show(text: str) -> None:
         if not cancelled.is_set():
-            loop.call_soon_threadsafe(call.on_progress, text)
+            loop.call_soon_threadsafe(tool_call.on_progress, text)
 
-    return replace(call, on_progress=show)
+    return replace(tool_call, on_progress=show)
 
 
 def _leaf(error: BaseException | None) -> BaseException | None:
@@ -237,14 +237,14 @@ class Toolkit(SkillFactory, Generic[SettingsT, ResourceT]):
 
     def add(self, function: Callable[..., object]) -> None:
         """Make a function a tool, with the options that `perstack.tool` gave it. Raises PluginError as `tool` does."""
-        options = options_of(function)
+        tool_options = options_of(function)
         self.tool(
-            effect=options.effect,
-            name=options.name,
-            description=options.description,
-            polling=options.polling,
-            pin=options.pin,
-            subject=options.subject,
+            effect=tool_options.effect,
+            name=tool_options.name,
+            description=tool_options.description,
+            polling=tool_options.polling,
+            pin=tool_options.pin,
+            subject=tool_options.subject,
         )(function)
 
     @property

@@ -191,10 +191,10 @@ class Agreement:
     def check_evaluator(self, settings: Iterate, expert_key: str) -> None:
         self.check(items_of_iterate(settings, expert_key, self.own))
 
-    def undeclared(self, expert: Expert, of: Project, declared: Project) -> list[str]:
-        """Return a phrase, without values, for each item of an Expert `of` another definition, unless `declared`."""
-        own = replace(self.own, contains=ownership_of(of).contains)
-        known = digests_of(items_to_trust(declared, self.own))
+    def undeclared(self, expert: Expert, of_project: Project, declared_project: Project) -> list[str]:
+        """Return a phrase, without values, for each item of an Expert of another definition that is not declared."""
+        own = replace(self.own, contains=ownership_of(of_project).contains)
+        known = digests_of(items_to_trust(declared_project, self.own))
         items = items_to_trust(Project(experts={expert.key: expert}), own)
         return [f"{item.place} ({', '.join(item.kinds)})" for item in items if item.digest not in known]
 

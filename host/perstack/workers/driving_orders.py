@@ -38,8 +38,8 @@ _POISON_ERROR = ErrorInfo(
 async def progress_of(jobs: Jobs, job_id: str, run_id: str | None = None) -> int:
     """Return how much of a Job is done, over all its Runs, or over one Run and those below it."""
     types: list[str] = []
-    for run in with_descendants((await jobs.job(job_id)).runs, run_id):
-        types += [line.event.type for line in await jobs.events(run.id)]
+    for run_summary in with_descendants((await jobs.job(job_id)).runs, run_id):
+        types += [line.event.type for line in await jobs.events(run_summary.id)]
     return count_progress(types)
 
 
@@ -68,28 +68,28 @@ def _is_awaited_by(run: Run, run_id: str) -> bool:
 async def stop_for_good(jobs: Jobs, job_id: str, clock: Clock) -> JobSummary:
     """Record that the Job failed, and stop its remote delegates; it can be resumed. Raises Conflict while driven."""
     async with jobs.storage.lease(job_id, this_process()):
-        loaded = await jobs.load(job_id)
-        async with jobs.source.current.audit.anchored(loaded):
-            await jobs.runner.stop_remote(loaded)
-            await _fail(jobs, loaded, loaded.coordinator, clock)
-        return await JobSummaryFile(jobs.storage, loaded).write(is_driven=False)
+        job = await jobs.load(job_id)
+        async with jobs.source.setup.audit.anchored(job):
+            await jobs.runner.stop_remote(job)
+            await _fail(jobs, job, job.coordinator, clock)
+        return await JobSummaryFile(jobs.storage, job).write(is_driven=False)
 
 
 async def stop_run_for_good(jobs: Jobs, job_id: str, run_id: str, clock: Clock) -> JobSummary:
     """Record that a delegate's Run failed, so that the parent Run sees it. Raises Conflict while it is driven."""
     async with DelegateLeases(jobs.storage).lease(run_id, this_process()):
-        loaded = await jobs.load(job_id)
-        run = loaded.runs.get(run_id)
+        job = await jobs.load(job_id)
+        run = job.runs.get(run_id)
         if run is not None and due_of(run, clock.now()) is not None:
-            await jobs.runner.stop_remote(loaded, below=run_id)
-            await _fail(jobs, loaded, run, clock)
-        return summarize(loaded, is_driven=True)
+            await jobs.runner.stop_remote(job, below=run_id)
+            await _fail(jobs, job, run, clock)
+        return summarize(job, is_driven=True)
 
 
-async def _fail(jobs: Jobs, loaded: Job, run: Run, clock: Clock) -> None:
+async def _fail(jobs: Jobs, job: Job, run: Run, clock: Clock) -> None:
     """Fail a Run. A Run whose worker still recorded a stop is resumed first, because only an active Run can fail."""
-    emit = jobs.source.current.emitter()
-    session = RunSession.of(jobs.storage, loaded, run, emit, clock=clock)
+    emit = jobs.source.setup.emitter()
+    session = RunSession.of(jobs.storage, job, run, emit, clock=clock)
     if run.status not in ACTIVE:
         resumed = resume_event(
             run, "crash", session.stamp, limits=None, settled={}, signal=None, definition=None, permissions=()
@@ -132,14 +132,14 @@ class OrderedWork:
     async def load(self, order: Order) -> OrderTarget:
         """Return the state of the Job or series; for a delegate the state of its Job. Raises NotFound and Damaged."""
         try:
-            job = await self._jobs.job(check_job_id(order.job_id))
+            summary = await self._jobs.job(check_job_id(order.job_id))
         except NotFound:
             if order.run_id is not None:
                 raise
             return await self._iterations.get(order.job_id)
-        if job.damaged:
+        if summary.damaged:
             await self._jobs.load(order.job_id)  # raises the error
-        return job
+        return summary
 
     async def is_for_this_storage(self, order: Order) -> bool | None:
         """Return whether the order refers to this storage; None if it names none, unless it is a delegate's.

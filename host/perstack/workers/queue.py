@@ -42,7 +42,7 @@ class DispatcherQueue:
         self._runner = runner
 
     async def submit(
-        self, request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
+        self, job_request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
     ) -> JobSummary:
         """Record a new Job for a worker to drive, and return its summary, with the status `queued`.
 
@@ -51,17 +51,17 @@ class DispatcherQueue:
         dispatcher, for an id that has begun, and as `run`; DispatcherError, with the Job's id, if it was recorded and
         could not be queued: a worker finds it later.
         """
-        context = self._source.current
+        context = self._source.setup
         context.dispatching.require()
         _check_order(at, priority)
-        queue = self._request(context, request.expert_key, by, due=at or 0, priority=priority)
-        job = await self._runner.run_new(context, request, queue=queue)
-        await self._order(job)
-        return job
+        queue = self._request(context, job_request.expert_key, by, due=at or 0, priority=priority)
+        summary = await self._runner.run_new(context, job_request, queue=queue)
+        await self._order(summary)
+        return summary
 
     async def requeue_lost(self) -> tuple[str, ...]:
         """Order recorded Jobs without an order, and return their ids: a process may end between record and order."""
-        dispatcher, requeued = self._source.current.dispatching.require(), list[str]()
+        dispatcher, requeued = self._source.setup.dispatching.require(), list[str]()
         for job_id in await self._queued_jobs():
             try:
                 if not await self._is_left(job_id) or await dispatcher.order(job_id) is not None:
@@ -76,18 +76,18 @@ class DispatcherQueue:
         """Interrupt a Job that waits for a worker, and withdraw its order. Returns False if it does not wait."""
         if (await self._reader.job(job_id)).status != "queued":
             return False
-        context = self._source.current
+        context = self._source.setup
         with suppress(Conflict):  # a worker was quicker
             async with self._reader.storage.lease(job_id, this_process()):
-                loaded = await self._reader.load(job_id)
-                if loaded.coordinator.status != "queued":
+                job = await self._reader.load(job_id)
+                if job.coordinator.status != "queued":
                     return False
-                async with context.audit.anchored(loaded):
-                    await self._runner.stop_remote(loaded)
-                    summary_file = JobSummaryFile(context.storage, loaded)
+                async with context.audit.anchored(job):
+                    await self._runner.stop_remote(job)
+                    summary_file = JobSummaryFile(context.storage, job)
                     await summary_file.mark_stale()  # until all is written
-                    run = loaded.coordinator
-                    session = RunSession.of(context.storage, loaded, run, context.emitter(), clock=context.clock)
+                    run = job.coordinator
+                    session = RunSession.of(context.storage, job, run, context.emitter(), clock=context.clock)
                     session.record_all(interrupt_events(run, session.stamp))
                     await session.flush()
                     await session.write_checkpoint()
@@ -106,12 +106,19 @@ class DispatcherQueue:
         runs: tuple[RunSummary, ...] = ()
         with suppress(NotFound, StorageError):  # an unreadable Job can be deleted
             runs = (await self._reader.job(job_id)).runs
-        return (None, *(run.id for run in runs if run.delegated_by is not None and run.status in (*ACTIVE, "queued")))
+        return (
+            None,
+            *(
+                run_summary.id
+                for run_summary in runs
+                if run_summary.delegated_by is not None and run_summary.status in (*ACTIVE, "queued")
+            ),
+        )
 
     async def withdraw(self, job_id: str, run_id: str | None = None) -> None:
         """Withdraw the order of a Job, or of a delegate of it, as far as the dispatcher can be reached."""
         with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
-            await self._source.current.dispatching.require().withdraw(job_id, run_id)
+            await self._source.setup.dispatching.require().withdraw(job_id, run_id)
 
     async def _queued_jobs(self) -> list[str]:
         summaries = await self._reader.storage.summaries()
@@ -120,52 +127,54 @@ class DispatcherQueue:
     async def _is_left(self, job_id: str) -> bool:
         if await self._reader.storage.lease_info(job_id) is not None:
             return False
-        job = await self._reader.job(job_id)
-        if job.queued is None or job_state(job, 0) not in ("queued", "leftToWorkers"):
+        summary = await self._reader.job(job_id)
+        if summary.queued is None or job_state(summary, 0) not in ("queued", "leftToWorkers"):
             return False
         run = (await self._reader.load(job_id)).coordinator
-        return due_of(run, self._source.current.clock.now()) is not None
+        return due_of(run, self._source.setup.clock.now()) is not None
 
     def requests(
-        self, context: HostSetup, by: By | None, drive: bool | None
+        self, setup: HostSetup, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how.
 
         `drive` None: queue it if a dispatcher was named, or the Job was submitted.
         """
 
-        async def request(loaded: Job) -> QueueRequest | None:
-            run, dispatching = loaded.coordinator, context.dispatching
+        async def request(job: Job) -> QueueRequest | None:
+            run, dispatching = job.coordinator, setup.dispatching
             if drive is None and not (dispatching.is_chosen or run.queued is not None):
                 return None
             if drive or (drive is None and dispatching.dispatcher is None):
                 return None
             dispatching.require()
             priority = 0 if run.queued is None else run.queued.priority
-            return self._request(context, run.start.expert_key, by, priority=priority)
+            return self._request(setup, run.start.expert_key, by, priority=priority)
 
         return request
 
-    async def ordered(self, job: JobSummary) -> JobSummary:
+    async def ordered(self, summary: JobSummary) -> JobSummary:
         """Order the Job if it is queued, and return it."""
-        if job.status == "queued":
-            await self._order(job)
-        return job
+        if summary.status == "queued":
+            await self._order(summary)
+        return summary
 
     def _request(
-        self, context: HostSetup, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
+        self, setup: HostSetup, expert_key: str, by: By | None, *, due: int = 0, priority: int = 0
     ) -> QueueRequest:
         definition: SeriesDefinition | None = None
-        if context.project.expert(expert_key) is not None:
-            definition = context.definition(expert_key)
+        if setup.project.expert(expert_key) is not None:
+            definition = setup.definition(expert_key)
         return QueueRequest(by or this_user(), definition, due, priority)
 
-    async def _order(self, job: JobSummary) -> None:
-        context = self._source.current
+    async def _order(self, summary: JobSummary) -> None:
+        context = self._source.setup
         try:
-            await context.dispatching.submit(_order_of(job, context.clock.now()), context.storage)
+            await context.dispatching.submit(_order_of(summary, context.clock.now()), context.storage)
         except DispatcherError as error:
-            words = f"Job {job.id} is recorded, and could not be queued: {error.message}; a worker that looks finds it"
+            words = (
+                f"Job {summary.id} is recorded, and could not be queued: {error.message}; a worker that looks finds it"
+            )
             raise DispatcherError(words, next_steps=error.next_steps) from error
 
 
@@ -175,12 +184,12 @@ def _may_be_queued(summary: bytes) -> bool:
     return not summary or b'"queued":' in summary or b'"status":"running"' in summary
 
 
-def _order_of(job: JobSummary, now: int) -> Order:
+def _order_of(summary: JobSummary, now: int) -> Order:
     from perstack.ports.dispatcher import Order
 
-    queued = job.queued
+    queued = summary.queued
     due, priority = (0, 0) if queued is None else (queued.due, queued.priority)
-    return Order(job.id, due, priority, job.labels, submitted_at=now)
+    return Order(summary.id, due, priority, summary.labels, submitted_at=now)
 
 
 def _check_order(at: int | None, priority: int) -> None:

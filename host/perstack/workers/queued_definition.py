@@ -35,52 +35,52 @@ class QueuedDefinition(SeriesDefinition):
     agent_skills: tuple[BundledSkill, ...] = Field(default=(), exclude_if=falsy)
 
 
-async def enqueue(job: JobDrive, session: RunSession, request: QueueRequest) -> JobSummary:
+async def enqueue(drive: JobDrive, session: RunSession, queue_request: QueueRequest) -> JobSummary:
     """Record the start of a Job or Run, and that it waits for a worker.
 
     The definition is on disk before the event that names it. Until all is written job.json says that the Job runs.
     """
     run = session.run
     digest = run.definition
-    if digest is None and request.definition is not None:
-        definition = await _with_files(request.definition, job)
-        digest = await job.host.storage.put_blob(job.job.id, definition.to_json())
+    if digest is None and queue_request.definition is not None:
+        definition = await _with_files(queue_request.definition, drive)
+        digest = await drive.setup.storage.put_blob(drive.job.id, definition.to_json())
     if run.snapshot_due == "before" and run.phase is Phase.READY and run.step == 0:
-        session.add(await job.snapshots.record(run, session.stamp))
-    await job.summary_file.mark_stale()
-    fields = QueueFields(by=request.by, definition=digest, due=request.due, priority=request.priority)
+        session.add(await drive.snapshots.record(run, session.stamp))
+    await drive.summary_file.mark_stale()
+    fields = QueueFields(by=queue_request.by, definition=digest, due=queue_request.due, priority=queue_request.priority)
     session.add(QueueRun(**session.stamp(), **fields))
     await session.flush()
-    for run_id in job.unrecorded_answers:
-        await _record_answer_of(job, job.runs[run_id])
+    for run_id in drive.unrecorded_answers:
+        await _record_answer_of(drive, drive.runs[run_id])
     await session.write_checkpoint()
-    return await job.summary_file.write(is_driven=False)
+    return await drive.summary_file.write(is_driven=False)
 
 
-async def _record_answer_of(job: JobDrive, asking_run: Run) -> None:
+async def _record_answer_of(drive: JobDrive, asking_run: Run) -> None:
     """Record the answer to a delegate's question in its log; the Coordinator's says already that the Job continues."""
-    parent = asking_run if asking_run.start.delegated_by is None else job.runs[asking_run.start.delegated_by.run_id]
-    session = RunStarter(job).resume(ResumedRun(asking_run, "parent", above=parent.permissions))
+    parent = asking_run if asking_run.start.delegated_by is None else drive.runs[asking_run.start.delegated_by.run_id]
+    session = RunStarter(drive).resume(ResumedRun(asking_run, "parent", above=parent.permissions))
     await session.flush()
     await session.write_checkpoint()
 
 
-async def _with_files(definition: SeriesDefinition, job: JobDrive) -> QueuedDefinition:
+async def _with_files(definition: SeriesDefinition, drive: JobDrive) -> QueuedDefinition:
     fields = {name: getattr(definition, name) for name in SeriesDefinition.model_fields}
     bundled: tuple[BundledSkill, ...] = ()
     if any(agent_skills(expert.skills) for expert in definition.experts):
-        library = library_of(job.knowledge)
+        library = library_of(drive.knowledge)
         fields["experts"] = tuple(map(library.without_skipped, definition.experts))
-        bundled = await bundle_skills(job.host.storage, job.job.id, library, definition.experts)
-    lock = cast("Lock", job.lock)  # every lock of a Host is of `perstack.lockfile`
+        bundled = await bundle_skills(drive.setup.storage, drive.job.id, library, definition.experts)
+    lock = cast("Lock", drive.lock)  # every lock of a Host is of `perstack.lockfile`
     return QueuedDefinition(**fields, lock=lock.of_team(definition.experts), agent_skills=bundled)
 
 
-async def load_queued_context(context: HostSetup, job_id: str, digest: str) -> tuple[HostSetup, Lock]:
+async def load_queued_context(setup: HostSetup, job_id: str, digest: str) -> tuple[HostSetup, Lock]:
     """Return the context and lock of a queued Job; unpack its Agent Skills. Raises StorageError, UsageError."""
-    definition = await load_definition(context.storage, job_id, digest)
-    laid_out = await unpack_skills(context.storage, job_id, definition.agent_skills, context.env)
-    return replace(context.with_recorded(definition), laid_out=laid_out), definition.lock or NO_LOCK
+    definition = await load_definition(setup.storage, job_id, digest)
+    laid_out = await unpack_skills(setup.storage, job_id, definition.agent_skills, setup.env)
+    return replace(setup.with_recorded(definition), laid_out=laid_out), definition.lock or NO_LOCK
 
 
 async def load_definition(storage: Storage, job_id: str, digest: str) -> QueuedDefinition:

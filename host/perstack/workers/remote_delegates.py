@@ -113,12 +113,12 @@ _RELEASE_POLL_INTERVAL_S = 0.1
 class Stopping:
     """Stops remote Runs of a Job. Its user holds the lease of the Job."""
 
-    def __init__(self, host: HostSetup, job: Job, emit: Emitter) -> None:
-        """Stop Runs of this Job, with orders withdrawn from the dispatcher of `host`."""
-        self._host = host
+    def __init__(self, setup: HostSetup, job: Job, emit: Emitter) -> None:
+        """Stop Runs of this Job, with orders withdrawn from the dispatcher of `setup`."""
+        self._setup = setup
         self._job = job
         self._emit = emit
-        self._holders = DelegateLeases(host.storage)
+        self._holders = DelegateLeases(setup.storage)
 
     async def stop(self, following: RemoteRuns, run_ids: Iterable[str]) -> None:
         """Stop these Runs and all their descendants, wherever they are driven. Raises StorageError."""
@@ -129,7 +129,7 @@ class Stopping:
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
         while (run := await following.look(run_id)) is not None and is_elsewhere(run):
             with suppress(DispatcherError, UsageError):  # a worker that claims it sees it has nothing to do
-                dispatcher = self._host.dispatching.dispatcher
+                dispatcher = self._setup.dispatching.dispatcher
                 if dispatcher is not None:
                     await dispatcher.withdraw(self._job.id, run_id)
             with suppress(Conflict, StorageError):
@@ -146,7 +146,7 @@ class Stopping:
             await asyncio.sleep(_RELEASE_POLL_INTERVAL_S)
 
     async def _record_in(self, run: Run) -> Run:
-        session = RunSession.of(self._host.storage, self._job, run, self._emit, clock=self._host.clock)
+        session = RunSession.of(self._setup.storage, self._job, run, self._emit, clock=self._setup.clock)
         session.record_all(interrupt_events(run, session.stamp))
         await session.flush()
         await session.write_checkpoint()
@@ -154,8 +154,8 @@ class Stopping:
 
 
 async def stop_remote(
-    host: HostSetup,
-    loaded: Job,
+    setup: HostSetup,
+    job: Job,
     runs: dict[str, Run],
     emit: Emitter,
     *,
@@ -166,13 +166,13 @@ async def stop_remote(
 
     `only`: stop this Run and its descendants. `below`: stop only the descendants of this Run.
     """
-    following = RemoteRuns(host.storage, loaded, runs)
+    following = RemoteRuns(setup.storage, job, runs)
     candidates = [*runs] if only is None else following.with_descendants(only)
     if below is not None:
         candidates = following.with_descendants(below)[1:]
     remote_ids = [run_id for run_id in candidates if run_id in runs and is_elsewhere(runs[run_id])]
     if remote_ids:
-        await Stopping(host, loaded, emit).stop(following, remote_ids)
+        await Stopping(setup, job, emit).stop(following, remote_ids)
         runs.update(
             {
                 descendant: run
@@ -217,26 +217,26 @@ class QueuedDelegates:
     """Remote delegates of one Run. As a context manager it stops the running ones when the Job stops."""
 
     def __init__(
-        self, job: JobDrive, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+        self, drive: JobDrive, allowance: Allowance, parent_session: RunSession, delegations: Sequence[Delegation]
     ) -> None:
-        """Prepare the delegations of `parent`; nothing is read or written before `results`."""
-        storage = job.host.storage
-        self._job = job
+        """Prepare the delegations of `parent_session`; nothing is read or written before `results`."""
+        storage = drive.setup.storage
+        self._drive = drive
         self._allowance = allowance
-        self._parent = parent
+        self._parent_session = parent_session
         self._delegations = delegations
-        self._project = job.host.project
-        self._starter = RunStarter(job)
+        self._project = drive.setup.project
+        self._starter = RunStarter(drive)
         self._holders = DelegateLeases(storage)
-        self._following = RemoteRuns(storage, job.job, job.runs, job.summary_file.mark_changed)
+        self._following = RemoteRuns(storage, drive.job, drive.runs, drive.summary_file.mark_changed)
         self._open = [_Member(delegation) for delegation in delegations]
 
     @property
     def may_be_distributed(self) -> bool:
         """True if other workers may drive these delegates: all or none, so that nothing here exceeds their shares."""
-        if self._parent.run.id != self._allowance.root_id or not self._job.job.may_be_distributed:
+        if self._parent_session.run.id != self._allowance.root_id or not self._drive.job.may_be_distributed:
             return False
-        if any(child.expert_key in self._parent.run.added_experts for child in self._delegations):
+        if any(child.expert_key in self._parent_session.run.added_experts for child in self._delegations):
             return False  # no project has it
         return all(may_be_remote(child.run_id) and self._has_one_budget(child) for child in self._delegations)
 
@@ -253,8 +253,8 @@ class QueuedDelegates:
     ) -> None:
         """Stop the remote Runs if the Job stops or is out of time; leave them running if only this process leaves."""
         budget = self._allowance.budget
-        is_over = budget is not None and budget.expired_time_limit(self._parent.run) is not None
-        if isinstance(error, asyncio.CancelledError) and (is_over or self._job.stop.requested):
+        is_over = budget is not None and budget.expired_time_limit(self._parent_session.run) is not None
+        if isinstance(error, asyncio.CancelledError) and (is_over or self._drive.stop.requested):
             await shield_until_done(self._stop())
 
     # --- facts about the Job and its Experts ----------------------------------------------------------------------
@@ -266,14 +266,14 @@ class QueuedDelegates:
 
     def _account(self, member: _Member) -> str:
         """Return the account that the delegate uses: of its Expert's own budget, or of the whole Job."""
-        expert, root = self._expert(member), self._job.job.runs[self._allowance.root_id].start
+        expert, root = self._expert(member), self._drive.job.runs[self._allowance.root_id].start
         is_above = root.delegated_by is not None and expert is not None and expert.key == root.expert_key
         return JOB if expert is None or expert.budget is None or is_above else expert.key
 
     @property
     def _priority(self) -> int:
         """The Job's priority, raised by one for each level of depth, so that what has begun ends first."""
-        job = self._job.job
+        job = self._drive.job
         queued = job.coordinator.queued
         return (0 if queued is None else queued.priority) + job.runs[self._allowance.root_id].start.depth + 1
 
@@ -284,11 +284,11 @@ class QueuedDelegates:
 
     async def results(self) -> AsyncGenerator[tuple[Delegation, DelegateResult]]:
         """Yield each delegate's result as it arrives. Stop early when this process is shutting down."""
-        async with self._job.host.storage.watch(self._job.job.id) as watch:
+        async with self._drive.setup.storage.watch(self._drive.job.id) as watch:
             while self._open:
                 for member in tuple(self._open):
                     member.run = await self._following.look(member.id)
-                if not self._job.stop.after_step:
+                if not self._drive.stop.after_step:
                     await self._grant()
                 for member in tuple(self._open):
                     result = member.result or self._result(member)
@@ -297,7 +297,7 @@ class QueuedDelegates:
                         if member.run is not None and has_ended(member.run):
                             await self._holders.forget(member.id)
                         yield member.delegation, result
-                if not self._open or self._job.stop.after_step:
+                if not self._open or self._drive.stop.after_step:
                     return
                 await self._requeue_undriven()
                 await watch.wait(_READ_INTERVAL_S)
@@ -329,9 +329,9 @@ class QueuedDelegates:
         if run is None or run.exceeded is None or self._allowance.budget is None:
             return DelegateResult(None, False, run)
         account = short_account(remaining, self._sharer(member))
-        ledger, event = self._allowance.budget.ledger, run.exceeded
-        actual: Exceeded = ledger.exceeded_by(event.budget, account or None, event.needed)
-        exceeded = replace(event, expert=actual.expert, limit=actual.limit, spent=actual.spent)
+        ledger, event_exceeded = self._allowance.budget.ledger, run.exceeded
+        actual: Exceeded = ledger.exceeded_by(event_exceeded.budget, account or None, event_exceeded.needed)
+        exceeded = replace(event_exceeded, expert=actual.expert, limit=actual.limit, spent=actual.spent)
         if account == JOB:
             return DelegateResult(None, False, replace(run, exceeded=exceeded))
         return DelegateResult.failed(exceeded.words, run)
@@ -359,7 +359,7 @@ class QueuedDelegates:
         if budget is not None:
             for member in members:
                 expert = self._expert(member)
-                remaining |= {} if expert is None else budget.ledger.left_for(self._parent.run.id, expert)
+                remaining |= {} if expert is None else budget.ledger.left_for(self._parent_session.run.id, expert)
         steps = self._allowance.steps_left
         if steps is not None:
             remaining[JOB] = {**remaining[JOB], "steps": steps}
@@ -371,7 +371,7 @@ class QueuedDelegates:
         return Sharer(member.id, account, self._used(member), cap, member.needs)
 
     def _used(self, member: _Member) -> Amounts:
-        run_ids, runs = self._following.with_descendants(member.id), self._job.job.runs
+        run_ids, runs = self._following.with_descendants(member.id), self._drive.job.runs
         steps: dict[Unit, int] = {"steps": sum(runs[run_id].step for run_id in run_ids if run_id in runs)}
         budget = self._allowance.budget
         return steps if budget is None else {**budget.ledger.used_by(run_ids), **steps}
@@ -407,7 +407,7 @@ class QueuedDelegates:
         except PerstackError as error:
             member.result = DelegateResult.failed(str(error))
             return
-        by, coordinator = this_user("worker", self._job.worker.name), self._job.job.coordinator
+        by, coordinator = this_user("worker", self._drive.worker.name), self._drive.job.coordinator
         definition = None if coordinator.queued is None else coordinator.queued_definition
         session.add(QueueRun(**session.stamp(), by=by, definition=definition, due=0, priority=self._priority))
         try:
@@ -423,10 +423,10 @@ class QueuedDelegates:
         await self._order(member)
 
     def _session(self, member: _Member, cap: Amounts) -> RunSession:
-        parent, run, shared = self._parent, member.run, self._limits(member, cap)
+        parent, run, shared = self._parent_session, member.run, self._limits(member, cap)
         if run is None:
             return self._starter.begin_delegate(parent, member.delegation, shared)
-        limits = limits_of_delegate(run, self._job.host.overrides) or run.limits
+        limits = limits_of_delegate(run, self._drive.setup.overrides) or run.limits
         limits = limits.model_copy(update={"max_steps": shared.max_steps, "budget": shared.budget})
         new_limits = None if limits == run.limits else limits
         return self._starter.resume(ResumedRun(run, "parent", new_limits, parent.run.permissions))
@@ -443,13 +443,13 @@ class QueuedDelegates:
 
     async def _order(self, member: _Member) -> None:
         """Queue a delegate. If the dispatcher fails, the order is submitted again later."""
-        job = self._job.job
+        job = self._drive.job
         queued = job.coordinator.queued
         submitted_at = 0 if queued is None else queued.since
         order = Order(job.id, 0, self._priority, job.labels, submitted_at, run_id=member.id)
         member.next_check_at = time.monotonic() + _ORDER_CHECK_INTERVAL_S
         with suppress(DispatcherError):
-            await self._job.host.dispatching.submit(order, self._job.host.storage)
+            await self._drive.setup.dispatching.submit(order, self._drive.setup.storage)
 
     async def _requeue_undriven(self) -> None:
         """Queue again each delegate without a driver and without an order: either may have been lost."""
@@ -460,18 +460,18 @@ class QueuedDelegates:
             with suppress(DispatcherError, StorageError):
                 if await self._holders.holder(member.id) is not None:
                     continue
-                if await self._job.host.dispatching.require().order(self._job.job.id, member.id) is None:
+                if await self._drive.setup.dispatching.require().order(self._drive.job.id, member.id) is None:
                     await self._order(member)
 
     async def _stop(self) -> None:
-        stopping = Stopping(self._job.host, self._job.job, self._job.emit)
+        stopping = Stopping(self._drive.setup, self._drive.job, self._drive.emit)
         with suppress(StorageError):  # a worker that drives it later sees that nobody awaits it
             await stopping.stop(self._following, [member.id for member in self._open])
 
 
 def remote_delegates(
-    job: JobDrive, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+    drive: JobDrive, allowance: Allowance, parent_session: RunSession, delegations: Sequence[Delegation]
 ) -> QueuedDelegates | None:
-    """Return the delegates of `parent` for other workers; None if they must be driven here."""
-    remote = QueuedDelegates(job, allowance, parent, delegations)
+    """Return the delegates of `parent_session` for other workers; None if they must be driven here."""
+    remote = QueuedDelegates(drive, allowance, parent_session, delegations)
     return remote if remote.may_be_distributed else None

@@ -94,8 +94,8 @@ def error_text(error: BaseException | str) -> str:
 def report_of_claim(claim: Claim, served: OrderTarget) -> WorkerReport:
     """Return the report that a Job or series is being driven."""
     takeover = " over from a worker that fell silent" if claim.is_taken_over else ""
-    run = _delegate_run(claim.order, served)
-    expert = served.expert_key if run is None else run.expert_key
+    run_summary = _delegate_run(claim.order, served)
+    expert = served.expert_key if run_summary is None else run_summary.expert_key
     facts: dict[str, JsonValue] = {"expert": expert}
     prefix = _delegate_prefix(claim.order, facts)
     if claim.is_taken_over:
@@ -108,13 +108,13 @@ def report_of_outcome(order: Order, outcome: Outcome, decision: Done | Requeue) 
     event, level, text = _describe(order, outcome, isinstance(decision, Requeue))
     facts: dict[str, JsonValue] = {"came": outcome.kind}
     text = _delegate_prefix(order, facts) + text
-    served, run = outcome.served, _delegate_run(order, outcome.served)
+    served, run_summary = outcome.served, _delegate_run(order, outcome.served)
     if served is not None:
         facts |= {"status": served.status, "expert": served.expert_key}
         if not isinstance(served, SeriesState):
             facts["steps"] = served.total_steps
-    if run is not None:
-        facts |= {"status": run.status, "expert": run.expert_key, "steps": run.steps}
+    if run_summary is not None:
+        facts |= {"status": run_summary.status, "expert": run_summary.expert_key, "steps": run_summary.steps}
     if outcome.seconds is not None:
         facts["seconds"] = round(outcome.seconds, 3)
         text = f"{text} after {outcome.seconds:.1f} s"
@@ -127,7 +127,7 @@ def report_of_outcome(order: Order, outcome: Outcome, decision: Done | Requeue) 
 
 def _delegate_run(order: Order, served: OrderTarget | None) -> RunSummary | None:
     runs = served.runs if isinstance(served, JobSummary) else ()
-    return next((run for run in runs if run.id == order.run_id), None)
+    return next((run_summary for run_summary in runs if run_summary.id == order.run_id), None)
 
 
 def _delegate_prefix(order: Order, facts: dict[str, JsonValue]) -> str:
@@ -156,9 +156,9 @@ def _describe(order: Order, outcome: Outcome, is_requeued: bool) -> tuple[Kind, 
         return "ended", "warning", "its order is removed" if outcome.seconds is None else "stopped"
     if served is None:
         return "ended", "error", "cannot be driven by anybody"
-    run = _delegate_run(order, served)
-    if run is not None:
-        return "ended", "warning" if run.status == "stoppedByError" else "info", run.status
+    run_summary = _delegate_run(order, served)
+    if run_summary is not None:
+        return "ended", "warning" if run_summary.status == "stoppedByError" else "info", run_summary.status
     status = "cancelled" if outcome.kind == "cancelled" else f"{served.status}"
     return "ended", "warning" if _failure_of(served) else "info", status
 
@@ -187,7 +187,7 @@ class WorkerCounters:
     def of(self, served: OrderTarget) -> JobCounters:
         """Return an `on_event` that counts the events of one Job, or of the Jobs of a series."""
         runs = served.runs if isinstance(served, JobSummary) else ()
-        return JobCounters(self, {run.id: run.model for run in runs if run.model})
+        return JobCounters(self, {run_summary.id: run_summary.model for run_summary in runs if run_summary.model})
 
     def add(self, usage: Usage, model: str) -> None:
         """Count the tokens of one generation."""

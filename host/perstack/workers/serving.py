@@ -47,7 +47,7 @@ OnWaiting = Callable[[bool], None]
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    context: HostSetup
+    setup: HostSetup
     worker: str
     on_event: EventListener | None
     on_waiting: OnWaiting | None
@@ -57,9 +57,9 @@ class _Service:
         """Return the role of this process. Raises UsageError for an invalid address of the dispatcher."""
         from perstack.engine.runs.job_drive import WorkerRole
 
-        workers = self.context.project.workers
+        workers = self.setup.project.workers
         wants_distribution = self.apart and workers is not None and workers.delegates == "distributed"
-        distributes = wants_distribution and self.context.dispatching.dispatcher is not None
+        distributes = wants_distribution and self.setup.dispatching.dispatcher is not None
         if self.on_waiting is None:
             return WorkerRole(self.worker, distributes)
         return WorkerRole(self.worker, distributes, self.on_waiting)
@@ -95,7 +95,7 @@ class JobServer:
         again. Raises Conflict while another process drives it, and CannotServe, before anything is written, if this
         host lacks what the Job needs; NotFound, Damaged and StorageError.
         """
-        context, task = self._source.current, asyncio.current_task()
+        context, task = self._source.setup, asyncio.current_task()
         context.audit.check()
         service = _Service(context, cleaned(worker), as_listener(on_event), on_waiting, apart)
         try:
@@ -111,21 +111,23 @@ class JobServer:
         from perstack.engine.runs.beginning import ResumedRun
 
         async with self._runner.leased_queued(job_id) as stop:
-            loaded = await self._reader.load(job_id)
-            run = loaded.coordinator
-            reason = due_of(run, service.context.clock.now())
-            if reason is None or loaded.closed is not None:
-                return summarize(loaded, is_driven=False)
-            heads = dict(loaded.heads)
+            job = await self._reader.load(job_id)
+            run = job.coordinator
+            reason = due_of(run, service.setup.clock.now())
+            if reason is None or job.closed is not None:
+                return summarize(job, is_driven=False)
+            heads = dict(job.heads)
             try:
-                runnable = await self._runner.context_of(service.context, loaded)
-                await check_requirements(runnable.host, loaded, run.start)
+                runnable = await self._runner.context_of(service.setup, job)
+                await check_requirements(runnable.setup, job, run.start)
                 if run.start.snapshots is not None:
                     await self._files.check_present(job_id)
-                start = ResumedRun(run, reason)
-                return await self._runner.drive(runnable, loaded, start, service.on_event, stop, worker=service.role())
+                resumed_run = ResumedRun(run, reason)
+                return await self._runner.drive(
+                    runnable, job, resumed_run, service.on_event, stop, worker=service.role()
+                )
             except MISSING_REQUIREMENT as error:
-                if loaded.heads != heads or isinstance(error, NotFound):
+                if job.heads != heads or isinstance(error, NotFound):
                     raise
                 raise CannotServe(str(error)) from error
 
@@ -133,52 +135,52 @@ class JobServer:
         """Drive a delegate's Run, if another process awaits it; that process records the summary of its Job."""
         holders = DelegateLeases(self._reader.storage)
         try:
-            loaded = await self._served_run(service, job_id, run_id)
+            job = await self._served_run(service, job_id, run_id)
         except NotFound:
             await holders.forget(run_id)
             raise
-        if run_id not in loaded.runs or has_ended(loaded.runs[run_id]):
+        if run_id not in job.runs or has_ended(job.runs[run_id]):
             await holders.forget(run_id)
-        return summarize(loaded, is_driven=True)
+        return summarize(job, is_driven=True)
 
     async def _served_run(self, service: _Service, job_id: str, run_id: str) -> Job:
         async with self._leased_run(job_id, run_id) as stop:
-            loaded = await self._reader.load(job_id)
-            run = loaded.runs.get(run_id)
-            is_awaited = run is not None and not run.is_coordinator and is_wanted(run, loaded.runs)
-            reason = due_of(run, service.context.clock.now()) if run is not None and is_awaited else None
+            job = await self._reader.load(job_id)
+            run = job.runs.get(run_id)
+            is_awaited = run is not None and not run.is_coordinator and is_wanted(run, job.runs)
+            reason = due_of(run, service.setup.clock.now()) if run is not None and is_awaited else None
             if run is None or reason is None:
-                return loaded
+                return job
             head = run.head
             try:
-                await self._drive_run(service, loaded, run, stop)
+                await self._drive_run(service, job, run, stop)
             except MISSING_REQUIREMENT as error:
-                if loaded.heads.get(run_id) != head or isinstance(error, NotFound):
+                if job.heads.get(run_id) != head or isinstance(error, NotFound):
                     raise
                 raise CannotServe(str(error)) from error
-            return loaded
+            return job
 
-    async def _drive_run(self, service: _Service, loaded: Job, run: Run, stop: StopFlags) -> None:
+    async def _drive_run(self, service: _Service, loaded_job: Job, run: Run, stop: StopFlags) -> None:
         from perstack.engine.runs.beginning import ResumedRun, RunStarter
         from perstack.engine.runs.job_drive import Allowance
         from perstack.engine.runs.loop import RunLoop
 
-        by, clock = run.start.delegated_by, service.context.clock
-        runnable = await self._runner.context_of(service.context, loaded)
-        await check_requirements(runnable.host, loaded, run.start)
+        by, clock = run.start.delegated_by, service.setup.clock
+        runnable = await self._runner.context_of(service.setup, loaded_job)
+        await check_requirements(runnable.setup, loaded_job, run.start)
         if run.start.snapshots is not None:
-            await self._files.check_present(loaded.id)
-        loaded.root = number_of_run(run.id)
-        job = self._runner.job_drive(runnable, loaded, service.on_event, stop, worker=service.role())
-        parent_permissions = () if by is None else loaded.runs[by.run_id].permissions
+            await self._files.check_present(loaded_job.id)
+        loaded_job.root = number_of_run(run.id)
+        drive = self._runner.job_drive(runnable, loaded_job, service.on_event, stop, worker=service.role())
+        parent_permissions = () if by is None else loaded_job.runs[by.run_id].permissions
         reason = due_of(run, clock.now()) or "crash"
-        session = RunStarter(job).resume(ResumedRun(run, reason, above=parent_permissions))
+        session = RunStarter(drive).resume(ResumedRun(run, reason, above=parent_permissions))
         start, limits = session.run.start, session.run.limits
-        job.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
+        drive.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
         try:
-            await RunLoop(job, await Allowance.open(job, session)).drive_without_writing(session)
+            await RunLoop(drive, await Allowance.open(drive, session)).drive_without_writing(session)
         finally:
-            await job.close()
+            await drive.close()
 
     @asynccontextmanager
     async def _leased_run(self, job_id: str, run_id: str) -> AsyncGenerator[StopFlags]:
@@ -197,32 +199,32 @@ class JobServer:
 # What a worker must have.
 
 
-async def check_requirements(context: HostSetup, loaded: Job, start: StartRun) -> None:
+async def check_requirements(setup: HostSetup, job: Job, start: StartRun) -> None:
     """Raise an error that names the key, plugin, program, variable or sandbox that any Run of the Job lacks here."""
-    for expert in with_delegates(context.project, (start.expert_key,)) or (start.expert,):
-        settings = context.providers.settings(context.project, expert, context.overrides)
-        context.providers.check(settings, context.project, expert)
-        if context.providers.get(settings.provider).player is None:
-            _check_skills(context, expert)
-    await context.check_policies([run.start.sandbox for run in loaded.runs.values()])
+    for expert in with_delegates(setup.project, (start.expert_key,)) or (start.expert,):
+        settings = setup.providers.settings(setup.project, expert, setup.overrides)
+        setup.providers.check(settings, setup.project, expert)
+        if setup.providers.get(settings.provider).player is None:
+            _check_skills(setup, expert)
+    await setup.check_policies([run.start.sandbox for run in job.runs.values()])
 
 
-def _check_skills(context: HostSetup, expert: Expert) -> None:
-    policy = context.policy(expert)
+def _check_skills(setup: HostSetup, expert: Expert) -> None:
+    policy = setup.policy(expert)
     for skill in with_base(expert.skills):
         if isinstance(skill, InteractiveSkill | AgentSkill):
             continue
-        factory_for(context.plugins.skills, skill)
+        factory_for(setup.plugins.skills, skill)
         if isinstance(skill, McpStdioSkill) and (policy is None or policy.runtime == LOCAL):
-            _check_program(context, skill)
+            _check_program(setup, skill)
 
 
-def _check_program(context: HostSetup, skill: McpStdioSkill) -> None:
+def _check_program(setup: HostSetup, skill: McpStdioSkill) -> None:
     check_known((*skill.args, *skill.env.values()), skill.name)
     variable_names = {*skill.required_env, *variables_in((*skill.args, *skill.env.values()))}
-    missing = ", ".join(sorted(name for name in variable_names if not context.env.without_stored.get(name)))
+    missing = ", ".join(sorted(name for name in variable_names if not setup.env.without_stored.get(name)))
     if missing:
         raise UsageError(f"skill {skill.name!r} needs {missing}: set it in the environment or in a .env file")
-    program = shutil.which(skill.command, path=context.env.get("PATH", os.defpath))
-    if program is None and not (context.workspace / skill.command).is_file():
+    program = shutil.which(skill.command, path=setup.env.get("PATH", os.defpath))
+    if program is None and not (setup.workspace / skill.command).is_file():
         raise UsageError(f"skill {skill.name!r} needs the program {skill.command}, which is not installed here")

@@ -198,22 +198,22 @@ class ConverseDecoder:
 
     def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
-        event = _read(_ConverseEvent, data)
-        if event.usage is not None:
-            highest(self._counts, event.usage.model_dump())
-        if event.delta is not None and event.delta.delta is not None:
-            self._grow(self._block(event.delta.index, event.delta.delta), event.delta.delta)
-        elif event.start is not None and event.start.start is not None:
-            self._start(event.start.index, event.start.start)
-        elif event.stop is not None:
-            self._stop_reason = event.stop.reason
-        elif event.metadata is not None:
-            if event.metadata.usage is not None:
-                highest(self._counts, event.metadata.usage.model_dump())
+        converse_event = _read(_ConverseEvent, data)
+        if converse_event.usage is not None:
+            highest(self._counts, converse_event.usage.model_dump())
+        if converse_event.delta is not None and converse_event.delta.delta is not None:
+            self._grow(self._block(converse_event.delta.index, converse_event.delta.delta), converse_event.delta.delta)
+        elif converse_event.start is not None and converse_event.start.start is not None:
+            self._start(converse_event.start.index, converse_event.start.start)
+        elif converse_event.stop is not None:
+            self._stop_reason = converse_event.stop.reason
+        elif converse_event.metadata is not None:
+            if converse_event.metadata.usage is not None:
+                highest(self._counts, converse_event.metadata.usage.model_dump())
             return ReplyProgress.IDLE if self._stop_reason is None else ReplyProgress.LAST
-        elif event.output is not None and event.output.message is not None:
-            return self._take_whole(event, event.output.message)
-        elif not event.model_fields_set:
+        elif converse_event.output is not None and converse_event.output.message is not None:
+            return self._take_whole(converse_event, converse_event.output.message)
+        elif not converse_event.model_fields_set:
             return ReplyProgress.IDLE
         return ReplyProgress.MORE if self._stop_reason is None else ReplyProgress.FINISHED
 
@@ -232,17 +232,17 @@ class ConverseDecoder:
         check_end(self._stop_reason, _FINISH, reply.contents, has_mark=True, wanted="no messageStop came")
         return Generation(reply, _usage(self._counts), finish_reason(_FINISH.get(self._stop_reason, "other"), reply))
 
-    def _take_whole(self, event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
+    def _take_whole(self, converse_event: _ConverseEvent, message: _ConverseMessage) -> ReplyProgress:
         for index, change in enumerate(message.content or ()):
             self._grow(self._start(index, change), change.model_copy(update={"tool_use": None}))
-        self._stop_reason = event.stop_reason
+        self._stop_reason = converse_event.stop_reason
         return ReplyProgress.LAST
 
-    def _start(self, index: int | None, start: _Change) -> _ConverseBlock:
+    def _start(self, index: int | None, change: _Change) -> _ConverseBlock:
         if self._blocks:
             self._blocks[-1].end()
         block = _ConverseBlock(len(self._blocks) if index is None else index, self._on_delta)
-        block.call = start.tool_use
+        block.call = change.tool_use
         self._blocks.append(block)
         return block
 
@@ -285,10 +285,10 @@ class ChunkDecoder:
 
     def feed(self, data: str) -> ReplyProgress:
         """Process one event. Raises ProviderError for an error event."""
-        event = _read(_ChunkEvent, data)
-        if event.chunk is not None:
-            return self._messages.feed(_bytes(event.chunk.bytes).decode("utf-8", "replace"))
-        return ReplyProgress.IDLE if event.model_fields_set else self._messages.feed(data)
+        chunk_event = _read(_ChunkEvent, data)
+        if chunk_event.chunk is not None:
+            return self._messages.feed(_bytes(chunk_event.chunk.bytes).decode("utf-8", "replace"))
+        return ReplyProgress.IDLE if chunk_event.model_fields_set else self._messages.feed(data)
 
     def finish(self) -> Generation:
         """Return the reply. Raises ProviderError if the stream ended early."""

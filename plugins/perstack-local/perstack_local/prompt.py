@@ -108,8 +108,8 @@ def reply_of(
         answer = args.get("text", "")
         text = answer if isinstance(answer, str) else json_text(answer)
         return ExpertMessage(contents=(TextPart(text=text),)), "stop"
-    call = ToolCallPart(tool_call_id=call_id, tool_name=name, args=args)
-    return ExpertMessage(contents=(call,)), "toolCalls"
+    tool_call_part = ToolCallPart(tool_call_id=call_id, tool_name=name, args=args)
+    return ExpertMessage(contents=(tool_call_part,)), "toolCalls"
 
 
 def shorten(text: str, limit: int = MAX_RESULT_CHARS) -> str:

@@ -40,39 +40,39 @@ class RunLogs:
         self._ends: dict[RunRef, _End] = {}
         """Ends of the logs that this process wrote last, to save a query. A re-created Run has another number."""
 
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         """Append records. Raises NotFound, and Conflict unless the log has exactly `expected_seq` records."""
-        check_id(run.run_id, "run")
-        key = self._key(run)
+        check_id(ref.run_id, "run")
+        key = self._key(ref)
         fence = self._leases.fence(key)
         lines = list(records)
-        known_end = self._ends.pop(run, None)
+        known_end = self._ends.pop(ref, None)
 
         async def work(connection: Connection, is_again: bool) -> _End:
             try:
                 if known_end is not None and known_end.head.seq == expected_seq and not is_again:
-                    end = await self._add(connection, run, known_end, lines, fence)
+                    end = await self._add(connection, ref, known_end, lines, fence)
                     if end is not None:
                         return end
-                end = await self._end(connection, run)
+                end = await self._end(connection, ref)
                 if is_again and await self._has(connection, end.run, expected_seq, lines):
                     return end
                 if end.head.seq != expected_seq:
-                    raise stale_writer(self._place(run), expected_seq, end.head.seq)
-                return await self._add(connection, run, end, lines, fence) or await self._refuse_stale(
-                    connection, run, end
+                    raise stale_writer(self._place(ref), expected_seq, end.head.seq)
+                return await self._add(connection, ref, end, lines, fence) or await self._refuse_stale(
+                    connection, ref, end
                 )
             except psycopg.errors.ForeignKeyViolation:
-                raise self.no_job(run.job_id) from None
+                raise self.no_job(ref.job_id) from None
 
-        self._remember_end(run, await self._connections.write(work, sum(map(len, lines))))
+        self._remember_end(ref, await self._connections.write(work, sum(map(len, lines))))
 
-    async def read(self, run: RunRef, after: int, limit: int | None) -> list[bytes]:
+    async def read(self, ref: RunRef, after: int, limit: int | None) -> list[bytes]:
         """Return at most `limit` records after sequence number `after`; none for an unknown Run. Raises Damaged."""
-        check_id(run.run_id, "run")
-        key = self._key(run)
+        check_id(ref.run_id, "run")
+        key = self._key(ref)
         last = _MAX_SEQ if limit is None else min(after + limit, _MAX_SEQ)
-        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "longest": _MAX_RECORD_BYTES}
+        values = {"space": key.space, "job": key.job_id, "run": ref.run_id, "longest": _MAX_RECORD_BYTES}
         # The record before is read too: the hash chain continues from it.
         values |= {"first": max(after, 1), "last": last}
 
@@ -80,13 +80,13 @@ class RunLogs:
             cursor = await connection.execute(statements.READ, values, binary=True)
             return [(int(seq), _TOO_LONG if line is None else line) for seq, line in await cursor.fetchall()]
 
-        return verify_rows(await self._connections.read(work, []), after, self._place(run), MEDIUM)
+        return verify_rows(await self._connections.read(work, []), after, self._place(ref), MEDIUM)
 
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
+    async def end(self, ref: RunRef, count: int) -> list[bytes]:
         """Return the last `count` records without verifying them."""
-        check_id(run.run_id, "run")
-        key = self._key(run)
-        values = {"space": key.space, "job": key.job_id, "run": run.run_id, "count": count}
+        check_id(ref.run_id, "run")
+        key = self._key(ref)
+        values = {"space": key.space, "job": key.job_id, "run": ref.run_id, "count": count}
         values["longest"] = _MAX_RECORD_BYTES
 
         async def work(connection: Connection) -> list[bytes]:
@@ -95,44 +95,44 @@ class RunLogs:
 
         return await self._connections.read(work, [])
 
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
         """Replace record `seq` by one without content. Raises NotFound and Conflict."""
-        check_id(run.run_id, "run")
-        fence = self._leases.fence(self._key(run))
+        check_id(ref.run_id, "run")
+        fence = self._leases.fence(self._key(ref))
 
         async def work(connection: Connection, _: bool) -> None:
             async with connection.transaction():
-                number = await self._number(connection, run)
+                number = await self._number(connection, ref)
                 query = statements.LINES
                 rows = (
                     [] if number is None else await (await connection.execute(query, [number], binary=True)).fetchall()
                 )
-                check_redaction([bytes(line) for (line,) in rows], seq, record, self._place(run))
+                check_redaction([bytes(line) for (line,) in rows], seq, record, self._place(ref))
                 values = {"line": record, "run": number, "seq": seq, "fence": fence}
                 if not (await connection.execute(statements.REDACT, values)).rowcount:
-                    raise self._leases.lost(self._key(run))
+                    raise self._leases.lost(self._key(ref))
 
         await self._connections.write(work, len(record))
 
-    async def check_length(self, connection: Connection, number: int, run: RunRef, seq: int) -> None:
+    async def check_length(self, connection: Connection, number: int, ref: RunRef, seq: int) -> None:
         """Raise Conflict unless the log has exactly `seq` records."""
-        head = await self._head(connection, number, run)
+        head = await self._head(connection, number, ref)
         if head.seq != seq:
-            raise stale_writer(self._place(run), seq, head.seq)
+            raise stale_writer(self._place(ref), seq, head.seq)
 
     def no_job(self, job_id: str) -> NotFound:
         return no_job(job_id, self._connections.address.shown)
 
-    def _remember_end(self, run: RunRef, end: _End) -> None:
-        self._ends[run] = end
+    def _remember_end(self, ref: RunRef, end: _End) -> None:
+        self._ends[ref] = end
         if len(self._ends) > _MAX_KNOWN_ENDS:
             del self._ends[next(iter(self._ends))]
 
     async def _add(
-        self, connection: Connection, run: RunRef, end: _End, lines: list[bytes], fence: int | None
+        self, connection: Connection, ref: RunRef, end: _End, lines: list[bytes], fence: int | None
     ) -> _End | None:
         """Append records and return the new end of the log; None if its end is not where expected."""
-        head = head_after(end.head, lines, self._place(run))
+        head = head_after(end.head, lines, self._place(ref))
         values = {"run": end.run, "seq": end.head.seq, "lines": lines, "fence": fence}
         query = statements.APPEND if fence is None else statements.APPEND_FENCED
         try:
@@ -143,35 +143,35 @@ class RunLogs:
         if fence is not None:
             row = await (await connection.execute(statements.HAS_FENCE, [fence])).fetchone()
             if row is None:
-                raise self._leases.lost(self._key(run))
+                raise self._leases.lost(self._key(ref))
         return None
 
-    async def _refuse_stale(self, connection: Connection, run: RunRef, end: _End) -> _End:
-        raise stale_writer(self._place(run), end.head.seq, (await self._head(connection, end.run, run)).seq)
+    async def _refuse_stale(self, connection: Connection, ref: RunRef, end: _End) -> _End:
+        raise stale_writer(self._place(ref), end.head.seq, (await self._head(connection, end.run, ref)).seq)
 
-    async def _end(self, connection: Connection, run: RunRef) -> _End:
-        number = await self._number(connection, run)
+    async def _end(self, connection: Connection, ref: RunRef) -> _End:
+        number = await self._number(connection, ref)
         if number is None:
-            ids = {"space": self._space, "job": run.job_id, "run": run.run_id}
+            ids = {"space": self._space, "job": ref.job_id, "run": ref.run_id}
             await connection.execute(statements.MAKE_RUN, ids)
-            number = await self._number(connection, run)
+            number = await self._number(connection, ref)
         if number is None:
-            raise self.no_job(run.job_id)
-        return _End(number, await self._head(connection, number, run))
+            raise self.no_job(ref.job_id)
+        return _End(number, await self._head(connection, number, ref))
 
-    async def _number(self, connection: Connection, run: RunRef) -> int | None:
-        ids = [self._space, run.job_id, run.run_id]
+    async def _number(self, connection: Connection, ref: RunRef) -> int | None:
+        ids = [self._space, ref.job_id, ref.run_id]
         row = await (await connection.execute(statements.FIND_RUN, ids)).fetchone()
         return None if row is None else int(row[0])
 
-    async def _head(self, connection: Connection, number: int, run: RunRef) -> Head:
+    async def _head(self, connection: Connection, number: int, ref: RunRef) -> Head:
         row = await (await connection.execute(statements.LAST_RECORD, [number], binary=True)).fetchone()
         if row is None:
             return EMPTY_LOG
         try:
             return Head(int(row[0]), open_line(bytes(row[1])).hash)
         except BrokenSeal as broken:
-            raise damage_error(self._place(run), int(row[0]) - 1, str(broken), MEDIUM) from broken
+            raise damage_error(self._place(ref), int(row[0]) - 1, str(broken), MEDIUM) from broken
 
     async def _has(self, connection: Connection, number: int, seq: int, lines: list[bytes]) -> bool:
         """Return whether the log ends with these records, so that an append whose answer was lost has been done."""
@@ -179,8 +179,8 @@ class RunLogs:
         cursor = await connection.execute(statements.LINES_AFTER, values, binary=True)
         return [bytes(line) for (line,) in await cursor.fetchall()] == lines
 
-    def _key(self, run: RunRef) -> JobKey:
-        return JobKey(self._space, check_job_id(run.job_id))
+    def _key(self, ref: RunRef) -> JobKey:
+        return JobKey(self._space, check_job_id(ref.job_id))
 
-    def _place(self, run: RunRef) -> str:
-        return f"{self._connections.address.shown}, run {run.run_id}"
+    def _place(self, ref: RunRef) -> str:
+        return f"{self._connections.address.shown}, run {ref.run_id}"

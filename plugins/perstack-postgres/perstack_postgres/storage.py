@@ -254,22 +254,22 @@ class PostgresStorage(Storage):
         return page_of((str(run_id) for (run_id,) in rows), run_order, limit, after)
 
     @override
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if records:
-            await self._logs.append(run, expected_seq, records)
-            self._store.notices.queue_notice(self._key(run.job_id))
+            await self._logs.append(ref, expected_seq, records)
+            self._store.notices.queue_notice(self._key(ref.job_id))
 
     @override
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        return await self._logs.read(run, after, limit)
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        return await self._logs.read(ref, after, limit)
 
     @override
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
-        return await self._logs.end(run, count)
+    async def end(self, ref: RunRef, count: int) -> list[bytes]:
+        return await self._logs.end(ref, count)
 
     @override
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        await self._logs.redact(run, seq, record)
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
+        await self._logs.redact(ref, seq, record)
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
@@ -305,13 +305,13 @@ class PostgresStorage(Storage):
         return tuple(str(job_id) for (job_id,) in await self._rows(statements.LOST_JOBS, [self._space]))
 
     @override
-    async def put_run_setting(self, run: RunRef, setting: bytes) -> None:
-        values = {"run": check_id(run.run_id, "run"), "data": setting}
-        await self._put(run.job_id, statements.PUT_SETTING, values)
+    async def put_run_setting(self, ref: RunRef, setting: bytes) -> None:
+        values = {"run": check_id(ref.run_id, "run"), "data": setting}
+        await self._put(ref.job_id, statements.PUT_SETTING, values)
 
     @override
-    async def run_setting(self, run: RunRef) -> bytes | None:
-        return await self._one_value(statements.SETTING, [*self._key(run.job_id), check_id(run.run_id, "run")])
+    async def run_setting(self, ref: RunRef) -> bytes | None:
+        return await self._one_value(statements.SETTING, [*self._key(ref.job_id), check_id(ref.run_id, "run")])
 
     @override
     async def put_checkpoint(self, job_id: str, checkpoint_id: str, data: bytes) -> None:
@@ -429,9 +429,9 @@ class PostgresStorage(Storage):
                 raise self._logs.no_job(key.job_id)
             runs = await (await connection.execute(statements.LOCK_RUNS, [row[0]])).fetchall()
             if expected is not None:
-                run, seq = expected
-                number = next((int(n) for n, run_id in runs if run_id == run.run_id), 0)
-                await self._logs.check_length(connection, number, run, seq)
+                ref, seq = expected
+                number = next((int(n) for n, run_id in runs if run_id == ref.run_id), 0)
+                await self._logs.check_length(connection, number, ref, seq)
             await self._require_fence(connection, key, self._store.leases.fence(key))
             await drop_blobs(connection, int(row[0]), None)
             await connection.execute(statements.DELETE_JOB, {"space": key.space, "job": key.job_id})

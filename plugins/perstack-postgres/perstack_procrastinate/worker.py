@@ -108,7 +108,7 @@ class ProcrastinateSeat(Seat):
         return new_claim
 
     @override
-    async def release(self, claim: Claim, again: Order | None = None) -> None:
+    async def release(self, claim: Claim, new_order: Order | None = None) -> None:
         if claim.id not in self._claims:
             return
 
@@ -116,10 +116,10 @@ class ProcrastinateSeat(Seat):
             async with connection.transaction():
                 if await fetch_row(connection, statements.RELEASE, self._claim_key(claim)) is None:
                     return
-                if again is None:
+                if new_order is None:
                     await fetch_row(connection, statements.NOTIFY, {"key": claim.order.key})
                 else:
-                    await self._engine.submit_on(connection, again)
+                    await self._engine.submit_on(connection, new_order)
 
         self._releasing.add(claim.id)
         try:

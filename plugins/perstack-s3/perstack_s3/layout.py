@@ -61,13 +61,13 @@ class Layout:
         """Return the key of the list of a Job's Runs."""
         return self.of_incarnation("logs", job_id, incarnation) + "runs"
 
-    def append(self, run: RunRef, incarnation: str, number: int) -> str:
+    def append(self, ref: RunRef, incarnation: str, number: int) -> str:
         """Return the key of an append, numbered from 0."""
-        return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/a{number:010d}"
+        return f"{self.of_incarnation('logs', ref.job_id, incarnation)}{check_id(ref.run_id, 'run')}/a{number:010d}"
 
-    def merged_key(self, run: RunRef, incarnation: str, number: int) -> str:
+    def merged_key(self, ref: RunRef, incarnation: str, number: int) -> str:
         """Return the key of a merged object; `number` is the number of its first append divided by GROUP_SIZE."""
-        return f"{self.of_incarnation('logs', run.job_id, incarnation)}{check_id(run.run_id, 'run')}/p{number:010d}"
+        return f"{self.of_incarnation('logs', ref.job_id, incarnation)}{check_id(ref.run_id, 'run')}/p{number:010d}"
 
     def deleting(self, job_id: str, incarnation: str) -> str:
         """Return the key of the object that records a deletion in progress."""

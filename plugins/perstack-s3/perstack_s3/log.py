@@ -35,8 +35,8 @@ _MAX_PREFETCH = 16  # maximum number of appends requested at a time
 class S3Log:
     """Cached state of one log. It stays valid, because only a redaction changes an append."""
 
-    def __init__(self, objects: Objects, layout: Layout, run: RunRef, incarnation: str) -> None:
-        self.run = run
+    def __init__(self, objects: Objects, layout: Layout, ref: RunRef, incarnation: str) -> None:
+        self.ref = ref
         self._objects = objects
         self._layout = layout
         self._incarnation = incarnation
@@ -46,7 +46,7 @@ class S3Log:
 
     @property
     def place(self) -> str:
-        return f"{self._objects.place}, run {self.run.run_id}"
+        return f"{self._objects.place}, run {self.ref.run_id}"
 
     @property
     def end(self) -> Head:
@@ -194,7 +194,7 @@ class S3Log:
 
     async def _check_end(self, expected_seq: int) -> None:
         if await self.refresh():
-            raise NotFound(f"job {self.run.job_id} was deleted")
+            raise NotFound(f"job {self.ref.job_id} was deleted")
         if self.end.seq != expected_seq:
             raise stale_writer(self.place, expected_seq, self.end.seq)
 
@@ -290,10 +290,10 @@ class S3Log:
         return damage_error(self.place, readable, problem, "the object")
 
     def _key(self, number: int) -> str:
-        return self._layout.append(self.run, self._incarnation, number)
+        return self._layout.append(self.ref, self._incarnation, number)
 
     def _merged_key(self, number: int) -> str:
-        return self._layout.merged_key(self.run, self._incarnation, number)
+        return self._layout.merged_key(self.ref, self._incarnation, number)
 
 
 def _with_record(append: bytes, index: int, record: bytes) -> bytes:

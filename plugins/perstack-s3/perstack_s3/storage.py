@@ -120,29 +120,29 @@ class S3Storage(Storage):
         )
 
     @override
-    async def append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+    async def append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         if records:
-            check_id(run.run_id, "run")
+            check_id(ref.run_id, "run")
             await self._check_for_writing()
-            await shield_until_done(self._append(run, expected_seq, records))
+            await shield_until_done(self._append(ref, expected_seq, records))
 
     @override
-    async def read(self, run: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
-        check_id(run.run_id, "run")
-        incarnation = await self._incarnation(run.job_id)
-        return [] if incarnation is None else await self._log(run, incarnation).read(after, limit)
+    async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
+        check_id(ref.run_id, "run")
+        incarnation = await self._incarnation(ref.job_id)
+        return [] if incarnation is None else await self._log(ref, incarnation).read(after, limit)
 
     @override
-    async def end(self, run: RunRef, count: int) -> list[bytes]:
-        check_id(run.run_id, "run")
-        incarnation = await self._incarnation(run.job_id)
-        return [] if incarnation is None else await self._log(run, incarnation).last(count)
+    async def end(self, ref: RunRef, count: int) -> list[bytes]:
+        check_id(ref.run_id, "run")
+        incarnation = await self._incarnation(ref.job_id)
+        return [] if incarnation is None else await self._log(ref, incarnation).last(count)
 
     @override
-    async def redact(self, run: RunRef, seq: int, record: bytes) -> None:
-        check_id(run.run_id, "run")
-        await self._check_lease(run.job_id)
-        await shield_until_done(self._log(run, await self._require_incarnation(run.job_id)).redact(seq, record))
+    async def redact(self, ref: RunRef, seq: int, record: bytes) -> None:
+        check_id(ref.run_id, "run")
+        await self._check_lease(ref.job_id)
+        await shield_until_done(self._log(ref, await self._require_incarnation(ref.job_id)).redact(seq, record))
 
     @override
     async def put_summary(self, job_id: str, summary: bytes) -> None:
@@ -281,8 +281,8 @@ class S3Storage(Storage):
         async with self.lease(job_id, "the deletion of it"):
             incarnation = await self._require_incarnation(job_id)
             if expected is not None:
-                run, seq = expected
-                await self._log(run, incarnation).put_end(seq)
+                ref, seq = expected
+                await self._log(ref, incarnation).put_end(seq)
             await shield_until_done(self._delete(job_id, incarnation))
         await self._leases.forget(job_id)
 
@@ -311,43 +311,43 @@ class S3Storage(Storage):
         )
         lease.is_fenced = True
 
-    async def _append(self, run: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
-        held = await self._check_lease(run.job_id)
+    async def _append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
+        held = await self._check_lease(ref.job_id)
         # Without a lease the marker is checked after the append, which is the check that counts.
         incarnation = (
-            self._last_incarnations.get(run.job_id) if held is None else None
-        ) or await self._require_incarnation(run.job_id)
+            self._last_incarnations.get(ref.job_id) if held is None else None
+        ) or await self._require_incarnation(ref.job_id)
         try:
-            await self._append_to(incarnation, run, expected_seq, records, held)
+            await self._append_to(incarnation, ref, expected_seq, records, held)
         except (Conflict, NotFound):
-            if held is not None or await self._marker(run.job_id) in (None, incarnation):
+            if held is not None or await self._marker(ref.job_id) in (None, incarnation):
                 raise
             # The Job has been created again under its id since this process looked.
-            await self._append_to(await self._require_incarnation(run.job_id), run, expected_seq, records, held)
+            await self._append_to(await self._require_incarnation(ref.job_id), ref, expected_seq, records, held)
 
     async def _append_to(
-        self, incarnation: str, run: RunRef, expected_seq: int, records: Sequence[bytes], lease: S3Lease | None
+        self, incarnation: str, ref: RunRef, expected_seq: int, records: Sequence[bytes], lease: S3Lease | None
     ) -> None:
-        log = self._log(run, incarnation)
+        log = self._log(ref, incarnation)
         if expected_seq == 0:
-            await self._list_run(run.job_id, incarnation, run.run_id)
+            await self._list_run(ref.job_id, incarnation, ref.run_id)
         number = await log.append(expected_seq, records, 0 if lease is None else lease.fence)
         if lease is None or not lease.is_sure:
-            await self._confirm(run, incarnation, log, number)
+            await self._confirm(ref, incarnation, log, number)
         await log.merge(number)
 
-    async def _confirm(self, run: RunRef, incarnation: str, log: S3Log, number: int) -> None:
+    async def _confirm(self, ref: RunRef, incarnation: str, log: S3Log, number: int) -> None:
         """Check that an append made without a lease, or with one that may be lost, counts; remove it otherwise.
 
         It counts if its Job still exists and its number is not in a merged object: then it came before the log was
         fenced, and the process that fenced the log has read it. Raises NotFound or Conflict.
         """
-        marker, is_merged = await asyncio.gather(self._marker(run.job_id), log.is_merged(number))
+        marker, is_merged = await asyncio.gather(self._marker(ref.job_id), log.is_merged(number))
         if marker == incarnation and not is_merged:
             return
         await log.take_back(number)
         if marker != incarnation:
-            raise NotFound(f"job {run.job_id} was deleted")
+            raise NotFound(f"job {ref.job_id} was deleted")
         raise Conflict(f"{log.place}: another process has written to this run")
 
     async def _list_run(self, job_id: str, incarnation: str, run_id: str | None = None) -> None:
@@ -374,14 +374,14 @@ class S3Storage(Storage):
             raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: put it back")
         return run_list.runs, stored.tag
 
-    async def _has_record(self, run: RunRef, head: Head) -> bool:
-        records = await self.read(run, head.seq - 1, 1)
+    async def _has_record(self, ref: RunRef, head: Head) -> bool:
+        records = await self.read(ref, head.seq - 1, 1)
         return bool(records) and ends_at(records[0], head)
 
-    def _log(self, run: RunRef, incarnation: str) -> S3Log:
-        key = (run, incarnation)
+    def _log(self, ref: RunRef, incarnation: str) -> S3Log:
+        key = (ref, incarnation)
         if key not in self._logs:
-            self._logs[key] = S3Log(self._objects, self._layout, run, incarnation)
+            self._logs[key] = S3Log(self._objects, self._layout, ref, incarnation)
         return self._logs[key]
 
     async def _incarnation(self, job_id: str) -> str | None:

@@ -201,11 +201,11 @@ class TemporalSeat(Seat):
         return new_claim
 
     @override
-    async def release(self, claim: Claim, again: Order | None = None) -> None:
+    async def release(self, claim: Claim, new_order: Order | None = None) -> None:
         held = self._claims.get(claim.id)
         if held is None:
             return
-        result: dict[str, JsonValue] = {"again": None if again is None else to_json(again)}
+        result: dict[str, JsonValue] = {"again": None if new_order is None else to_json(new_order)}
         held.is_ending = True
         try:
             with suppress(LookupError):

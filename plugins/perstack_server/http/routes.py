@@ -72,12 +72,14 @@ def routes(
     ]
 
 
-def job_routes(project: ServedProject) -> list[Route]:
+def job_routes(served_project: ServedProject) -> list[Route]:
     """Return the routes for Jobs and approvals. The server must check access."""
 
     def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
         async def perform(request: Request, arguments: OperationArguments) -> Response:
-            return await operations.perform(operation, arguments, _HttpCall(project, route=route, request=request))
+            return await operations.perform(
+                operation, arguments, _HttpCall(served_project, route=route, request=request)
+            )
 
         return Route(route.path, _endpoint(operation, perform), methods=[route.method])
 
@@ -130,9 +132,11 @@ class _HttpCall(OperationCall[Response]):
         return response
 
     async def drive(self, work: DriveJob, *, wait: bool) -> Response:
-        running = self.project.jobs.start(work, None)  # it outlives the request
-        job = await running.outcome() if wait else await self.project.host.job(await running.wait_until_begun())
-        return _json(view_of(DrivenJob, job, job_id=job.id), 200 if wait else 202)
+        running = self.served_project.job_tasks.start(work, None)  # it outlives the request
+        summary = (
+            await running.outcome() if wait else await self.served_project.host.job(await running.wait_until_begun())
+        )
+        return _json(view_of(DrivenJob, summary, job_id=summary.id), 200 if wait else 202)
 
 
 def _webhook(memory: StoredTasks) -> Endpoint:
@@ -140,9 +144,9 @@ def _webhook(memory: StoredTasks) -> Endpoint:
         try:
             body = await _body(request)
             headers = dict(request.headers)
-            event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
-            value, event_id = (body, None) if event is None else (event.data, event.key)
-            by = _caller_of(request).bringing("" if event is None else event.source)
+            cloud_event = read_cloud_event(body, headers) if is_cloud_event(body, headers) else None
+            value, event_id = (body, None) if cloud_event is None else (cloud_event.data, cloud_event.key)
+            by = _caller_of(request).bringing("" if cloud_event is None else cloud_event.source)
             task = await memory.signed(by).signal(request.path_params["token"], value, event_id=event_id)
         except PerstackError as error:
             return _refusal(error)

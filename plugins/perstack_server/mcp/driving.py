@@ -42,9 +42,11 @@ _MAX_WARNINGS = 3  # warnings about the definition that each result shows
 Outcome: TypeAlias = types.CallToolResult | types.InputRequiredResult
 
 
-def tool_result(project: ClientProject, view: Record, *texts: str, is_error: bool = False) -> types.CallToolResult:
+def tool_result(
+    client_project: ClientProject, view: Record, *texts: str, is_error: bool = False
+) -> types.CallToolResult:
     """Return the structure, and as blocks the texts, a note on a problem of the definition, and its warnings."""
-    live = project.definitions.live
+    live = client_project.definitions.live
     notes = [f"Warning: {problem}" for problem in live.loaded.warnings[:_MAX_WARNINGS]]
     if live.problem is not None:
         notes.append(f"Note: {live.problem.text_for(mcp_phrase)}.")
@@ -59,7 +61,7 @@ def tool_result(project: ClientProject, view: Record, *texts: str, is_error: boo
 class ClientCall(OperationCall[Outcome]):
     """One call of a tool."""
 
-    project: ClientProject
+    served_project: ClientProject
     context: elicitation.Context
     params: types.CallToolRequestParams
     logs: bool = False  # True if the client wants log messages at the level of progress
@@ -76,15 +78,17 @@ class ClientCall(OperationCall[Outcome]):
 
     @override
     def reply(self, view: Record, *texts: str, is_error: bool = False) -> Outcome:
-        return tool_result(self.project, view, *texts, is_error=is_error)
+        return tool_result(self.served_project, view, *texts, is_error=is_error)
 
     async def drive(self, work: DriveJob, *, wait: bool) -> Outcome:
         """Start the work, or, if the call brings the answer to an earlier question, continue with that."""
         CALLER.set(self.context)
         if not wait and elicitation.returned_answer(self.params) is None:
-            running = self.project.jobs.start(work, None)
-            return reply_job(self, await self.project.host.job(await running.wait_until_begun()))
-        return await self._converse(lambda progress: self.project.jobs.start(work, self.key, progress).outcome())
+            running = self.served_project.job_tasks.start(work, None)
+            return reply_job(self, await self.served_project.host.job(await running.wait_until_begun()))
+        return await self._converse(
+            lambda progress: self.served_project.job_tasks.start(work, self.key, progress).outcome()
+        )
 
     @property
     @override
@@ -102,7 +106,7 @@ class ClientCall(OperationCall[Outcome]):
             return await super().ask_question(job_id, decisions)
 
         async def waiting(progress: JobProgress | None) -> JobSummary:
-            return await self.project.job(job_id)
+            return await self.served_project.job(job_id)
 
         return await self._converse(waiting)
 
@@ -132,15 +136,15 @@ class ClientCall(OperationCall[Outcome]):
         async with progress_reports(*_senders(self.context, logs=self.logs)) as progress:
             before = elicitation.returned_answer(self.params)
             if before is None:
-                job, text = await begin(progress), None
+                summary, text = await begin(progress), None
             else:
-                job, text = await self._load_pending(before)
-            while (asking := job.asking) is not None:
+                summary, text = await self._load_pending(before)
+            while (asking := summary.asking) is not None:
                 if text is None:
                     is_shown = before is not None and asking.id == before.question_id
                     if is_shown or not elicitation.can_ask(self.context):
                         break
-                    workspace = await workspace_for_diff(self.project.host, asking)
+                    workspace = await workspace_for_diff(self.served_project.host, asking)
                     if elicitation.uses_returned_questions(self.context):
                         return elicitation.ask_by_result(asking, workspace)
                     if progress is not None:
@@ -149,28 +153,28 @@ class ClientCall(OperationCall[Outcome]):
                 if text is None:
                     break
                 try:
-                    job, text = await self._answer(job, asking, text, progress), None
+                    summary, text = await self._answer(summary, asking, text, progress), None
                 except UsageError as error:
-                    return reply_job(self, job, f"The answer was not taken: {error.text_for(mcp_phrase)}")
-            return reply_job(self, job)
+                    return reply_job(self, summary, f"The answer was not taken: {error.text_for(mcp_phrase)}")
+            return reply_job(self, summary)
 
     async def _load_pending(self, before: elicitation.PendingAnswer) -> tuple[JobSummary, str | None]:
-        job = await self.project.job(before.job_id)
-        asking = job.asking
+        summary = await self.served_project.job(before.job_id)
+        asking = summary.asking
         if asking is None or asking.id != before.question_id or before.reply is None:
-            return job, None
-        workspace = await workspace_for_diff(self.project.host, asking)
-        return job, elicitation.answer_in(asking, before.reply, workspace)
+            return summary, None
+        workspace = await workspace_for_diff(self.served_project.host, asking)
+        return summary, elicitation.answer_in(asking, before.reply, workspace)
 
     async def _answer(
-        self, job: JobSummary, question: OpenQuestion, text: str, progress: JobProgress | None
+        self, summary: JobSummary, question: OpenQuestion, text: str, progress: JobProgress | None
     ) -> JobSummary:
-        self.project.definitions.check_offered(job.expert_key)
-        work = partial(answer_and_follow, self.project.host, job, text, question_id=question.id, by=self.by)
+        self.served_project.definitions.check_offered(summary.expert_key)
+        work = partial(answer_and_follow, self.served_project.host, summary, text, question_id=question.id, by=self.by)
         try:
-            return await self.project.jobs.start(work, self.key, progress).outcome()
+            return await self.served_project.job_tasks.start(work, self.key, progress).outcome()
         except Conflict:
-            return await self.project.host.job(job.id)  # it was answered meanwhile
+            return await self.served_project.host.job(summary.id)  # it was answered meanwhile
 
 
 _DECISION = elicitation.AgreementForm(elicitation.DECISION, "Agree")
@@ -234,8 +238,8 @@ class ProgressText:
             case events.StartGeneration():
                 return (self._step(event),)
             case events.CallTools():
-                tools = (call for call in event.calls if call.kind not in ("delegate", "interactive"))
-                return tuple(f"{self._step(event)}: {self._call(event, call)}" for call in tools)
+                tools = (decided for decided in event.calls if decided.kind not in ("delegate", "interactive"))
+                return tuple(f"{self._step(event)}: {self._call(event, decided)}" for decided in tools)
             case events.CallDelegate():
                 names = ", ".join(each.expert_key for each in event.delegates)
                 return (f"{self._step(event)}: asks {names}",)
@@ -262,11 +266,11 @@ class ProgressText:
         whose = f"{event.expert_key}: " if self._activity.is_delegate(event.run_id) else ""
         return f"{whose}step {event.step_number}"
 
-    def _call(self, event: events.CallTools, call: DecidedCall) -> str:
-        run = self._activity.run(event.run_id)
-        known = None if run is None else run.calls.get(call.id)
+    def _call(self, event: events.CallTools, decided: DecidedCall) -> str:
+        activity = self._activity.run(event.run_id)
+        known = None if activity is None else activity.calls.get(decided.id)
         part = None if known is None else known.part
-        return shorten(f"{call.tool_name} {brief(part)}" if part else call.tool_name, _TEXT_CELLS)
+        return shorten(f"{decided.tool_name} {brief(part)}" if part else decided.tool_name, _TEXT_CELLS)
 
 
 class JobProgress:

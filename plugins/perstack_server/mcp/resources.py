@@ -71,7 +71,9 @@ KINDS = (
 
 def list_resources(state: ServedProject) -> list[types.Resource]:
     """Return the list of Jobs and each Expert as resources. Single Jobs are in that list and have a template."""
-    jobs = types.Resource(name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON)
+    resource = types.Resource(
+        name="jobs", uri=JOBS, description="The Jobs, the one written to last first", mime_type=_JSON
+    )
     experts = [
         types.Resource(
             name=expert.key,
@@ -81,7 +83,7 @@ def list_resources(state: ServedProject) -> list[types.Resource]:
         )
         for expert in state.definitions.experts.values()
     ]
-    return [jobs, *experts]
+    return [resource, *experts]
 
 
 async def read(state: ServedProject, uri: str) -> types.ReadResourceResult:
@@ -96,7 +98,7 @@ async def read(state: ServedProject, uri: str) -> types.ReadResourceResult:
 async def _read(state: ServedProject, uri: str) -> tuple[str, str]:
     if uri == JOBS:
         page = await state.page_of_jobs(limit=_LISTED)
-        jobs = [json.loads(job.to_json()) for job in page.jobs]
+        jobs = [json.loads(summary.to_json()) for summary in page.jobs]
         return json.dumps({"jobs": jobs, "next": page.next}, ensure_ascii=False), _JSON
     for kind in KINDS:
         value = kind.address.value_in(uri)

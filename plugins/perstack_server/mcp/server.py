@@ -54,7 +54,7 @@ async def _complete(state: ClientProject, params: types.CompleteRequestParams) -
 async def _known_values(state: ClientProject, template: str, typed: str) -> list[str]:
     if template == EXPERT.template:
         return [one.key for one in state.definitions.experts.values() if one.key.startswith(typed)]
-    jobs = [job.id for job in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
+    jobs = [summary.id for summary in (await state.page_of_jobs(limit=_SEARCHED_JOBS)).jobs]
     if template == JOB.template:
         return [one for one in jobs if one.startswith(typed)]
     if template not in (EVENTS.template, CHECKPOINT.template):
@@ -71,7 +71,7 @@ async def _known_values(state: ClientProject, template: str, typed: str) -> list
 async def _values_within(state: ClientProject, template: str, job_id: str) -> list[str]:
     try:
         if template == EVENTS.template:
-            return [run.id for run in (await state.host.jobs.runs(job_id)).runs]
+            return [run_summary.id for run_summary in (await state.host.jobs.runs(job_id)).runs]
         return list((await state.host.jobs.checkpoints(job_id)).ids)
     except PerstackError:
         return []  # a Job that cannot be read has nothing to complete
@@ -334,30 +334,30 @@ async def _write(wire: ProtocolStdio, leaving: MemoryObjectReceiveStream[Session
 _FORM = AgreementForm("trust", "Use it")
 
 
-async def _with_consent(call: ClientCall) -> ClientCall | types.InputRequiredResult:
+async def _with_consent(client_call: ClientCall) -> ClientCall | types.InputRequiredResult:
     """Return the call, or the result that asks the user about a changed definition first. Raises StorageError."""
-    before = _FORM.returned_decision(call.params)
+    before = _FORM.returned_decision(client_call.params)
     if before is not None:
-        await _settle(call.project, *before)
-        params = call.params.model_copy(update={"request_state": None, "input_responses": None})
-        return replace(call, params=params)
-    live = call.project.definitions.live
+        await _settle(client_call.served_project, *before)
+        params = client_call.params.model_copy(update={"request_state": None, "input_responses": None})
+        return replace(client_call, params=params)
+    live = client_call.served_project.definitions.live
     held = live.open_change
-    if held is None or live.is_asked or not can_ask(call.context) or not drives(call.params.name):
-        return call
+    if held is None or live.is_asked or not can_ask(client_call.context) or not drives(client_call.params.name):
+        return client_call
     page = fitted_change(held, FORM)
     if not page.is_whole:  # the result names the command that shows all of it
-        return call
-    if uses_returned_questions(call.context):
-        if call.params.request_state is not None:
-            return call  # it brings the answer to another question
+        return client_call
+    if uses_returned_questions(client_call.context):
+        if client_call.params.request_state is not None:
+            return client_call  # it brings the answer to another question
         return _FORM.ask_by_result(page.text, held.digest)
     live.is_asked = True
     try:
-        await _settle(call.project, held.digest, await _FORM.ask_now(call.context, page.text))
+        await _settle(client_call.served_project, held.digest, await _FORM.ask_now(client_call.context, page.text))
     finally:
         live.is_asked = False
-    return call
+    return client_call
 
 
 async def _settle(state: ClientProject, digest: str, agreed: bool) -> None:

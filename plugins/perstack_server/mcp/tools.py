@@ -46,9 +46,9 @@ _HINTS: Mapping[Effect, ToolAnnotations] = {
 }
 
 
-def operations_of(project: ClientProject) -> Mapping[str, AnyOperation]:
+def operations_of(client_project: ClientProject) -> Mapping[str, AnyOperation]:
     """Return the operations that are tools of a project, by name."""
-    return {**JOB_TOOLS, **TASK_TOOLS} if project.has_tasks else JOB_TOOLS
+    return {**JOB_TOOLS, **TASK_TOOLS} if client_project.has_tasks else JOB_TOOLS
 
 
 def list_tools(experts: Mapping[str, Expert], operations: Mapping[str, AnyOperation] = JOB_TOOLS) -> list[Tool]:
@@ -65,15 +65,15 @@ def drives(name: str) -> bool:
     return name not in TASK_TOOLS if operation is None else operation.effect in ("drive", "write")
 
 
-async def call_tool(call: ClientCall) -> Outcome:
+async def call_tool(client_call: ClientCall) -> Outcome:
     """Perform a call. Raises PerstackError for an error of the caller, and MCPError for an unknown tool."""
-    name, arguments = call.params.name, call.params.arguments or {}
-    experts, operations = call.project.definitions.experts, operations_of(call.project)
+    name, arguments = client_call.params.name, client_call.params.arguments or {}
+    experts, operations = client_call.served_project.definitions.experts, operations_of(client_call.served_project)
     if name in operations:
-        return await perform(operations[name], read_arguments(operations[name].arguments, arguments, name), call)
+        return await perform(operations[name], read_arguments(operations[name].arguments, arguments, name), client_call)
     if name in experts:
-        start = read_arguments(ExpertArguments, arguments, name).of(experts[name].key)
-        return await perform(EXPERT_OPERATION, start, call)
+        expert_arguments = read_arguments(ExpertArguments, arguments, name).of(experts[name].key)
+        return await perform(EXPERT_OPERATION, expert_arguments, client_call)
     names = (*experts, *operations)
     near = nearest(name, names)
     hint = f"there are: {', '.join(names)}" if near is None else f"did you mean {near!r}?"

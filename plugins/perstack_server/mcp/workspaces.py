@@ -84,8 +84,8 @@ async def serve_project(
         definitions = Definitions(host, loaded, only=experts, taken=(*JOB_TOOLS, *TASK_TOOLS))
         clients = Clients()
         watching_jobs = JobSubscriptions(host, clients.resource_updated, definitions.offers)
-        jobs, on_change = JobTasks(host), clients.definitions_changed
-        state = ClientProject(host, definitions, jobs, on_change, clients, watching_jobs, tasks)
+        job_tasks, on_change = JobTasks(host), clients.definitions_changed
+        state = ClientProject(host, definitions, job_tasks, on_change, clients, watching_jobs, tasks)
         watching = asyncio.create_task(definitions.watch(on_change))
         try:
             yield state
@@ -93,7 +93,7 @@ async def serve_project(
             watching.cancel()
             await state.watching.close()
             # a client may close stdin and send a signal a moment later: it must not leave a Job unrecorded
-            await shield_until_done(state.jobs.close())
+            await shield_until_done(state.job_tasks.close())
 
 
 Workspace: TypeAlias = tuple[Host, LoadedProject]
@@ -167,11 +167,11 @@ class Workspaces:
     def cancel_call(self, key: CallKey) -> None:
         """Interrupt the Jobs that a call started."""
         for state in self._states.values():
-            state.jobs.cancel_call(key)
+            state.job_tasks.cancel_call(key)
 
     async def stop_jobs(self) -> None:
         """Interrupt all Jobs and wait until that is recorded."""
-        await asyncio.gather(*(state.jobs.close() for state in self._states.values()))
+        await asyncio.gather(*(state.job_tasks.close() for state in self._states.values()))
 
     def _client_roots(self, context: Context) -> _ClientRoots:
         key = client_of(context)

@@ -97,10 +97,10 @@ class Lists:
         """Return past Jobs as lines, newest first. Raises PerstackError."""
         page = await self._host.jobs.list(limit=_SEARCHED_JOBS)
         jobs = matching(page.jobs, words)
-        self._jobs = [job.id for job in jobs[:_MAX_LISTED_JOBS]]
+        self._jobs = [summary.id for summary in jobs[:_MAX_LISTED_JOBS]]
         lines = [
-            shorten(f"{number}. {name_of(job)} {status_of(job)}: {job.query}", _LINE_CELLS)
-            for number, job in enumerate(jobs[:_MAX_LISTED_JOBS], 1)
+            shorten(f"{number}. {name_of(summary)} {status_of(summary)}: {summary.query}", _LINE_CELLS)
+            for number, summary in enumerate(jobs[:_MAX_LISTED_JOBS], 1)
         ]
         hidden_count = len(jobs) - _MAX_LISTED_JOBS
         if hidden_count > 0:
@@ -124,8 +124,11 @@ class Lists:
         """Return the checkpoints of a Job as lines. Raises PerstackError."""
         self._places, self._of = () if job_id is None else places_of(await self._host.jobs.logs(job_id)), job_id
         lines = [
-            shorten(f"{number}. {name_of_place(ref)} {ref.expert}{_question_note(ref)}", _LINE_CELLS)
-            for number, ref in enumerate(self._places, 1)
+            shorten(
+                f"{number}. {name_of_place(checkpoint_ref)} {checkpoint_ref.expert}{_question_note(checkpoint_ref)}",
+                _LINE_CELLS,
+            )
+            for number, checkpoint_ref in enumerate(self._places, 1)
         ]
         return [*lines, "/branch NUMBER begins another way there"] if lines else ["this Job has no checkpoint yet"]
 
@@ -147,8 +150,8 @@ class Lists:
         return None if index is None else self._places[index]
 
 
-def _question_note(checkpoint: CheckpointRef) -> str:
-    return f" asks {question_at(checkpoint)}".rstrip() if checkpoint.asks else ""
+def _question_note(checkpoint_ref: CheckpointRef) -> str:
+    return f" asks {question_at(checkpoint_ref)}".rstrip() if checkpoint_ref.asks else ""
 
 
 def _number(typed: str, max_number: int) -> int | None:

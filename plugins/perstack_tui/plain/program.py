@@ -160,13 +160,13 @@ class PlainProgram:
             self.put(self._question_text(asking))
         self.put(f"> {asking_hint(asking, covers=False, is_whole=room.is_whole)}")
 
-    def _question_text(self, asking: OpenQuestion) -> str:
+    def _question_text(self, question: OpenQuestion) -> str:
         room = self.room
-        if not asking.call_digest:
+        if not question.call_digest:
             room.is_whole = True
-            return question_text(asking)
-        where = f"perstack start --job {place_of(asking.id)[0]}, without --plain"
-        page = replace(page_of(asking, self.host.workspace, room.session.spent), where=where)
+            return question_text(question)
+        where = f"perstack start --job {place_of(question.id)[0]}, without --plain"
+        page = replace(page_of(question, self.host.workspace, room.session.spent), where=where)
         text, room.is_whole = page.fitted(TERMINAL)
         return text
 
@@ -311,10 +311,13 @@ class PlainProgram:
 
     def _ask_what_became(self, number: int) -> None:
         self._settles = number
-        call = self.room.session.unsettled[number]
+        unsettled_call = self.room.session.unsettled[number]
         keys = ", ".join(f"{key} {text}" for key, (_, text) in SETTLEMENTS.items())
-        self.put(f"{one_line(f'{call.tool_name} of {call.expert_key}')}: its process ended while it was at work")
-        self.put("\n".join(f"  {line}" for line in call.args.split("\n")))
+        self.put(
+            f"{one_line(f'{unsettled_call.tool_name} of {unsettled_call.expert_key}')}: its process ended"
+            " while it was at work"
+        )
+        self.put("\n".join(f"  {line}" for line in unsettled_call.args.split("\n")))
         self.put(f"> {keys}; Enter: the model sees that it was interrupted")
 
     async def _leave_or_stay(self, text: str) -> None:
@@ -417,16 +420,16 @@ class PlainProgram:
         room.session.watch(job_id)
 
     def _do_branch(self, argument: str, *, answers_again: bool) -> None:
-        session, ref = self.room.session, self._lists.place(argument, self.room.session.job_id)
-        if ref is None or session.is_busy:
+        session, checkpoint_ref = self.room.session, self._lists.place(argument, self.room.session.job_id)
+        if checkpoint_ref is None or session.is_busy:
             self.put("the Job is at work" if session.is_busy else "where? a number of /checkpoints")
             return
-        again = open_question_at(ref) if answers_again and ref.asks else None
-        if answers_again and (again is None or is_delegate(ref.entry.log)):
+        again = open_question_at(checkpoint_ref) if answers_again and checkpoint_ref.asks else None
+        if answers_again and (again is None or is_delegate(checkpoint_ref.entry.log)):
             self.put("nothing was asked of you there: choose a checkpoint of the Coordinator that asks")
             return
         self.room.asked = None
-        session.branch(ref.id, again)
+        session.branch(checkpoint_ref.id, again)
         if again is not None:
             self.put(f"> {hint_of(session, stops=_STOPS)}")
         self._print_prompt()

@@ -14,9 +14,9 @@ SCREENS: dict[str, tuple[str, str]] = {
 """Module and class by the name of the opening action; imported when it is opened."""
 
 
-def screen_of(name: str, owner: ScreenHost) -> OverlayScreen:
+def screen_of(name: str, screen_host: ScreenHost) -> OverlayScreen:
     module, class_name = SCREENS[name]
-    screen = getattr(import_module(f"{__name__}.{module}"), class_name)(owner)
+    screen = getattr(import_module(f"{__name__}.{module}"), class_name)(screen_host)
     if not isinstance(screen, OverlayScreen):
         raise TypeError(f"{module}.{class_name} is not a screen")
     return screen

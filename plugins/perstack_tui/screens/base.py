@@ -47,8 +47,8 @@ class ScreenHost(Protocol):
         """Leave the screen and show a Job in its tab, or in a new one."""
         ...
 
-    def branch(self, job_id: str, checkpoint_id: str, *, again: OpenQuestion | None = None) -> None:
-        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `again`."""
+    def branch(self, job_id: str, checkpoint_id: str, *, question: OpenQuestion | None = None) -> None:
+        """Show a Job whose next text branches from the checkpoint: a new query, or another answer to `question`."""
         ...
 
     def reload_job(self, job_id: str) -> None:
@@ -69,9 +69,9 @@ class OverlayScreen(Screen[None]):
     KEYS: ClassVar[str] = "Esc back"
     ACTIONS: ClassVar[tuple[Action, ...]] = ()  # actions of this screen in the palette, in addition to the program's
 
-    def __init__(self, owner: ScreenHost) -> None:
+    def __init__(self, screen_host: ScreenHost) -> None:
         super().__init__()
-        self.over = owner
+        self.over = screen_host
         self._title, self._keys = Bar(id="title"), Bar(id="keys")
 
     def body(self) -> list[Widget]:
@@ -110,8 +110,8 @@ class LinesScreen(OverlayScreen):
 
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, owner: ScreenHost) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost) -> None:
+        super().__init__(screen_host)
         self.lines_view = LinesView(id="lines")
 
     @abstractmethod
@@ -142,8 +142,8 @@ class ListScreen(OverlayScreen, Generic[_T]):
 
     EMPTY: ClassVar[str] = "There is nothing."
 
-    def __init__(self, owner: ScreenHost) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost) -> None:
+        super().__init__(screen_host)
         self.rows: Sequence[_T] = ()
         self._has_read = False
         self._problem = ""
@@ -154,11 +154,11 @@ class ListScreen(OverlayScreen, Generic[_T]):
         """Read and return the rows. Raises PerstackError."""
 
     @abstractmethod
-    def line(self, row: _T, is_chosen: bool, width: int) -> Line:
+    def line(self, row: _T, /, is_chosen: bool, width: int) -> Line:
         """Return a row as a line."""
 
     @abstractmethod
-    def open(self, row: _T) -> None:
+    def open(self, row: _T, /) -> None:
         """Open a row."""
 
     @property
@@ -247,9 +247,9 @@ class PageScreen(OverlayScreen):
     KEYS = "Up, Down choose   Enter unfolds   ^O all   PgUp, PgDn   Esc back"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+o", "fold_all", show=False)]
 
-    def __init__(self, owner: ScreenHost) -> None:
-        super().__init__(owner)
-        self.page = NodesView(TreeBranch(), owner.host.clock.now, follows=False, id="page")
+    def __init__(self, screen_host: ScreenHost) -> None:
+        super().__init__(screen_host)
+        self.page = NodesView(TreeBranch(), screen_host.host.clock.now, follows=False, id="page")
 
     @override
     def body(self) -> list[Widget]:
@@ -266,9 +266,9 @@ class PageScreen(OverlayScreen):
 class TextsScreen(PageScreen):
     """A page of given texts."""
 
-    def __init__(self, owner: ScreenHost, title: str, texts: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, screen_host: ScreenHost, title: str, texts: Sequence[tuple[str, str]]) -> None:
         """Show these texts, as pairs of title and text."""
-        super().__init__(owner)
+        super().__init__(screen_host)
         self._shown = title
         self._texts = texts
 

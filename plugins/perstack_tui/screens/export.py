@@ -44,9 +44,9 @@ class ExportScreen(ListScreen[_ExportFormat]):
     ExportScreen Input:focus { border: round $primary; }
     """
 
-    def __init__(self, owner: ScreenHost, job_id: str, checkpoint_id: str | None) -> None:
+    def __init__(self, screen_host: ScreenHost, job_id: str, checkpoint_id: str | None) -> None:
         """Export a Job, or also one of its checkpoints."""
-        super().__init__(owner)
+        super().__init__(screen_host)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id
         self._input = Input(id="where", select_on_focus=False)

@@ -38,8 +38,8 @@ class FilesScreen(LinesScreen):
         Binding("shift+tab", "view(-1)", show=False, priority=True),
     ]
 
-    def __init__(self, owner: ScreenHost, job_id: str, views: Sequence[FileComparison]) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost, job_id: str, views: Sequence[FileComparison]) -> None:
+        super().__init__(screen_host)
         self._job_id = job_id
         self._views = views
         self._at = 0
@@ -94,10 +94,10 @@ class RewindScreen(LinesScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("y", "agree", show=False), Binding("u", "undo", show=False)]
 
     def __init__(
-        self, owner: ScreenHost, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
+        self, screen_host: ScreenHost, job_id: str, checkpoint_id: str, *, then: Callable[[], None] | None = None
     ) -> None:
         """`then` is called when the files are as at the checkpoint."""
-        super().__init__(owner)
+        super().__init__(screen_host)
         self._job_id = job_id
         self._checkpoint_id = checkpoint_id
         self._then = then

@@ -48,8 +48,8 @@ class HelpScreen(OverlayScreen):
     TITLE_TEXT = "Help"
     KEYS = "Up, Down, PgUp, PgDn scroll   Esc back"
 
-    def __init__(self, owner: ScreenHost) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost) -> None:
+        super().__init__(screen_host)
         self.id = "help-screen"
 
     @override

@@ -35,8 +35,8 @@ class HistoryScreen(ListScreen[JobSummary]):
         Binding("backspace", "less", show=False),
     ]
 
-    def __init__(self, owner: ScreenHost) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost) -> None:
+        super().__init__(screen_host)
         self._typed = ""
         self._after: str | None = None  # cursor of the Jobs that are not read yet
 
@@ -66,12 +66,12 @@ class HistoryScreen(ListScreen[JobSummary]):
         return f"None of the newest {len(self.rows):,} Jobs has these words."
 
     @override
-    def line(self, row: JobSummary, is_chosen: bool, width: int) -> Line:
-        return job_line(row, is_chosen, width)
+    def line(self, summary: JobSummary, is_chosen: bool, width: int) -> Line:
+        return job_line(summary, is_chosen, width)
 
     @override
-    def open(self, row: JobSummary) -> None:
-        self.over.open_job(row.id)
+    def open(self, summary: JobSummary) -> None:
+        self.over.open_job(summary.id)
 
     @property
     @override
@@ -82,11 +82,11 @@ class HistoryScreen(ListScreen[JobSummary]):
     def show_head(self) -> None:
         self.title_line((Span(self.TITLE_TEXT, "strong"), Span(f"  {self._typed}▏")))
 
-    def on_key(self, event: Key) -> None:
+    def on_key(self, key: Key) -> None:
         """Filter the Jobs by the typed text."""
-        if event.character is not None and event.character.isprintable():
-            event.stop()
-            self._filter(self._typed + event.character)
+        if key.character is not None and key.character.isprintable():
+            key.stop()
+            self._filter(self._typed + key.character)
 
     def action_less(self) -> None:
         """Delete the last typed character."""

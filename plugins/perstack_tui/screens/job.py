@@ -41,8 +41,8 @@ class CommandsScreen(ListScreen[CommandLine]):
     TITLE_TEXT = "Command lines"
     KEYS = "Up, Down choose   Enter copies   Esc back"
 
-    def __init__(self, owner: ScreenHost, commands: Sequence[CommandLine]) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost, commands: Sequence[CommandLine]) -> None:
+        super().__init__(screen_host)
         self._commands = commands
 
     @override
@@ -113,9 +113,9 @@ class _CheckpointActions(OverlayScreen):
         self.over.open_job(self.job_id)
 
     def action_branch(self) -> None:
-        checkpoint = self._branched()
-        if checkpoint is not None:
-            self.over.branch(self.job_id, checkpoint.id)
+        checkpoint_ref = self._branched()
+        if checkpoint_ref is not None:
+            self.over.branch(self.job_id, checkpoint_ref.id)
 
     def action_answer_again(self) -> None:
         if self._needed() is None or self.step is None:
@@ -126,10 +126,10 @@ class _CheckpointActions(OverlayScreen):
         elif (again := self._question(question_point)) is None:
             self.notify("A delegate asked this: only what the Coordinator asked is answered again.", markup=False)
         else:
-            self.over.branch(self.job_id, question_point.id, again=again)
+            self.over.branch(self.job_id, question_point.id, question=again)
 
-    def _question(self, checkpoint: log_view.CheckpointRef) -> OpenQuestion | None:
-        return None if log_view.is_delegate(checkpoint.entry.log) else log_view.open_question_at(checkpoint)
+    def _question(self, checkpoint_ref: log_view.CheckpointRef) -> OpenQuestion | None:
+        return None if log_view.is_delegate(checkpoint_ref.entry.log) else log_view.open_question_at(checkpoint_ref)
 
     def _branched(self) -> log_view.CheckpointRef | None:
         """Return the checkpoint that a branch begins at; otherwise say why there is none."""
@@ -141,35 +141,39 @@ class _CheckpointActions(OverlayScreen):
     # --- files ----------------------------------------------------------------------------------------------------
 
     def action_branch_with_files(self) -> None:
-        checkpoint = self._branched()
-        if checkpoint is not None:
-            job_id, start = self.job_id, checkpoint.id
+        checkpoint_ref = self._branched()
+        if checkpoint_ref is not None:
+            job_id, start = self.job_id, checkpoint_ref.id
             self.over.show(RewindScreen(self.over, job_id, start, then=lambda: self.over.branch(job_id, start)))
 
     def action_rewind(self) -> None:
-        checkpoint = self._needed()
-        if checkpoint is not None:
-            self.over.show(RewindScreen(self.over, self.job_id, checkpoint.id))
+        checkpoint_ref = self._needed()
+        if checkpoint_ref is not None:
+            self.over.show(RewindScreen(self.over, self.job_id, checkpoint_ref.id))
 
     def action_mark(self) -> None:
-        checkpoint = self._needed()
-        if checkpoint is not None:
-            self.marked = None if self.marked == checkpoint.id else checkpoint.id
+        checkpoint_ref = self._needed()
+        if checkpoint_ref is not None:
+            self.marked = None if self.marked == checkpoint_ref.id else checkpoint_ref.id
             self.marked_another()
 
     def action_files(self) -> None:
         self.over.show(FilesScreen(self.over, self.job_id, self._compared()))
 
     def _compared(self) -> list[FileComparison]:
-        ref, run_id = self.place, self.run_id
-        if ref is None:
+        checkpoint_ref, run_id = self.place, self.run_id
+        if checkpoint_ref is None:
             of_run = [] if run_id is None else [FileComparison(f"of {run_id}", run_id=run_id)]
             return [*of_run, FileComparison(f"of {self.job_id}")]
         marked = self.marked
-        from_mark = [] if marked in (None, ref.id) else [FileComparison("since the mark", f"{marked}..{ref.id}")]
+        from_mark = (
+            []
+            if marked in (None, checkpoint_ref.id)
+            else [FileComparison("since the mark", f"{marked}..{checkpoint_ref.id}")]
+        )
         step, now = (
-            FileComparison(f"of step {ref.entry.step}", ref.id),
-            FileComparison("from there until now", f"{ref.id}.."),
+            FileComparison(f"of step {checkpoint_ref.entry.step}", checkpoint_ref.id),
+            FileComparison("from there until now", f"{checkpoint_ref.id}.."),
         )
         return [*from_mark, step, now]
 
@@ -180,15 +184,15 @@ class _CheckpointActions(OverlayScreen):
 
     async def action_commands(self) -> None:
         try:
-            job = await self.over.host.job(self.job_id)
+            summary = await self.over.host.job(self.job_id)
         except PerstackError:
-            job = None  # nothing continues what cannot be read
-        self.over.show(CommandsScreen(self.over, self._commands(job)))
+            summary = None  # nothing continues what cannot be read
+        self.over.show(CommandsScreen(self.over, self._commands(summary)))
 
     def action_export(self) -> None:
         self.over.show(ExportScreen(self.over, self.job_id, None if self.place is None else self.place.id))
 
-    def _commands(self, job: JobSummary | None) -> list[CommandLine]:
+    def _commands(self, summary: JobSummary | None) -> list[CommandLine]:
         step, location_options, of_step = self.step, self.over.given, list[CommandLine]()
         if step is not None:
             latest, asked = step.latest, step.asked
@@ -197,14 +201,16 @@ class _CheckpointActions(OverlayScreen):
                 latest.id,
                 latest.expert,
                 location_options,
-                begins_branch=not step.is_of_delegate and job is not None and job.closed is None,
+                begins_branch=not step.is_of_delegate and summary is not None and summary.closed is None,
                 asked=None if asked is None or self._question(asked) is None else asked.id,
                 marked=self.marked,
             )
         return [
             *of_step,
             *([] if self.run_id is None else of_run(self.run_id, location_options)),
-            *of_job(self.job_id, self.expert, location_options, step=None if job is None else next_step_of_job(job)),
+            *of_job(
+                self.job_id, self.expert, location_options, step=None if summary is None else next_step_of_job(summary)
+            ),
         ]
 
     def _needed(self) -> log_view.CheckpointRef | None:
@@ -229,10 +235,10 @@ class CheckpointScreen(_CheckpointActions, PageScreen):
     ]
 
     def __init__(
-        self, owner: ScreenHost, job_id: str, step: log_view.StepCheckpoints, *, marked: str | None = None
+        self, screen_host: ScreenHost, job_id: str, step: log_view.StepCheckpoints, *, marked: str | None = None
     ) -> None:
         """Show the latest checkpoint of a Job's step; files are compared with `marked`."""
-        super().__init__(owner)
+        super().__init__(screen_host)
         self._job_id = job_id
         self._step = step
         self._place = step.latest
@@ -325,8 +331,8 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         *bindings_of(_CheckpointActions.ACTIONS),
     ]
 
-    def __init__(self, owner: ScreenHost, job_id: str, run_id: str | None = None) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost, job_id: str, run_id: str | None = None) -> None:
+        super().__init__(screen_host)
         self._job_id = job_id
         self._run_id = run_id
         self._views = _VIEWS if run_id is None else _VIEWS[1:]
@@ -455,13 +461,13 @@ class JobScreen(_CheckpointActions, ListScreen[JobRow]):
         self.rows = self._rows()
         self.list_again(self.first_chosen())
 
-    def on_key(self, event: Key) -> None:
+    def on_key(self, key: Key) -> None:
         """Go to the first row of the step with the typed number."""
-        if event.character is None or not (event.character.isascii() and event.character.isdecimal()):
+        if key.character is None or not (key.character.isascii() and key.character.isdecimal()):
             self._number = ""
             return
-        event.stop()
-        self._number = (self._number + event.character)[-9:]
+        key.stop()
+        self._number = (self._number + key.character)[-9:]
         index = next((index for index, row in enumerate(self.rows) if _step_of(row) >= int(self._number)), None)
         if index is not None and self._view != _RUNS:
             self._list.highlighted = index

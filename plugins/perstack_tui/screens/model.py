@@ -37,8 +37,8 @@ class ModelScreen(ListScreen[ModelRow]):
     ModelScreen Input:focus { border: round $primary; }
     """
 
-    def __init__(self, owner: ScreenHost, session: Session) -> None:
-        super().__init__(owner)
+    def __init__(self, screen_host: ScreenHost, session: Session) -> None:
+        super().__init__(screen_host)
         self._session = session
         self._set = ""  # what the definition and the options name
         self._known: Sequence[str] = ()

@@ -92,45 +92,49 @@ _WORD_CELLS = 9
 _LABEL_CELLS = 18
 
 
-def name_of(job: JobSummary) -> str:
+def name_of(summary: JobSummary) -> str:
     """Return a Job in one line: `{expertKey} - {totalSteps} steps ({jobId}) ({startedAt})`."""
-    began = f"{local_time(job.started_at):%Y-%m-%d %H:%M}"
-    return one_line(f"{job.expert_key} - {count(job.total_steps, 'step')} ({job.id}) ({began})")
+    began = f"{local_time(summary.started_at):%Y-%m-%d %H:%M}"
+    return one_line(f"{summary.expert_key} - {count(summary.total_steps, 'step')} ({summary.id}) ({began})")
 
 
-def name_of_place(checkpoint: log_view.CheckpointRef) -> str:
+def name_of_place(checkpoint_ref: log_view.CheckpointRef) -> str:
     """Return a checkpoint in one line: `Step {stepNumber} ({checkpointId})`."""
-    return one_line(f"Step {checkpoint.entry.step} ({checkpoint.id})")
+    return one_line(f"Step {checkpoint_ref.entry.step} ({checkpoint_ref.id})")
 
 
 def matching(jobs: Sequence[JobSummary], typed: str) -> tuple[JobSummary, ...]:
     """Return the Jobs whose line or query contains every typed word."""
     words = typed.lower().split()
-    return tuple(job for job in jobs if all(word in f"{name_of(job)} {one_line(job.query)}".lower() for word in words))
+    return tuple(
+        summary
+        for summary in jobs
+        if all(word in f"{name_of(summary)} {one_line(summary.query)}".lower() for word in words)
+    )
 
 
-def job_line(job: JobSummary, is_chosen: bool, width: int) -> Line:
+def job_line(summary: JobSummary, is_chosen: bool, width: int) -> Line:
     """Return a Job's line with its query and status."""
-    status = "damaged" if job.damaged else status_of(job)
-    name = shorten(name_of(job), max(20, width - cells(status) - 5))
+    status = "damaged" if summary.damaged else status_of(summary)
+    name = shorten(name_of(summary), max(20, width - cells(status) - 5))
     query_cells = width - 5 - cells(name) - cells(status)
-    text = job.error or "" if job.damaged else job.query
+    text = summary.error or "" if summary.damaged else summary.query
     query = shorten(one_line(text), query_cells) if query_cells > 8 else ""
     return (
         Span(name, "strong" if is_chosen else ""),
         Span(f"  {pad(query, max(0, query_cells))}", "dim"),
-        Span(f"  {status}", _STYLE_BY_STATUS.get(job.status, "warn")),
+        Span(f"  {status}", _STYLE_BY_STATUS.get(summary.status, "warn")),
     )
 
 
 def run_line(placed: PlacedRun, prefix: str, is_chosen: bool, width: int) -> Line:
     """Return a Run's line in the tree: its id, Expert, status and origin."""
-    run = placed.run
-    status = run_status_of(run)
-    style = _STYLE_BY_STATUS.get(run.status, "warn")
-    details = ", ".join(filter(None, (count(run.steps, "step"), one_line(log_view.origin_text(placed)))))
-    name = shorten(run.id, max(8, width // 2))
-    expert = shorten(run.expert_key or "?", _LABEL_CELLS)
+    run_summary = placed.run
+    status = run_status_of(run_summary)
+    style = _STYLE_BY_STATUS.get(run_summary.status, "warn")
+    details = ", ".join(filter(None, (count(run_summary.steps, "step"), one_line(log_view.origin_text(placed)))))
+    name = shorten(run_summary.id, max(8, width // 2))
+    expert = shorten(run_summary.expert_key or "?", _LABEL_CELLS)
     free_cells = width - cells(prefix) - cells(name) - cells(expert) - cells(status) - 6
     return (
         Span(prefix, "rule"),

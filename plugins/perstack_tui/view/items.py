@@ -140,12 +140,12 @@ class CallItem(TreeItem):
 
     can_fold = True
 
-    def __init__(self, call: CallActivity) -> None:
+    def __init__(self, call_activity: CallActivity) -> None:
         super().__init__()
-        self.call = call
+        self.call = call_activity
         self.asks_later = False  # True if its approval is asked after the other delegates have stopped
-        self._is_placed = call.result is not None  # True if the diff has the file's line numbers
-        self._shown, self.change = _change_by(call)  # the arguments shown by a diff, and the diff's lines
+        self._is_placed = call_activity.result is not None  # True if the diff has the file's line numbers
+        self._shown, self.change = _change_by(call_activity)  # the arguments shown by a diff, and the diff's lines
 
     @property
     def _waits(self) -> str:
@@ -156,9 +156,9 @@ class CallItem(TreeItem):
 
     @override
     def whole_text(self) -> str:
-        part, call = self.call.part, self.call
+        part, call_activity = self.call.part, self.call
         args = "" if part is None else f"{brief(part)}\n{json.dumps(part.args, ensure_ascii=False)}"
-        parts = (call.name, args, self._waits, call.progress, *self.change, call.result)
+        parts = (call_activity.name, args, self._waits, call_activity.progress, *self.change, call_activity.result)
         return "\n".join(text[:_MAX_TEXT_CHARS] for text in parts if text)
 
     @override
@@ -275,10 +275,10 @@ class RunBranch(TreeBranch):
 
     __slots__ = ("run",)
 
-    def __init__(self, run: RunActivity | None = None) -> None:
-        """Start without items; `run` is a delegate's."""
+    def __init__(self, activity: RunActivity | None = None) -> None:
+        """Start without items; `activity` is a delegate's."""
         super().__init__()
-        self.run = run
+        self.run = activity
 
     @override
     def whole_text(self) -> str:
@@ -286,22 +286,24 @@ class RunBranch(TreeBranch):
 
     @override
     def render(self, context: RenderContext) -> list[Line]:
-        run = self.run
-        if run is None:
+        activity = self.run
+        if activity is None:
             return []
         sign = "▾" if self.is_open else "▸"
-        end = context.now if run.ended is None else run.ended
-        took = "" if run.started is None or end - run.started < 1000 else whole_seconds(end - run.started)
-        details = ", ".join(part for part in (count(run.steps, "step") if run.steps else "", took) if part)
-        query = shorten(run.query, max(4, context.width - 6 - cells(run.label) - len(details)))
-        style = _STYLE_BY_STATE.get(run.state, "call")
+        end = context.now if activity.ended is None else activity.ended
+        took = (
+            "" if activity.started is None or end - activity.started < 1000 else whole_seconds(end - activity.started)
+        )
+        details = ", ".join(part for part in (count(activity.steps, "step") if activity.steps else "", took) if part)
+        query = shorten(activity.query, max(4, context.width - 6 - cells(activity.label) - len(details)))
+        style = _STYLE_BY_STATE.get(activity.state, "call")
         mark = f"{_MARKS[style]} " if style in _MARKS else ""
-        gap = " " * max(1, context.width - 3 - cells(mark + run.label) - cells(query) - len(details))
+        gap = " " * max(1, context.width - 3 - cells(mark + activity.label) - cells(query) - len(details))
         return [
             (
                 Span(f"{sign} ", "rule"),
                 Span(mark, style),
-                Span(run.label, "expert"),
+                Span(activity.label, "expert"),
                 Span(" "),
                 Span(query, "dim"),
                 Span(gap),
@@ -310,11 +312,11 @@ class RunBranch(TreeBranch):
         ]
 
 
-def _change_by(call: CallActivity) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    part = call.part
+def _change_by(call_activity: CallActivity) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    part = call_activity.part
     if part is None:
         return (), ()
-    change = edit_by(part.tool_name, part.args, call.result)
+    change = edit_by(part.tool_name, part.args, call_activity.result)
     if change.lines:
         return change.arguments, change.lines[2:]  # the head line already shows the path
     text = part.args.get("text")

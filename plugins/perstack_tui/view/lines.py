@@ -109,7 +109,7 @@ def inbox_line(item: InboxItem, is_chosen: bool, now: int, width: int) -> Line:
 
 def _request_of(item: InboxItem) -> str:
     """Return the question; for an approval only the call, since the line already says who asks."""
-    asking = item.asking
+    asking = item.question
     if asking is None or not asking.call_digest:
         return item.text
     part = ToolCallPart(tool_call_id="", tool_name=asking.tool_name, args=asking.args)

@@ -102,13 +102,17 @@ def unsettled_lines(
         for line in wrap("Its process ended while these calls were at work. What became of them?", width)
     ]
     meanings = dict(SETTLEMENTS.values())
-    for number, call in enumerate(calls):
+    for number, unsettled_call in enumerate(calls):
         mark = CHOSEN if number == chosen else "  "
-        kind = settled.get(call.key)
+        kind = settled.get(unsettled_call.key)
         lines.append(
-            (Span(mark, "person"), Span(clean(call.tool_name), "strong"), Span(f" of {clean(call.expert_key)}", "dim"))
+            (
+                Span(mark, "person"),
+                Span(clean(unsettled_call.tool_name), "strong"),
+                Span(f" of {clean(unsettled_call.expert_key)}", "dim"),
+            )
         )
-        lines += [(Span("    "), Span(line)) for line in wrap(approvable_text(call.args), width - 4)]
+        lines += [(Span("    "), Span(line)) for line in wrap(approvable_text(unsettled_call.args), width - 4)]
         lines.append(
             (
                 Span("    "),

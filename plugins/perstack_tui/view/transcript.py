@@ -43,8 +43,8 @@ class Transcript:
             branch.mark_changed()
             for item in branch.items[-1:]:
                 item.mark_changed()
-        for call in self._calls.values():
-            call.mark_changed()
+        for call_item in self._calls.values():
+            call_item.mark_changed()
         return bool(self.live.lanes)
 
     def greet(self, expert: Expert | None) -> None:
@@ -123,16 +123,18 @@ class Transcript:
         branch.add(node)
 
     def _show_activity(self, run_id: str) -> None:
-        branch, run = self._branch(run_id), self.live.lanes.get(run_id)
+        branch, run_activity = self._branch(run_id), self.live.lanes.get(run_id)
         branch.mark_changed()
         last = branch.items[-1] if branch.items else None
-        activity = "" if run is None or run.work or run.text else run.doing
+        activity = "" if run_activity is None or run_activity.work or run_activity.text else run_activity.doing
         if isinstance(last, ActivityItem):
             if last.words == activity:
                 return
             branch.drop_last()
-        if activity and run is not None and not isinstance(last, RunBranch):  # a delegate's shows what is waited for
-            branch.add(ActivityItem(activity, run.since))
+        if (
+            activity and run_activity is not None and not isinstance(last, RunBranch)
+        ):  # a delegate's shows what is waited for
+            branch.add(ActivityItem(activity, run_activity.since))
 
     def _stream(self, event: display_events.StreamText | display_events.StreamReasoning) -> None:
         is_thought = isinstance(event, display_events.StreamReasoning)
@@ -145,8 +147,8 @@ class Transcript:
 
     def _end_stream(self, event: RunEvent) -> None:
         """Remove the streamed text of a reply that is complete now or never will be."""
-        branch, run = self._branch(event.run_id), self.live.run(event.run_id)
-        if run is None or run.text:
+        branch, activity = self._branch(event.run_id), self.live.run(event.run_id)
+        if activity is None or activity.text:
             return
         _drop(branch, ActivityItem)
         last = branch.items[-1] if branch.items else None
@@ -177,8 +179,10 @@ class Transcript:
             elif isinstance(part, TextPart) and part.text.strip():
                 self._say(event.run_id, part.text)
             elif isinstance(part, ProviderToolPart):
-                call = CallActivity(part.tool_name, part.call, "tool", result=part.result, is_error=part.is_error)
-                self._add(event.run_id, CallItem(call))
+                call_activity = CallActivity(
+                    part.tool_name, part.call, "tool", result=part.result, is_error=part.is_error
+                )
+                self._add(event.run_id, CallItem(call_activity))
 
     def _say(self, run_id: str, text: str) -> None:
         """Add a text of the model, with its Markdown rendered unless so many came before that it would take long."""
@@ -186,11 +190,11 @@ class Transcript:
         self._add(run_id, MessageItem(text, is_markdown=self._rendered <= _MAX_RENDERED))
 
     def _on_call_tools(self, event: events.CallTools) -> None:
-        run = self.live.run(event.run_id)
+        activity = self.live.run(event.run_id)
         for decided_call in event.calls:
-            call = None if run is None else run.calls.get(decided_call.id)
-            if call is not None and decided_call.kind not in ("delegate", "interactive", "attemptCompletion"):
-                item = self._calls[event.run_id, decided_call.id] = CallItem(call)
+            call_activity = None if activity is None else activity.calls.get(decided_call.id)
+            if call_activity is not None and decided_call.kind not in ("delegate", "interactive", "attemptCompletion"):
+                item = self._calls[event.run_id, decided_call.id] = CallItem(call_activity)
                 self._add(event.run_id, item)
 
     def _result(self, event: events.FinishToolCall, rows: list[LogLine]) -> list[LogLine]:
@@ -206,8 +210,8 @@ class Transcript:
         return []
 
     def _finish(self, event: events.FinishRun) -> None:
-        run = self.live.run(event.run_id)
-        if event.text.strip() and (run is None or event.text != run.said):
+        activity = self.live.run(event.run_id)
+        if event.text.strip() and (activity is None or event.text != activity.said):
             self._say(event.run_id, event.text)
         if event.run_id not in self._branches:
             self._ended_at = event.id

@@ -59,11 +59,11 @@ class Composer(TextArea):
         self._names: list[str] = []
         self.chooses = False  # True if Up and Down move in a list next to the input
 
-    def on_key(self, event: events.Key) -> None:
+    def on_key(self, key: events.Key) -> None:
         """Handle some keys before the library does; it handles all others after this method."""
-        if self._is_handled(event):
-            event.stop()
-            event.prevent_default()
+        if self._is_handled(key):
+            key.stop()
+            key.prevent_default()
 
     def on_paste(self, event: events.Paste) -> None:
         """Clean the pasted text, which the library inserts after this method."""
@@ -78,9 +78,9 @@ class Composer(TextArea):
         # a terminal sends a line end as it sends Enter
         event.text = plain_text(event.text.replace("\r\n", "\n").replace("\r", "\n"))
 
-    def _is_handled(self, event: events.Key) -> bool:
+    def _is_handled(self, key: events.Key) -> bool:
         row, _ = self.cursor_location
-        match event.key:
+        match key.key:
             case "enter":
                 self._enter(self.text)
                 return True
@@ -89,7 +89,7 @@ class Composer(TextArea):
                 self.insert("\n")
                 return True
             case "up" | "down" if self.chooses:
-                self._choose(-1 if event.key == "up" else 1)
+                self._choose(-1 if key.key == "up" else 1)
                 return True
             case "up" if row == 0:
                 return self._recall(self._typed.back(self.text))

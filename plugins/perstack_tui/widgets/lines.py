@@ -193,8 +193,8 @@ class Choice(OptionList):
 class _Row(Visual):
     """A row of one line, which is made when it is drawn."""
 
-    def __init__(self, owner: Choice, index: int, row: Row) -> None:
-        self._owner, self._index, self._row = owner, index, row
+    def __init__(self, choice: Choice, index: int, row: Row) -> None:
+        self._owner, self._index, self._row = choice, index, row
 
     @override
     def render_strips(self, width: int, height: int | None, style: TextualStyle, options: RenderOptions) -> list[Strip]:

@@ -223,25 +223,25 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         self._lines.scroll_relative(y=pages * max(1, self._room - 1), animate=False)
         self.call_after_refresh(self._on_scrolled)
 
-    def on_key(self, event: events.Key) -> None:
+    def on_key(self, key: events.Key) -> None:
         """Decide an approval or settle a call by one key."""
-        is_typed = event.is_printable or event.key in ("enter", "backspace")
+        is_typed = key.is_printable or key.key in ("enter", "backspace")
         if is_typed and (self._has_decided or not self.takes_keys):
-            self._typed_on(events.Key(event.key, event.character))
+            self._typed_on(events.Key(key.key, key.character))
             self.hand_over()
-        elif event.key in ("up", "down") and self._asking is not None:
-            self._lines.scroll_relative(y=-1 if event.key == "up" else 1, animate=False)
+        elif key.key in ("up", "down") and self._asking is not None:
+            self._lines.scroll_relative(y=-1 if key.key == "up" else 1, animate=False)
             self.call_after_refresh(self._on_scrolled)
-        elif event.key in ("home", "end") and self._asking is not None:
-            self._lines.scroll_to(y=0 if event.key == "home" else self._lines.whole_height(), animate=False)
+        elif key.key in ("home", "end") and self._asking is not None:
+            self._lines.scroll_to(y=0 if key.key == "home" else self._lines.whole_height(), animate=False)
             self.call_after_refresh(self._on_scrolled)
         elif self._asking is not None and self._asking.call_digest:
-            self._decide(self._asking, event.character or "")
+            self._decide(self._asking, key.character or "")
         elif self._asking is None and self._session is not None:
-            self._settle(self._session, event.key)
+            self._settle(self._session, key.key)
         else:
             return
-        event.stop()
+        key.stop()
 
     def _decide(self, question: OpenQuestion, key: str) -> None:
         if key in ("e", "E") and self._has_read:

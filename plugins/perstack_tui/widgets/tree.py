@@ -292,8 +292,8 @@ class TranscriptView(NodesView):
     def notify_moved(self) -> None:
         self.post_message(self.Moved())
 
-    def on_key(self, event: events.Key) -> None:
+    def on_key(self, key: events.Key) -> None:
         """Pass typed characters to the input."""
-        if event.is_printable and event.character is not None and event.key != "space":
-            event.stop()
-            self.post_message(self.Typed(event.character))
+        if key.is_printable and key.character is not None and key.key != "space":
+            key.stop()
+            self.post_message(self.Typed(key.character))

@@ -168,7 +168,7 @@ def test_a_model_is_not_given_with_the_answer_to_a_stream_which_goes_on_after_it
                     await host.answer("Ulm", question=event, output=City)
                 await host.answer("Ulm", question=event)
             if isinstance(event, Finished):
-                return event.job.output
+                return event.summary.output
         return None
 
     assert wait_for(work()) == City.model_validate_json(ULM)
@@ -203,7 +203,7 @@ def test_the_last_event_of_a_stream_has_the_object_also_after_an_answer(bench: B
             if isinstance(event, Question):
                 await host.answer("Ulm", question=event)
             if isinstance(event, Finished):
-                return event.job.output
+                return event.summary.output
         return None
 
     assert wait_for(work()) == City.model_validate_json(ULM)

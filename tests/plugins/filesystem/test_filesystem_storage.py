@@ -437,7 +437,7 @@ def test_on_a_slow_disk_runs_that_work_side_by_side_sync_side_by_side(
             await writer.append("slow")
         await asyncio.gather(*(writer.append("beside the others") for writer in writers))
         for writer in writers:
-            assert len(await storage.read(writer.run)) == 3
+            assert len(await storage.read(writer.ref)) == 3
 
     wait_for(work())
     assert most > 1

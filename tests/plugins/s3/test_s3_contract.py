@@ -85,8 +85,8 @@ def test_a_log_of_many_appends_is_merged_and_reads_the_same(s3):
         for n in range(150):
             await writer.append(f"{n}")
         for view in (storage, opener()):
-            assert await view.read(writer.run) == writer.written
-            assert await view.read(writer.run, 63, 3) == writer.written[63:66]
+            assert await view.read(writer.ref) == writer.written
+            assert await view.read(writer.ref, 63, 3) == writer.written[63:66]
 
     asyncio.run(work())
 

@@ -184,7 +184,7 @@ def test_who_drives_a_delegate_without_the_jobs_lease_writes_on_when_the_job_is_
                     await late.append("instead of two")
                 await delegate.append("three")
                 assert (
-                    await other.read(delegate.run) == await open_storage(place).read(delegate.run) == delegate.written
+                    await other.read(delegate.ref) == await open_storage(place).read(delegate.ref) == delegate.written
                 )
 
     wait_for(work())

@@ -79,11 +79,11 @@ def line_of(payload: bytes, digest: str, chain_hash: str, batch: int = 1) -> byt
 class SealedBatch(list[bytes]):
     """The lines of one append that this process has sealed between two heads, and need not hash again to check."""
 
-    def __init__(self, lines: Iterable[bytes], before: Head, after: Head) -> None:
-        """Vouch that these lines lead a log from the head `before` to `after`."""
+    def __init__(self, lines: Iterable[bytes], previous_head: Head, next_head: Head) -> None:
+        """Vouch that these lines lead a log from the head `previous_head` to `next_head`."""
         super().__init__(lines)
-        self.before = before
-        self.after = after
+        self.previous_head = previous_head
+        self.next_head = next_head
 
 
 def seal(head: Head, payloads: Sequence[bytes]) -> tuple[list[bytes], Head]:

@@ -99,18 +99,18 @@ class Usage(Record):
         )
         return self.model_copy(update=changes) if changes else self
 
-    def __add__(self, other: "Usage") -> "Usage":
+    def __add__(self, other_usage: "Usage") -> "Usage":
         """Return the sum; the cost is unknown only if both are."""
         return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            total_tokens=self.total_tokens + other.total_tokens,
-            cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-            assumed_tokens=self.assumed_tokens + other.assumed_tokens,
-            cost_usd=_sum(self.cost_usd, other.cost_usd),
-            provider_tools=_uses(self.provider_tools, other.provider_tools),
+            input_tokens=self.input_tokens + other_usage.input_tokens,
+            output_tokens=self.output_tokens + other_usage.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + other_usage.reasoning_tokens,
+            total_tokens=self.total_tokens + other_usage.total_tokens,
+            cached_input_tokens=self.cached_input_tokens + other_usage.cached_input_tokens,
+            cache_write_tokens=self.cache_write_tokens + other_usage.cache_write_tokens,
+            assumed_tokens=self.assumed_tokens + other_usage.assumed_tokens,
+            cost_usd=_sum(self.cost_usd, other_usage.cost_usd),
+            provider_tools=_uses(self.provider_tools, other_usage.provider_tools),
         )
 
 

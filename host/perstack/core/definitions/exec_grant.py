@@ -46,12 +46,12 @@ ASKS_NOTE = f"exec is not named, so each program asks a person, or runs in a san
 
 
 def exec_grant(
-    expert: Expert, tables: Iterable[Permissions | Widening | None], sandbox: SandboxPolicy | None, *, is_open: bool
+    expert: Expert, tables: Iterable[Permissions | Widening | None], policy: SandboxPolicy | None, *, is_open: bool
 ) -> ExecGrant:
     """Return the grant of a new Run. `tables`: all permission tables that are about the Expert."""
     if is_open:
         return "open"
-    if sandbox is not None and sandbox.runtime != LOCAL:
+    if policy is not None and policy.runtime != LOCAL:
         return "named"
     skill = _base_skill(expert)
     is_named = any(EXEC in item.pick for item in with_base(expert.skills) if is_base_skill(item))
@@ -100,19 +100,19 @@ def rules_without_grant(expert: Expert, in_force: Iterable[RuleSet] = ()) -> Rul
     return RuleSet(source=UNGRANTED, expert=expert.key, permissions=Permissions(ask=(rule,), allow=allow))
 
 
-def is_exec(call: DecidedCall, expert: Expert) -> bool:
+def is_exec(decided: DecidedCall, expert: Expert) -> bool:
     """Return whether a decided call may be `exec` of the base skill, under any name that it was offered by."""
-    return call.tool_name.endswith(EXEC) and call.skill_name == _base_skill(expert)
+    return decided.tool_name.endswith(EXEC) and decided.skill_name == _base_skill(expert)
 
 
-def subject_of(call: DecidedCall, expert: Expert) -> Subject | None:
+def subject_of(decided: DecidedCall, expert: Expert) -> Subject | None:
     """Return the meaning of a call's arguments as the definition declares it; None if only its plugin knows it."""
-    if is_exec(call, expert):
+    if is_exec(decided, expert):
         return EXEC_SUBJECT
     for skill in expert.skills:
-        if isinstance(skill, McpStdioSkill | McpSseSkill) and skill.name == call.skill_name:
+        if isinstance(skill, McpStdioSkill | McpSseSkill) and skill.name == decided.skill_name:
             for tool in skill.tools:
-                if call.tool_name in (legal_tool_name(tool.name), legal_tool_name(f"{skill.name}_{tool.name}")):
+                if decided.tool_name in (legal_tool_name(tool.name), legal_tool_name(f"{skill.name}_{tool.name}")):
                     return tool
     return None
 

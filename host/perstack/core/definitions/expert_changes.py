@@ -192,23 +192,25 @@ def delegate_to_remove(project: Project, expert: Expert, name: str) -> str:
     return entry
 
 
-def check_foreign(project: Project, expert: Expert, delegate: Expert) -> None:
+def check_foreign(project: Project, expert: Expert, delegate_expert: Expert) -> None:
     """Check that an Expert of another file can be a delegate here, apart from what it does on this machine."""
-    if project.expert(delegate.key) is not None:
-        raise SkillError(f"this project has an Expert {delegate.key!r} of its own: rename the other one")
-    if delegate.key in expert.delegates:
-        raise SkillError(f"you can delegate to {delegate.key!r} already")
-    if delegate.delegates:
-        raise SkillError(f"{delegate.key} has delegates of its own: only perstack.toml can take them in, by `include`")
+    if project.expert(delegate_expert.key) is not None:
+        raise SkillError(f"this project has an Expert {delegate_expert.key!r} of its own: rename the other one")
+    if delegate_expert.key in expert.delegates:
+        raise SkillError(f"you can delegate to {delegate_expert.key!r} already")
+    if delegate_expert.delegates:
+        raise SkillError(
+            f"{delegate_expert.key} has delegates of its own: only perstack.toml can take them in, by `include`"
+        )
 
 
 def _lent(project: Project, expert: Expert) -> list[tuple[str, Skill]]:
     """Return the skills that an Expert may add, each with the key of an Expert that declares it."""
     return [
-        (owner.key, skill)
-        for owner in project.experts.values()
-        if owner.key == expert.key or _restrictions(owner) == _restrictions(expert)
-        for skill in with_tools(owner.skills)
+        (owner_expert.key, skill)
+        for owner_expert in project.experts.values()
+        if owner_expert.key == expert.key or _restrictions(owner_expert) == _restrictions(expert)
+        for skill in with_tools(owner_expert.skills)
         if not (is_base_skill(skill) or isinstance(skill, InteractiveSkill))
         if not (isinstance(skill, PluginSkill) and skill.functions)
     ]

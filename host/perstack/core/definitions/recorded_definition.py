@@ -50,18 +50,18 @@ def definition_of(project: Project, expert: Expert, chosen: Overrides) -> Series
     return SeriesDefinition(**fields_of(project, SeriesDefinition, **values))
 
 
-def restore_project(definition: SeriesDefinition, today: Project) -> Project:
+def restore_project(definition: SeriesDefinition, todays_project: Project) -> Project:
     """Return the project as it was recorded, with today's secrets, provider settings and location."""
     settings = {name: getattr(definition, name) for name in SeriesDefinition.model_fields if name != "chosen"}
-    experts = {expert.key: _with_secrets(expert, today) for expert in definition.experts}
-    return today.model_copy(
+    experts = {expert.key: _with_secrets(expert, todays_project) for expert in definition.experts}
+    return todays_project.model_copy(
         update={
             **settings,
             "experts": experts,
-            "provider": _setting(definition.provider, today, None),
-            "permissions": today.permissions,
+            "provider": _setting(definition.provider, todays_project, None),
+            "permissions": todays_project.permissions,
             "recorded_permissions": definition.permissions,
-            "prices": (*definition.prices, *today.prices),
+            "prices": (*definition.prices, *todays_project.prices),
         }
     )
 
@@ -81,16 +81,18 @@ def for_queued(definition: _Definition) -> _Definition:
     return definition.model_copy(update={"chosen": chosen})
 
 
-def _with_secrets(recorded: Expert, today: Project) -> Expert:
-    now = today.experts.get(recorded.key)
-    return with_secrets(recorded, now).model_copy(update={"provider": _setting(_name(recorded.provider), today, now)})
+def _with_secrets(recorded_expert: Expert, todays_project: Project) -> Expert:
+    now = todays_project.experts.get(recorded_expert.key)
+    return with_secrets(recorded_expert, now).model_copy(
+        update={"provider": _setting(_name(recorded_expert.provider), todays_project, now)}
+    )
 
 
-def _setting(name: str | None, today: Project, expert: Expert | None) -> ProviderSetting | None:
+def _setting(name: str | None, todays_project: Project, expert: Expert | None) -> ProviderSetting | None:
     """Return today's settings for a provider, the Expert's before the project's; empty settings if neither has any."""
     if name is None:
         return None
-    for setting in (None if expert is None else expert.provider, today.provider):
+    for setting in (None if expert is None else expert.provider, todays_project.provider):
         if setting is not None and setting.provider_name == name:
             return setting
     return ProviderSetting(provider_name=name)

@@ -158,24 +158,24 @@ def policy_of(runtime: str, sandbox: Sandbox | None) -> SandboxPolicy | None:
     return None if policy == SandboxPolicy() else policy
 
 
-def narrow_policy(own: SandboxPolicy | None, caller: SandboxPolicy | None) -> SandboxPolicy | None:
+def narrow_policy(own_policy: SandboxPolicy | None, callers_policy: SandboxPolicy | None) -> SandboxPolicy | None:
     """Return a delegate's policy, restricted to its caller's. Raises UsageError if no runtime can satisfy both."""
-    if caller is None:
-        return own
-    mine = own or SandboxPolicy()
-    runtimes = {mine.runtime, caller.runtime} - {LOCAL}
+    if callers_policy is None:
+        return own_policy
+    mine = own_policy or SandboxPolicy()
+    runtimes = {mine.runtime, callers_policy.runtime} - {LOCAL}
     if len(runtimes) > 1:
         raise UsageError(
             f"a delegate that asks for the runtime {mine.runtime} is called by an Expert whose runtime is"
-            f" {caller.runtime}: give both the same one"
+            f" {callers_policy.runtime}: give both the same one"
         )
     policy = SandboxPolicy(
         runtime=next(iter(runtimes), LOCAL),
-        writable=_common_paths(mine.writable, caller.writable),
-        readable=_common_paths(mine.readable, (*caller.readable, *caller.writable)),
-        env=tuple(name for name in mine.env if name in caller.env),
-        network=tuple(_reached(mine.network, caller.network)),
-        **{name: _lower_limit(getattr(mine, name), getattr(caller, name)) for name in _LIMITS},
+        writable=_common_paths(mine.writable, callers_policy.writable),
+        readable=_common_paths(mine.readable, (*callers_policy.readable, *callers_policy.writable)),
+        env=tuple(name for name in mine.env if name in callers_policy.env),
+        network=tuple(_reached(mine.network, callers_policy.network)),
+        **{name: _lower_limit(getattr(mine, name), getattr(callers_policy, name)) for name in _LIMITS},
     )
     # a policy that confines nothing removes nothing: the rest of a table affects only programs in a sandbox
     return None if policy == SandboxPolicy() else policy

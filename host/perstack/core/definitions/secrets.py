@@ -46,13 +46,13 @@ def measured_without_secrets(iterate: Iterate) -> Iterate:
             return iterate
 
 
-def with_secrets(recorded: Expert, today: Expert | None) -> Expert:
+def with_secrets(recorded_expert: Expert, todays_expert: Expert | None) -> Expert:
     """Return a recorded definition with the secrets of today's skills of equal names."""
-    if today is None:
-        return recorded
-    current = {skill.name: skill for skill in today.skills}
-    skills = tuple(_unmask_skill(skill, current.get(skill.name)) for skill in recorded.skills)
-    return recorded.model_copy(update={"skills": skills})
+    if todays_expert is None:
+        return recorded_expert
+    current = {skill.name: skill for skill in todays_expert.skills}
+    skills = tuple(_unmask_skill(skill, current.get(skill.name)) for skill in recorded_expert.skills)
+    return recorded_expert.model_copy(update={"skills": skills})
 
 
 MASKED = "(not recorded)"

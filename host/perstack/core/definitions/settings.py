@@ -93,10 +93,10 @@ class ContextPolicy(Record):
     offers_pin: bool = Field(default=False, exclude_if=falsy)
 
 
-def apply_compaction(policy: ContextPolicy, compaction: Compaction) -> ContextPolicy:
+def apply_compaction(context_policy: ContextPolicy, compaction: Compaction) -> ContextPolicy:
     """Return the policy with compaction as the caller asked for it."""
     expert = compaction.expert if isinstance(compaction, CompactionExpert) else None
-    return policy.model_copy(update={"is_off": compaction == "off", "expert": expert})
+    return context_policy.model_copy(update={"is_off": compaction == "off", "expert": expert})
 
 
 ReasoningBudget = Literal["none", "minimal", "low", "medium", "high"] | int  # word that each provider maps, or tokens

@@ -20,11 +20,11 @@ from perstack.errors import UsageError
 _OMITTED_KEYS = ("include",)  # the Experts of included files are in the project already
 
 
-def toml_of(project: Record) -> str:
+def toml_of(record: Record) -> str:
     """Return the text of a project's perstack.toml. Raises UsageError for a value that TOML cannot express."""
     import tomli_w
 
-    table = {name: value for name, value in _table(project).items() if name not in _OMITTED_KEYS}
+    table = {name: value for name, value in _table(record).items() if name not in _OMITTED_KEYS}
     pretty = tomli_w.dumps(table, multiline_strings=True)
     # text with carriage returns would change in a text of several lines
     return pretty if tomllib.loads(pretty) == table else tomli_w.dumps(table)

@@ -214,16 +214,16 @@ def _changed_arguments(text: str) -> JsonObject | None:
     return args
 
 
-def read_job_answer(asking: OpenQuestion, text: str) -> str | Answer | Approval:
+def read_job_answer(asking_question: OpenQuestion, text: str) -> str | Answer | Approval:
     """Return the answer: a text for the model, an Answer for a tool, an Approval for a call. Raises UsageError."""
-    if asking.call_digest:
-        return read_approval(asking, text)
-    reading = read_answer(accepted_answers(asking), text)
-    if asking.requested_schema is None:
+    if asking_question.call_digest:
+        return read_approval(asking_question, text)
+    reading = read_answer(accepted_answers(asking_question), text)
+    if asking_question.requested_schema is None:
         return reading.text
     content = reading.value if isinstance(reading.value, dict) else {}
-    question = Question(message=asking.text, requested_schema=asking.requested_schema)
-    return Answer(question=question, action=reading.action, content=content)
+    tool_question = Question(message=asking_question.text, requested_schema=asking_question.requested_schema)
+    return Answer(question=tool_question, action=reading.action, content=content)
 
 
 def accepted(allowed: AcceptedAnswers) -> str:

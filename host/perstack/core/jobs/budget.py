@@ -222,18 +222,22 @@ class Ledger:
     def used_by(self, run_ids: Iterable[str]) -> Amounts:
         """Return the usage of these Runs, including reservations."""
         runs = [self._taken[run_id] for run_id in run_ids if run_id in self._taken]
-        total = sum((run.spent + run.open for run in runs), NO_AMOUNT)
-        return {"tokens": total.tokens, "nano": total.nano, "calls": sum(run.tool_calls for run in runs)}
+        total = sum((run_spending.spent + run_spending.open for run_spending in runs), NO_AMOUNT)
+        return {
+            "tokens": total.tokens,
+            "nano": total.nano,
+            "calls": sum(run_spending.tool_calls for run_spending in runs),
+        }
 
     def exceeded_by(self, budget: BudgetName, expert: str | None, needed: float) -> Exceeded:
         """Return the `Exceeded` that says that `needed` does not fit into a budget."""
         account = self._accounts[expert or JOB]
-        limits, used = account.limit, account.used
+        max_budget, used = account.limit, account.used
         rows: dict[BudgetName, tuple[float | None, float]] = {
-            "maxCost": (limits.max_cost, used.nano / NANO_PER_DOLLAR),
-            "maxTokens": (limits.max_tokens, used.tokens),
-            "maxToolCalls": (limits.max_tool_calls, account.tool_calls),
-            "maxTime": (limits.max_time, account.worked_ms),
+            "maxCost": (max_budget.max_cost, used.nano / NANO_PER_DOLLAR),
+            "maxTokens": (max_budget.max_tokens, used.tokens),
+            "maxToolCalls": (max_budget.max_tool_calls, account.tool_calls),
+            "maxTime": (max_budget.max_time, account.worked_ms),
         }
         limit, spent = rows[budget]
         return Exceeded(budget, expert, limit or 0, spent, needed)

@@ -92,22 +92,22 @@ class NeedJob:
 
 
 def job_state(
-    job: JobSummary | None, now: int, *, by_workers: bool | None = None, missing_ms: int = 0, was_seen: bool = False
+    summary: JobSummary | None, now: int, *, by_workers: bool | None = None, missing_ms: int = 0, was_seen: bool = False
 ) -> JobState:
     """Return the state of a Job, which is None if it has no Run.
 
     `by_workers`: True if workers continue the Job; if omitted, they do if it was submitted. `missing_ms`: milliseconds
     since the Job was to begin. `was_seen`: True if it is known to have begun.
     """
-    if job is None:
+    if summary is None:
         return "deleted" if was_seen else "lost" if missing_ms > START_TIMEOUT_MS else "notBegun"
-    if job.closed is not None:
+    if summary.closed is not None:
         return "closed"
-    if job.status != "stoppedByInterrupt":
-        return job.status
-    by_workers = job.queued is not None if by_workers is None else by_workers
-    if job.pause_reason == "rate_limit":
-        return "queued" if by_workers else limit_state(job.resume_at, now)
+    if summary.status != "stoppedByInterrupt":
+        return summary.status
+    by_workers = summary.queued is not None if by_workers is None else by_workers
+    if summary.pause_reason == "rate_limit":
+        return "queued" if by_workers else limit_state(summary.resume_at, now)
     return "leftToWorkers" if by_workers else "stoppedByInterrupt"
 
 
@@ -116,26 +116,26 @@ def limit_state(resume_at: int | None, now: int) -> Literal["limited", "limitOve
     return "limitOver" if (resume_at or 0) <= now else "limited"
 
 
-def is_resumable(job: JobSummary) -> bool:
+def is_resumable(summary: JobSummary) -> bool:
     """Return True if `resume` continues a Job: it is not completed or closed, and does not ask a person."""
-    return DUE[job_state(job, 0)]["resumed"] == "continue"
+    return DUE[job_state(summary, 0)]["resumed"] == "continue"
 
 
-def stop_words(job: JobSummary) -> str:
+def stop_words(summary: JobSummary) -> str:
     """Return why a Job has stopped, as text that follows its id."""
-    if job.closed is not None:
-        return f"was closed for good by {job.closed.by}"
-    match job.status:
+    if summary.closed is not None:
+        return f"was closed for good by {summary.closed.by}"
+    match summary.status:
         case "stoppedByError":
-            return f"failed: {job.error}"
+            return f"failed: {summary.error}"
         case "stoppedByInteractiveTool":
-            return f"asks: {job.asks}"
+            return f"asks: {summary.asks}"
         case "stoppedByMaxSteps":
             return "has reached its step limit"
         case "stoppedByBudget":
-            return f"is stopped by its budget: {job.exceeded}"
+            return f"is stopped by its budget: {summary.exceeded}"
         case _:
-            return "waits for the provider's rate limit" if job.pause_reason == "rate_limit" else "was interrupted"
+            return "waits for the provider's rate limit" if summary.pause_reason == "rate_limit" else "was interrupted"
 
 
 # Runs that a worker resumes by itself.

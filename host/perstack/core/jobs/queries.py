@@ -95,14 +95,14 @@ class JobChoice:
     ) -> JobChoice:
         return cls(frozenset(statuses), frozenset(experts), tuple((labels or {}).items()), since, before)
 
-    def has(self, job: JobSummary) -> bool:
+    def has(self, summary: JobSummary) -> bool:
         """Return True if the Job meets all conditions."""
         return (
-            (not self.statuses or job.status in self.statuses)
-            and (not self.experts or job.expert_key in self.experts)
-            and has_labels(job.labels, dict(self.labels))
-            and (self.since is None or job.updated_at >= self.since)
-            and (self.before is None or job.updated_at < self.before)
+            (not self.statuses or summary.status in self.statuses)
+            and (not self.experts or summary.expert_key in self.experts)
+            and has_labels(summary.labels, dict(self.labels))
+            and (self.since is None or summary.updated_at >= self.since)
+            and (self.before is None or summary.updated_at < self.before)
         )
 
 
@@ -112,14 +112,14 @@ def removable(
     """Return the chosen ones of all `jobs` that may be removed: none at work, queued, damaged or kept."""
     newest: Counter[str] = Counter()
     candidates: list[JobSummary] = []
-    for job in sorted(jobs, key=lambda job: job.updated_at, reverse=True):
-        newest[job.expert_key] += 1
-        is_waiting = job.question is not None and not include_waiting
-        if newest[job.expert_key] > keep_last and not (
-            job.damaged or job.status in ("running", "queued") or is_waiting
+    for summary in sorted(jobs, key=lambda job: job.updated_at, reverse=True):
+        newest[summary.expert_key] += 1
+        is_waiting = summary.question is not None and not include_waiting
+        if newest[summary.expert_key] > keep_last and not (
+            summary.damaged or summary.status in ("running", "queued") or is_waiting
         ):
-            candidates.append(job)
-    return [job for job in candidates if choice.has(job)]
+            candidates.append(summary)
+    return [summary for summary in candidates if choice.has(summary)]
 
 
 def not_retained(jobs: Iterable[JobSummary], retention: Retention, now: int) -> list[JobSummary]:
@@ -175,14 +175,14 @@ def spent_by(
     """Return the costs by group, highest first (days in order), and the total, of Runs started since then."""
     by_key: dict[str, GroupCost] = {}
     total = GroupCost("total")
-    for job in jobs:
-        for run in job.runs:
-            if run.started_at < since:
+    for summary in jobs:
+        for run_summary in summary.runs:
+            if run_summary.started_at < since:
                 continue
-            run_share = ModelShare(usage=run.usage, unpriced_tokens=run.unpriced_tokens)
+            run_share = ModelShare(usage=run_summary.usage, unpriced_tokens=run_summary.unpriced_tokens)
             total = total.plus(run_share)
-            for key in _keys(job, run, by, day_of):
-                share = run.by_model.get(key, run_share) if by == "model" else run_share
+            for key in _keys(summary, run_summary, by, day_of):
+                share = run_summary.by_model.get(key, run_share) if by == "model" else run_share
                 by_key[key] = by_key.get(key, GroupCost(key)).plus(share)
     rows = list(by_key.values())
     if by == "day":
@@ -190,15 +190,15 @@ def spent_by(
     return sorted(rows, key=lambda group: (-(group.usage.cost_usd or 0), -group.usage.total_tokens, group.key)), total
 
 
-def _keys(job: JobSummary, run: RunSummary, by: GroupBy, day_of: Callable[[int], str]) -> list[str]:
+def _keys(summary: JobSummary, run_summary: RunSummary, by: GroupBy, day_of: Callable[[int], str]) -> list[str]:
     match by:
         case "expert":
-            return [run.expert_key or NO_KEY]
+            return [run_summary.expert_key or NO_KEY]
         case "model":
-            return [*run.by_model] or [run.model or NO_KEY]
+            return [*run_summary.by_model] or [run_summary.model or NO_KEY]
         case "day":
-            return [day_of(run.started_at)]
+            return [day_of(run_summary.started_at)]
         case "label":
-            return [f"{name}={value}" for name, value in job.labels.items()] or [NO_KEY]
+            return [f"{name}={value}" for name, value in summary.labels.items()] or [NO_KEY]
         case _:
             assert_never(by)

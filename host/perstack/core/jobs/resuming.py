@@ -93,10 +93,10 @@ def _reason(job_id: str, run: Run) -> ResumeReason:
 
 
 def _check_settled(calls: Sequence[UnsettledCall], settled: Mapping[str, Settlement]) -> None:
-    keys = {name for call in calls for name in (call.key, call.call_id)}
+    keys = {name for unsettled_call in calls for name in (unsettled_call.key, unsettled_call.call_id)}
     for name in settled:
         if name not in keys:
-            names = ", ".join(call.key for call in calls) or "none"
+            names = ", ".join(unsettled_call.key for unsettled_call in calls) or "none"
             raise UsageError(f"settle {name}: no such open call; there are: {names}")
 
 
@@ -112,11 +112,12 @@ def check_not_closed(job: Job | JobSummary) -> None:
         raise UsageError(f"Job {job.id} was closed for good by {job.closed.by}", next_steps=(Start(),))
 
 
-def check_same_expert(base: Run, expert: Expert, job_id: str) -> None:
+def check_same_expert(base_run: Run, expert: Expert, job_id: str) -> None:
     """Raise UsageError if the Job belongs to another Expert."""
-    if base.start.expert_key != expert.key:
+    if base_run.start.expert_key != expert.key:
         raise UsageError(
-            f"Job {job_id} is {base.start.expert_key}'s, and its context is never shared: begin a Job for {expert.key}"
+            f"Job {job_id} is {base_run.start.expert_key}'s, and its context is never shared:"
+            f" begin a Job for {expert.key}"
         )
 
 

@@ -116,9 +116,9 @@ class ParsedJob(JobSummary, Generic[OutputT]):
     _output: OutputT | None = PrivateAttr(default=None)
 
     @classmethod
-    def of(cls, job: JobSummary, output: OutputT | None) -> "ParsedJob[OutputT]":
+    def of(cls, summary: JobSummary, output: OutputT | None) -> "ParsedJob[OutputT]":
         """Return the summary of a Job with its parsed result."""
-        parsed = ParsedJob[OutputT].model_construct(job.model_fields_set, **dict(job))
+        parsed = ParsedJob[OutputT].model_construct(summary.model_fields_set, **dict(summary))
         parsed._output = output
         return parsed
 
@@ -206,10 +206,10 @@ def _usage_by_model(job: Job) -> dict[str, Usage]:
     return usage if len(usage) > 1 else {}
 
 
-def _resume_at(last: Run, status: JobStatus) -> int | None:
+def _resume_at(last_run: Run, status: JobStatus) -> int | None:
     if status == "queued":
-        return (last.queued and last.queued.due) or None
-    return last.resume_at
+        return (last_run.queued and last_run.queued.due) or None
+    return last_run.resume_at
 
 
 def _job_status(status: RunStatus, is_driven: bool) -> JobStatus:
@@ -288,11 +288,11 @@ class PlacedRun(Record):
 
 def tree_of(runs: Sequence[RunSummary], places: Mapping[str, ContinuedFrom]) -> tuple[PlacedRun, ...]:
     """Return each Run once, after its parent; `places`: checkpoints that Runs continue from. Cycles are cut."""
-    by_id = {run.id: run for run in runs}
-    placed = {run.id: _place_run(run, by_id, places.get(run.id)) for run in runs}
+    by_id = {run_summary.id: run_summary for run_summary in runs}
+    placed = {run_summary.id: _place_run(run_summary, by_id, places.get(run_summary.id)) for run_summary in runs}
     children: dict[str | None, list[str]] = {}
-    for run in sorted(runs, key=lambda run: (number_of_run(run.id), run.id)):
-        children.setdefault(placed[run.id].parent, []).append(run.id)
+    for run_summary in sorted(runs, key=lambda run: (number_of_run(run.id), run.id)):
+        children.setdefault(placed[run_summary.id].parent, []).append(run_summary.id)
     tree: dict[str, PlacedRun] = {}
     todo = [(run_id, 0) for run_id in reversed([*children.get(None, ()), *by_id])]
     while todo:
@@ -311,24 +311,28 @@ def with_descendants(runs: Sequence[RunSummary], run_id: str | None) -> tuple[Ru
     if run_id is None:
         return tuple(runs)
     chosen = {run_id}
-    for run in sorted(runs, key=lambda run: number_of_run(run.id)):
-        if run.delegated_by in chosen:
-            chosen.add(run.id)
-    return tuple(run for run in runs if run.id in chosen)
+    for run_summary in sorted(runs, key=lambda run: number_of_run(run.id)):
+        if run_summary.delegated_by in chosen:
+            chosen.add(run_summary.id)
+    return tuple(run_summary for run_summary in runs if run_summary.id in chosen)
 
 
-def _place_run(run: RunSummary, by_id: Mapping[str, RunSummary], origin: ContinuedFrom | None) -> PlacedRun:
-    if run.delegated_by is not None:
-        return PlacedRun(run=run, how="delegate", parent=run.delegated_by if run.delegated_by in by_id else None)
+def _place_run(run_summary: RunSummary, by_id: Mapping[str, RunSummary], origin: ContinuedFrom | None) -> PlacedRun:
+    if run_summary.delegated_by is not None:
+        return PlacedRun(
+            run=run_summary,
+            how="delegate",
+            parent=run_summary.delegated_by if run_summary.delegated_by in by_id else None,
+        )
     if origin is None:
-        return PlacedRun(run=run, how="begun")
+        return PlacedRun(run=run_summary, how="begun")
     base = by_id.get(origin.run_id)
     how: RunOrigin = "continuation"
     if origin.answers or origin.as_it_was:
         how = "answer" if origin.answers else "uncompacted"
     elif base is not None and is_place(origin.checkpoint_id) and place_of(origin.checkpoint_id)[2] < base.head_seq:
         how = "branch"
-    return PlacedRun(run=run, how=how, parent=None if base is None else base.id, at=origin.checkpoint_id)
+    return PlacedRun(run=run_summary, how=how, parent=None if base is None else base.id, at=origin.checkpoint_id)
 
 
 # A summary as HTML, for notebooks. All texts are escaped: models, tools and people wrote them.
@@ -336,18 +340,20 @@ def _place_run(run: RunSummary, by_id: Mapping[str, RunSummary], origin: Continu
 _MAX_TEXT_CHARS = 20_000  # characters of a text that a notebook is shown
 
 
-def html_of(job: JobSummary) -> str:
+def html_of(summary: JobSummary) -> str:
     """Return the summary as one HTML element."""
-    parts = [f"<p><b>{_text(job.expert_key)}</b> {_text(job.status)} · Job <code>{_text(job.id)}</code></p>"]
-    result = None if job.result is None else canonical_json(job.result).decode("utf-8", "replace")
-    for label, text in (("asks", job.asks), ("error", job.error), ("result", result or job.text)):
+    parts = [
+        f"<p><b>{_text(summary.expert_key)}</b> {_text(summary.status)} · Job <code>{_text(summary.id)}</code></p>"
+    ]
+    result = None if summary.result is None else canonical_json(summary.result).decode("utf-8", "replace")
+    for label, text in (("asks", summary.asks), ("error", summary.error), ("result", result or summary.text)):
         if text:
             parts.append(f"<p>{label}:</p><pre>{_text(text)}</pre>")
-    parts.append(f"<ul>{_tree(tree_of(job.runs, {}))}</ul>")
+    parts.append(f"<ul>{_tree(tree_of(summary.runs, {}))}</ul>")
     totals = (
-        count(job.total_steps, "step"),
-        count(job.usage.total_tokens, "token"),
-        cost(job.usage, job.unpriced_tokens),
+        count(summary.total_steps, "step"),
+        count(summary.usage.total_tokens, "token"),
+        cost(summary.usage, summary.unpriced_tokens),
     )
     parts.append(f"<p>{_text(', '.join(filter(None, totals)))}</p>")
     return f"<div>{''.join(parts)}</div>"
@@ -370,5 +376,5 @@ def _tree(runs: tuple[PlacedRun, ...]) -> str:
 
 
 def _words(placed: PlacedRun) -> str:
-    run = placed.run
-    return f"{run.expert_key} ({run.id}): {run.status}, {count(run.steps, 'step')}"
+    run_summary = placed.run
+    return f"{run_summary.expert_key} ({run_summary.id}): {run_summary.status}, {count(run_summary.steps, 'step')}"

@@ -127,7 +127,7 @@ class RevealedTools:
 def names_in(message: object) -> Iterable[str]:
     """Return the names of the tools that a message calls, or that a search has found in it."""
     if isinstance(message, ExpertMessage):
-        return [call.tool_name for call in message.tool_calls]
+        return [tool_call_part.tool_name for tool_call_part in message.tool_calls]
     if isinstance(message, ToolMessage):
         return [name for part in message.contents if part.tool_name == SEARCH_TOOL for name in _found_in(part)]
     return ()

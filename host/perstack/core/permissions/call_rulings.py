@@ -28,10 +28,10 @@ _MAX_RULE_CHARS = 1_000
 
 
 def apply_rules(
-    chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, call: PolicyCall
+    chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, policy_call: PolicyCall
 ) -> DecidedCall:
     """Return the call to run, to ask about or refused, by these rules and Job-wide approvals. Raises ValueError."""
-    ruling = decide_call(chain, call)
+    ruling = decide_call(chain, policy_call)
     match ruling.decision:
         case "allow":
             return decided.model_copy(update={"opens": ruling.opens}) if ruling.opens else decided
@@ -39,7 +39,7 @@ def apply_rules(
             problem = f"Not run: {ruling.said} denies this call. Do not try to get round it."
             return decided.model_copy(update={"kind": "refused", "problem": problem, "rule": _rule_name(ruling)})
         case "ask":
-            approval = _covering_approval(chain, standing, decided, call)
+            approval = _covering_approval(chain, standing, decided, policy_call)
             update: dict[str, object] = {"rule": _rule_name(ruling), "opens": ruling.opens}
             addition = {"asks": True} if approval is None else {"approved_by": approval.id}
             return decided.model_copy(update={**update, **addition})
@@ -47,51 +47,59 @@ def apply_rules(
             assert_never(ruling.decision)
 
 
-def resolved_paths(call: PolicyCall) -> tuple[str, ...]:
+def resolved_paths(policy_call: PolicyCall) -> tuple[str, ...]:
     """Return the resolved paths of a call, each once."""
-    return tuple(dict.fromkeys(name for names in call.paths().values() for name in names))
+    return tuple(dict.fromkeys(name for names in policy_call.paths().values() for name in names))
 
 
-def offers(chain: Sequence[RuleSet], call: PolicyCall) -> tuple[str, ...]:
+def offers(chain: Sequence[RuleSet], policy_call: PolicyCall) -> tuple[str, ...]:
     """Return rules that a person may approve instead of this single call; each of them is enough to allow it.
 
     For a program it is the very line, options included: a pattern would cover calls that nobody was shown.
     """
-    ruling = decide_call(chain, call)
-    asking_rule = ruling.rule if ruling.list == "ask" and not call.command else ""
-    candidates = dict.fromkeys((asking_rule, _exact_rule(call)))
-    return tuple(rule for rule in candidates if rule and len(rule) <= _MAX_RULE_CHARS and is_enough(chain, call, rule))
+    ruling = decide_call(chain, policy_call)
+    asking_rule = ruling.rule if ruling.list == "ask" and not policy_call.command else ""
+    candidates = dict.fromkeys((asking_rule, _exact_rule(policy_call)))
+    return tuple(
+        rule for rule in candidates if rule and len(rule) <= _MAX_RULE_CHARS and is_enough(chain, policy_call, rule)
+    )
 
 
 def _covering_approval(
-    chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, call: PolicyCall
+    chain: Sequence[RuleSet], standing: Sequence[StandingApproval], decided: DecidedCall, policy_call: PolicyCall
 ) -> StandingApproval | None:
-    digest = call_digest(decided.skill_name, decided.tool_name, call.args, decided.definition) if standing else ""
+    digest = (
+        call_digest(decided.skill_name, decided.tool_name, policy_call.args, decided.definition) if standing else ""
+    )
     return next(
         (
             approval
             for approval in standing
             if (
-                is_enough(chain, call, approval.rule)
+                is_enough(chain, policy_call, approval.rule)
                 if approval.rule
-                else approval.call_digest == digest and approval.leads_to == resolved_paths(call)
+                else approval.call_digest == digest and approval.leads_to == resolved_paths(policy_call)
             )
         ),
         None,
     )
 
 
-def is_enough(chain: Sequence[RuleSet], call: PolicyCall, rule: str) -> bool:
+def is_enough(chain: Sequence[RuleSet], policy_call: PolicyCall, rule: str) -> bool:
     """Return whether the call would run if this rule allowed all that it matches."""
-    return decide_call(with_approved(chain, rule), call).decision == "allow"
+    return decide_call(with_approved(chain, rule), policy_call).decision == "allow"
 
 
-def _exact_rule(call: PolicyCall) -> str:
+def _exact_rule(policy_call: PolicyCall) -> str:
     """Return the rule for exactly this command, such as `exec(git push --dry-run)`; empty without one."""
-    if not call.command or call.script is not None or not all(word.isprintable() for word in call.command):
+    if (
+        not policy_call.command
+        or policy_call.script is not None
+        or not all(word.isprintable() for word in policy_call.command)
+    ):
         return ""
-    skill = "" if call.is_host else f"{call.skill}/"
-    rule = f"{skill}{call.tool}({' '.join(map(literal_word, call.command))})"
+    skill = "" if policy_call.is_host else f"{policy_call.skill}/"
+    rule = f"{skill}{policy_call.tool}({' '.join(map(literal_word, policy_call.command))})"
     is_bare = wrong_rule(rule) is None and read_rule(rule).bare is not None
     return rule if is_bare else ""
 
@@ -164,8 +172,8 @@ def _strictness(decided: DecidedCall) -> int:
     return _ASKED if decided.asks else _APPROVED if decided.approved_by else _ALLOWED
 
 
-def _depends_on_files(call: PolicyCall) -> bool:
-    return bool(call.paths()) or bool(call.command)
+def _depends_on_files(policy_call: PolicyCall) -> bool:
+    return bool(policy_call.paths()) or bool(policy_call.command)
 
 
 def _is_named(chain: Sequence[RuleSet], path: str) -> bool:

@@ -69,9 +69,9 @@ class ParsedRules:
     allow: tuple[PermissionRule, ...]
     approved: tuple[PermissionRule, ...] = ()  # allowed by a person, also against the same rule in `ask`
 
-    def concern(self, call: PolicyCall) -> bool:
+    def concern(self, policy_call: PolicyCall) -> bool:
         """Return whether anything may ask about the tool or deny it."""
-        return self.default != "allow" or any(is_about(rule, call) for rule in (*self.deny, *self.ask))
+        return self.default != "allow" or any(is_about(rule, policy_call) for rule in (*self.deny, *self.ask))
 
     def ruling(self, decision: Decision, rule: PermissionRule, name: RuleList, target: RuleTarget) -> Ruling:
         """Return the ruling of one rule in the list `name`."""
@@ -155,35 +155,37 @@ _FILES = {
 }
 
 
-def decide_command(rules: ParsedRules, call: PolicyCall) -> Ruling:
+def decide_command(rules: ParsedRules, policy_call: PolicyCall) -> Ruling:
     """Return one rule set's decision about a call that runs a program."""
-    assignments = tuple(f"{name}={value}" for name, value in call.variables.items() if not is_harmless(name))
-    command = ShellCommand(call.command, assignments)
-    full_target = _target(call, command)
-    if call.script is not None:
-        full_target = replace(full_target, shown=call.script, lines=(call.script, *full_target.lines))
-    rulings = [ruling for part in parts_of(command) for ruling in _rulings_on_part(rules, call, part)]
+    assignments = tuple(f"{name}={value}" for name, value in policy_call.variables.items() if not is_harmless(name))
+    command = ShellCommand(policy_call.command, assignments)
+    full_target = _target(policy_call, command)
+    if policy_call.script is not None:
+        full_target = replace(full_target, shown=policy_call.script, lines=(policy_call.script, *full_target.lines))
+    rulings = [ruling for part in parts_of(command) for ruling in _rulings_on_part(rules, policy_call, part)]
     exact = rules.exactly(full_target)
     if exact is not None:
         return strictest([exact, *(ruling for ruling in rulings if ruling.decision == "deny" and ruling.rule)])
     return strictest(rulings) if rulings else rules.ruling_on(full_target)
 
 
-def _rulings_on_part(rules: ParsedRules, call: PolicyCall, part: Part) -> Iterator[Ruling]:
+def _rulings_on_part(rules: ParsedRules, policy_call: PolicyCall, part: Part) -> Iterator[Ruling]:
     match part:
         case ShellCommand():
-            yield from _rulings_on_command(rules, _target(call, part), part)
+            yield from _rulings_on_command(rules, _target(policy_call, part), part)
         case Redirect(is_guess=True):
-            rulings = () if part.path is None else _file(rules, call, part.path, _READ if part.is_read else _WRITE)
+            rulings = (
+                () if part.path is None else _file(rules, policy_call, part.path, _READ if part.is_read else _WRITE)
+            )
             yield from (ruling for ruling in rulings if ruling.decision == "deny" and ruling.rule)
         case Redirect() if part.path is None:
             yield _ask_instead(
-                rules, None, RuleTarget(call, part.shown), "what it is redirected to is known when it runs"
+                rules, None, RuleTarget(policy_call, part.shown), "what it is redirected to is known when it runs"
             )
         case Redirect():
-            yield from _file(rules, call, part.path or "", _READ if part.is_read else _WRITE)
+            yield from _file(rules, policy_call, part.path or "", _READ if part.is_read else _WRITE)
         case Unparsed():
-            yield _ask_instead(rules, None, RuleTarget(call, part.shown), part.reason)
+            yield _ask_instead(rules, None, RuleTarget(policy_call, part.shown), part.reason)
         case _:
             assert_never(part)
 
@@ -234,25 +236,25 @@ def display_lines(words: Sequence[str]) -> Iterator[str]:
                 assert_never(part)
 
 
-def redirected_file_calls(call: PolicyCall) -> Iterator[PolicyCall]:
+def redirected_file_calls(policy_call: PolicyCall) -> Iterator[PolicyCall]:
     """Yield the files that shells of a call open, each as a call of the file tool that decides it."""
-    for redirect in redirects_of(call.command):
+    for redirect in redirects_of(policy_call.command):
         if redirect.path is not None:
-            name = call.resolve(redirect.path, call.folder)[0]
-            yield _as_file(call, name, _READ if redirect.is_read else _WRITE)
+            name = policy_call.resolve(redirect.path, policy_call.folder)[0]
+            yield _as_file(policy_call, name, _READ if redirect.is_read else _WRITE)
 
 
-def _as_file(call: PolicyCall, path: str, tool: str) -> PolicyCall:
-    return replace(call, tool=tool, shown="", args={"path": path}, subject=_FILES[tool])
+def _as_file(policy_call: PolicyCall, path: str, tool: str) -> PolicyCall:
+    return replace(policy_call, tool=tool, shown="", args={"path": path}, subject=_FILES[tool])
 
 
-def _file(rules: ParsedRules, call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
-    file = _as_file(call, path, tool)
-    for name in call.resolve(path, call.folder):
+def _file(rules: ParsedRules, policy_call: PolicyCall, path: str, tool: str) -> Iterator[Ruling]:
+    file = _as_file(policy_call, path, tool)
+    for name in policy_call.resolve(path, policy_call.folder):
         yield rules.ruling_on(RuleTarget(file, name, path=name, use="read" if tool == _READ else "write"))
 
 
-def _target(call: PolicyCall, command: ShellCommand) -> RuleTarget:
+def _target(policy_call: PolicyCall, command: ShellCommand) -> RuleTarget:
     """Return the command as a separate target, without what surrounds it."""
     known_words = command.known
     line = line_of([*command.assignments, *known_words])
@@ -264,7 +266,7 @@ def _target(call: PolicyCall, command: ShellCommand) -> RuleTarget:
         # this mark can be matched only by a rule with a wildcard there
         readings = tuple(f"{reading} \ue000" for reading in readings)
         line = f"{start}\ue000"
-    command_call = replace(call, args={**call.args, **_arguments(call.subject, command)})
+    command_call = replace(policy_call, args={**policy_call.args, **_arguments(policy_call.subject, command)})
     return RuleTarget(command_call, shown, lines=tuple(dict.fromkeys((line, *readings))), start=start, command=command)
 
 
@@ -276,19 +278,19 @@ def _arguments(subject: Subject | None, command: ShellCommand) -> JsonObject:
     return {subject.program: command.known[0], subject.arguments: [*command.known[1:]]}
 
 
-def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
+def decide_call(chain: Sequence[RuleSet], policy_call: PolicyCall) -> Ruling:
     """Return the decision about a call under the rule sets of project, Expert and Runs above. Raises ValueError."""
-    if call.is_exempt:
+    if policy_call.is_exempt:
         return Ruling("allow")
     sets = [rules_of(rule_set) for rule_set in chain]
-    rulings = [_ruling_by(rules, call) for rules in sets]
+    rulings = [_ruling_by(rules, policy_call) for rules in sets]
     ruling = strictest(rulings) if rulings else Ruling("allow")
-    if call.changed:
-        ruling = strictest([Ruling("ask", reason=call.changed), ruling])
+    if policy_call.changed:
+        ruling = strictest([Ruling("ask", reason=policy_call.changed), ruling])
     if ruling.decision == "deny":
         return ruling
     projects = [rules for rules in sets if not rules.expert]
-    files = redirected_file_calls(call) if call.command else (call,)
+    files = redirected_file_calls(policy_call) if policy_call.command else (policy_call,)
     opens = tuple(dict.fromkeys(path for file in files for path in _opened_paths(projects, file)))
     return replace(ruling, opens=opens) if opens else ruling
 
@@ -296,23 +298,25 @@ def decide_call(chain: Sequence[RuleSet], call: PolicyCall) -> Ruling:
 _UNASKED = "the provider runs it, so that nobody can be asked before a use"
 
 
-def decide_offer(chain: Sequence[RuleSet], tool: PolicyCall) -> Ruling:
+def decide_offer(chain: Sequence[RuleSet], policy_call: PolicyCall) -> Ruling:
     """Return `allow` or `deny`: whether a tool may be offered that the model's provider runs itself.
 
     No single use can be judged, so a rule that asks keeps the tool away, and a rule with arguments counts for all uses
     if it denies or asks, and for none if it allows. Raises ValueError.
     """
-    ruling = strictest([Ruling("allow"), *(_offer_in(rules_of(rule_set), tool) for rule_set in chain)])
+    ruling = strictest([Ruling("allow"), *(_offer_in(rules_of(rule_set), policy_call) for rule_set in chain)])
     return ruling if ruling.decision == "allow" else replace(ruling, decision="deny")
 
 
-def _offer_in(rules: ParsedRules, tool: PolicyCall) -> Ruling:
-    target = RuleTarget(tool, tool.tool)
-    denied = _heaviest(rules.deny, lambda rule: is_about(rule, tool))
+def _offer_in(rules: ParsedRules, policy_call: PolicyCall) -> Ruling:
+    target = RuleTarget(policy_call, policy_call.tool)
+    denied = _heaviest(rules.deny, lambda rule: is_about(rule, policy_call))
     if denied is not None:
         return rules.ruling("deny", denied, "deny", target)
-    asked = _heaviest(rules.ask, lambda rule: is_about(rule, tool))
-    allowed = _heaviest(rules.allow, lambda rule: is_about(rule, tool, is_strict=False) and not rule.has_arguments)
+    asked = _heaviest(rules.ask, lambda rule: is_about(rule, policy_call))
+    allowed = _heaviest(
+        rules.allow, lambda rule: is_about(rule, policy_call, is_strict=False) and not rule.has_arguments
+    )
     if allowed is not None and (asked is None or allowed.weight > asked.weight):
         return rules.ruling("allow", allowed, "allow", target)
     if asked is not None:
@@ -321,38 +325,39 @@ def _offer_in(rules: ParsedRules, tool: PolicyCall) -> Ruling:
     return Ruling(rules.default, "", "default", f"{rules.source}.default", target.shown, reason)
 
 
-def _ruling_by(rules: ParsedRules, call: PolicyCall) -> Ruling:
-    if call.command:
-        if not rules.concern(call):
+def _ruling_by(rules: ParsedRules, policy_call: PolicyCall) -> Ruling:
+    if policy_call.command:
+        if not rules.concern(policy_call):
             return Ruling("allow", "", "default", f"{rules.source}.default")
-        return decide_command(rules, call)
-    targets = list(_targets(call))
+        return decide_command(rules, policy_call)
+    targets = list(_targets(policy_call))
     return strictest(rules.ruling_on(target) for target in targets)
 
 
-def _targets(call: PolicyCall) -> Iterator[RuleTarget]:
-    uses = call.path_uses()
-    urls = dict.fromkeys(url for addresses in call.urls().values() for url in addresses)
+def _targets(policy_call: PolicyCall) -> Iterator[RuleTarget]:
+    uses = policy_call.path_uses()
+    urls = dict.fromkeys(url for addresses in policy_call.urls().values() for url in addresses)
     if not uses and not urls:
-        yield RuleTarget(call, call.tool)
+        yield RuleTarget(policy_call, policy_call.tool)
     for name, use in uses:
-        yield RuleTarget(call, name, path=name, use=use)
+        yield RuleTarget(policy_call, name, path=name, use=use)
     for url in urls:
-        yield RuleTarget(call, url, url=url)
+        yield RuleTarget(policy_call, url, url=url)
 
 
-def _opened_paths(projects: Sequence[ParsedRules], call: PolicyCall) -> tuple[str, ...]:
+def _opened_paths(projects: Sequence[ParsedRules], policy_call: PolicyCall) -> tuple[str, ...]:
     """Return the call's paths that rules of every project rule set name, to allow them or to ask.
 
     For a path that the tool both reads and changes, both must be named: `read(.env)` opens no move of it.
     """
     uses: dict[str, list[PathUse]] = {}
-    for path, use in call.path_uses():
+    for path, use in policy_call.path_uses():
         uses.setdefault(path, []).append(use)
     return tuple(
         path
         for path, needed in uses.items()
-        if projects and all(_names(rules, RuleTarget(call, path, path, use)) for rules in projects for use in needed)
+        if projects
+        and all(_names(rules, RuleTarget(policy_call, path, path, use)) for rules in projects for use in needed)
     )
 
 
@@ -363,12 +368,12 @@ def _names(rules: ParsedRules, target: RuleTarget) -> bool:
 
 
 def _names_path(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
-    call, path = target.call, target.path or ""
-    if not is_about(rule, call, is_strict=is_strict) or rule.group not in (None, target.use):
+    policy_call, path = target.policy_call, target.path or ""
+    if not is_about(rule, policy_call, is_strict=is_strict) or rule.group not in (None, target.use):
         return False
     if rule.bare is not None:
         return rule.bare.names_path(path)
-    arguments = {name: names for name, names in call.paths().items() if path in names}
+    arguments = {name: names for name, names in policy_call.paths().items() if path in names}
     return any(name in arguments and glob.names_path(path) for name, glob in rule.named) and matches(
         rule, target, is_strict=False
     )

@@ -118,7 +118,7 @@ def _address(text: str) -> str:
 class RuleTarget:
     """Part of a call that rules decide: one path, one address, one command, or all of it."""
 
-    call: PolicyCall
+    policy_call: PolicyCall
     shown: str
     path: str | None = None
     use: PathUse | None = None  # what the tool does with the path
@@ -128,42 +128,42 @@ class RuleTarget:
     command: ShellCommand | None = None
 
 
-def is_about(rule: PermissionRule, call: PolicyCall, *, is_strict: bool = True) -> bool:
+def is_about(rule: PermissionRule, policy_call: PolicyCall, *, is_strict: bool = True) -> bool:
     """Return whether the rule names the tool, with any arguments. Not `is_strict`: as a rule that allows."""
     if rule.is_delegate:
-        return call.kind == "delegate" and rule.tool.matches(call.tool)
-    if rule.skill is None and not is_strict and not call.is_host:
+        return policy_call.kind == "delegate" and rule.tool.matches(policy_call.tool)
+    if rule.skill is None and not is_strict and not policy_call.is_host:
         return False
-    if rule.group is not None and call.may_use_paths(rule.group):
+    if rule.group is not None and policy_call.may_use_paths(rule.group):
         return True
-    return (rule.group is None or is_strict) and _names_tool(rule, call)
+    return (rule.group is None or is_strict) and _names_tool(rule, policy_call)
 
 
-def _names_tool(rule: PermissionRule, call: PolicyCall) -> bool:
-    if rule.skill is not None and not (call.skill and rule.skill.matches(call.skill)):
+def _names_tool(rule: PermissionRule, policy_call: PolicyCall) -> bool:
+    if rule.skill is not None and not (policy_call.skill and rule.skill.matches(policy_call.skill)):
         return False
-    return rule.tool.matches(call.tool) or (call.shown != "" and rule.tool.matches(call.shown))
+    return rule.tool.matches(policy_call.tool) or (policy_call.shown != "" and rule.tool.matches(policy_call.shown))
 
 
 def _has_use(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
     """Return whether the target is read or changed as the rule says. A strict one is also about a tool of its name."""
-    return rule.group in (None, target.use) or (is_strict and _names_tool(rule, target.call))
+    return rule.group in (None, target.use) or (is_strict and _names_tool(rule, target.policy_call))
 
 
 def matches(rule: PermissionRule, target: RuleTarget, *, is_strict: bool) -> bool:
-    call = target.call
-    if not is_about(rule, call, is_strict=is_strict) or not _has_use(rule, target, is_strict=is_strict):
+    policy_call = target.policy_call
+    if not is_about(rule, policy_call, is_strict=is_strict) or not _has_use(rule, target, is_strict=is_strict):
         return False
     if target.lines and rule.has_arguments and not is_strict:
         return _allows_command(rule, target)
     if rule.bare is not None:
         return _matches_bare(rule.bare, target, is_strict=is_strict)
-    return all(_matches_named(name, glob, call, is_strict=is_strict) for name, glob in rule.named)
+    return all(_matches_named(name, glob, policy_call, is_strict=is_strict) for name, glob in rule.named)
 
 
 def could_match(rule: PermissionRule, target: RuleTarget) -> bool:
     """Return whether the rule may match a line of which only the beginning is known."""
-    if target.start is None or not is_about(rule, target.call):
+    if target.start is None or not is_about(rule, target.policy_call):
         return False
     return rule.bare is None or rule.bare.could_match(target.start)
 
@@ -172,7 +172,7 @@ def is_exact(rule: PermissionRule, target: RuleTarget) -> bool:
     """Return whether the rule is literally this line, run in the top folder."""
     if rule.bare is None or target.start is not None or not target.lines or not _is_at_top(target):
         return False
-    if not is_about(rule, target.call, is_strict=False):
+    if not is_about(rule, target.policy_call, is_strict=False):
         return False
     if rule.bare.is_literal and rule.bare.literal == target.lines[0]:
         return True
@@ -189,40 +189,40 @@ def _words(glob: Glob) -> tuple[str, ...] | None:
 
 def _words_of(target: RuleTarget) -> tuple[str, ...] | None:
     command = target.command
-    if command is None or target.call.script is not None:
+    if command is None or target.policy_call.script is not None:
         return None
     return (*command.assignments, *command.known)
 
 
 def _is_at_top(target: RuleTarget) -> bool:
     is_moved = target.command is not None and target.command.is_elsewhere
-    return not is_moved and all(name == "." for name in target.call.folder_names)
+    return not is_moved and all(name == "." for name in target.policy_call.folder_names)
 
 
 def _allows_command(rule: PermissionRule, target: RuleTarget) -> bool:
     """Return whether an allow rule holds for a command: in the top folder, with every word known."""
-    command, call = target.command, target.call
+    command, policy_call = target.command, target.policy_call
     if command is None or not command.is_known or command.assignments or command.is_elsewhere:
         return False
-    subject, arguments = call.subject, dict(rule.named)
+    subject, arguments = policy_call.subject, dict(rule.named)
     pattern = rule.bare
     if subject is not None and subject.script:
         pattern = pattern or arguments.pop(subject.script, None)
     folder = arguments.pop(subject.folder, None) if subject is not None else None
     if not _runs_in(folder, target):
         return False
-    if pattern is not None and not _matches_words(pattern, command, call):
+    if pattern is not None and not _matches_words(pattern, command, policy_call):
         return False
     if pattern is None and subject is not None:
         program, argument = (_take_word(arguments, name) for name in (subject.program, subject.arguments))
-        if not matches_arguments(program, argument, command.known, call.is_within):
+        if not matches_arguments(program, argument, command.known, policy_call.is_within):
             return False
-    return all(_matches_named(name, glob, call, is_strict=False) for name, glob in arguments.items())
+    return all(_matches_named(name, glob, policy_call, is_strict=False) for name, glob in arguments.items())
 
 
-def _matches_words(glob: Glob, command: ShellCommand, call: PolicyCall) -> bool:
+def _matches_words(glob: Glob, command: ShellCommand, policy_call: PolicyCall) -> bool:
     try:
-        return read_command(glob.text).matches(command.known, call.is_within)
+        return read_command(glob.text).matches(command.known, policy_call.is_within)
     except ValueError:
         return False
 
@@ -235,43 +235,43 @@ def _take_word(arguments: dict[str, Glob], name: str) -> WordPattern | None:
 def _runs_in(folder: Glob | None, target: RuleTarget) -> bool:
     if folder is None:
         return _is_at_top(target)
-    return target.call.is_within(".") and all(
-        folder.matches_path(name, is_strict=False) for name in target.call.folder_names
+    return target.policy_call.is_within(".") and all(
+        folder.matches_path(name, is_strict=False) for name in target.policy_call.folder_names
     )
 
 
 def _matches_bare(glob: Glob, target: RuleTarget, *, is_strict: bool) -> bool:
     if target.path is not None:
-        return _path(glob, target.path, target.call, is_strict=is_strict)
+        return _path(glob, target.path, target.policy_call, is_strict=is_strict)
     if target.url is not None:
         return _url(glob, target.url, is_strict=is_strict)
     if target.lines:
         return any(glob.matches_line(line) for line in target.lines)
-    values = list(target.call.args.values())
+    values = list(target.policy_call.args.values())
     return bool(values) and _any_or_all(
-        [_value(glob, value, target.call, is_strict=is_strict) for value in values], is_strict=is_strict
+        [_value(glob, value, target.policy_call, is_strict=is_strict) for value in values], is_strict=is_strict
     )
 
 
-def _matches_named(name: str, glob: Glob, call: PolicyCall, *, is_strict: bool) -> bool:
-    paths = call.paths().get(name)
+def _matches_named(name: str, glob: Glob, policy_call: PolicyCall, *, is_strict: bool) -> bool:
+    paths = policy_call.paths().get(name)
     if paths is not None:
-        return _any_or_all([_path(glob, path, call, is_strict=is_strict) for path in paths], is_strict=is_strict)
-    urls = call.urls().get(name)
+        return _any_or_all([_path(glob, path, policy_call, is_strict=is_strict) for path in paths], is_strict=is_strict)
+    urls = policy_call.urls().get(name)
     if urls is not None:
         return _any_or_all([_url(glob, url, is_strict=is_strict) for url in urls], is_strict=is_strict)
-    return name in call.args and _value(glob, call.args[name], call, is_strict=is_strict)
+    return name in policy_call.args and _value(glob, policy_call.args[name], policy_call, is_strict=is_strict)
 
 
-def _path(glob: Glob, path: str, call: PolicyCall, *, is_strict: bool) -> bool:
+def _path(glob: Glob, path: str, policy_call: PolicyCall, *, is_strict: bool) -> bool:
     if glob.matches_path(path, is_strict=is_strict):
         return True
     if not is_strict:
         return False
-    is_inside = bool(call.root) and not path.startswith("/")
-    if is_inside and glob.matches_path(posixpath.normpath(f"{call.root}/{path}"), is_strict=True):
+    is_inside = bool(policy_call.root) and not path.startswith("/")
+    if is_inside and glob.matches_path(posixpath.normpath(f"{policy_call.root}/{path}"), is_strict=True):
         return True
-    return call.effect == "sideEffect" and glob.is_around(path)
+    return policy_call.effect == "sideEffect" and glob.is_around(path)
 
 
 def _url(glob: Glob, url: str, *, is_strict: bool) -> bool:
@@ -280,24 +280,24 @@ def _url(glob: Glob, url: str, *, is_strict: bool) -> bool:
     )
 
 
-def _value(glob: Glob, value: JsonValue, call: PolicyCall, *, is_strict: bool) -> bool:
+def _value(glob: Glob, value: JsonValue, policy_call: PolicyCall, *, is_strict: bool) -> bool:
     match value:
         case str():
-            return any(glob.matches(text) for text in (_path_readings(value, call) if is_strict else [value]))
+            return any(glob.matches(text) for text in (_path_readings(value, policy_call) if is_strict else [value]))
         case list() if value:
             matches_whole = is_strict and glob.matches(_json(value))
-            results = [_value(glob, item, call, is_strict=is_strict) for item in value]
+            results = [_value(glob, item, policy_call, is_strict=is_strict) for item in value]
             return matches_whole or _any_or_all(results, is_strict=is_strict)
         case _:
             return glob.matches(_json(value))
 
 
-def _path_readings(text: str, call: PolicyCall) -> Sequence[str]:
+def _path_readings(text: str, policy_call: PolicyCall) -> Sequence[str]:
     """Return a text and its normalized path readings: `a/../b` is `b`, and the workspace's prefix is removed."""
     if "/" not in text or "://" in text:
         return (text,)
     path = posixpath.normpath(text)
-    relative = path.removeprefix(f"{call.root}/") if call.root else path
+    relative = path.removeprefix(f"{policy_call.root}/") if policy_call.root else path
     return tuple(dict.fromkeys((text, path, relative)))
 
 

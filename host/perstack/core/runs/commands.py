@@ -35,7 +35,7 @@ class Call:
     settlement: Settlement | None = None  # decision about an interrupted call that may have had its effect
     settled_with: str = ""  # what the person who decided that tells the model
     delegation: Delegation | None = None
-    question: Question | None = None  # the tool's question, which a person must answer before the call is repeated
+    tool_question: Question | None = None  # the tool's question, which a person must answer before the call is repeated
     answers: tuple[Answer, ...] = ()
     warning: str | None = None
     has_report: bool = False

@@ -53,14 +53,14 @@ _MIN_REFUSED_TOKENS = 1_500  # the smallest windows hold 2,048 tokens: a shorter
 
 def policy_of(run: Run) -> ContextPolicy | None:
     """Return the Run's policy for a nearly full context; None if it does nothing."""
-    policy = run.limits.context
-    return None if policy is None or policy.is_off else policy
+    context_policy = run.limits.context
+    return None if context_policy is None or context_policy.is_off else context_policy
 
 
 def window_of(run: Run) -> int | None:
     """Return the tokens that the model's context can hold; None if unknown."""
-    policy = run.limits.context
-    declared = run.context.window if policy is None or policy.window is None else policy.window
+    context_policy = run.limits.context
+    declared = run.context.window if context_policy is None or context_policy.window is None else context_policy.window
     learned = run.context.learned
     return learned if declared is None else declared if learned is None else min(declared, learned)
 
@@ -117,17 +117,17 @@ def is_supposed(overflow: ErrorInfo | None) -> bool:
 
 def command_for_full_context(run: Run) -> Shrink | Compact | Fail | None:
     """Return what to do before the next generation; None if nothing."""
-    policy, window = policy_of(run), window_of(run)
-    if policy is None or window is None:
+    context_policy, window = policy_of(run), window_of(run)
+    if context_policy is None or window is None:
         return None
     overflow = run.context.overflow
     now = load(run)
-    if overflow is None and now <= policy.compact_at * window:
+    if overflow is None and now <= context_policy.compact_at * window:
         return None
-    shrink = _shrink(run, policy, window, now) if overflow is None else None
+    shrink = _shrink(run, context_policy, window, now) if overflow is None else None
     if shrink is not None:
         return shrink
-    compact = _compact(run, policy, window, now)
+    compact = _compact(run, context_policy, window, now)
     if compact is not None:
         return compact
     if overflow is not None or now * _MIN_ACTUAL_SHARE > window:
@@ -159,16 +159,16 @@ def blob_of(part: ToolResultPart) -> bytes:
     return text_of(part.contents).encode(errors="replace")
 
 
-def _shrink(run: Run, policy: ContextPolicy, window: int, now: int) -> Shrink | None:
+def _shrink(run: Run, context_policy: ContextPolicy, window: int, now: int) -> Shrink | None:
     results: list[ShrunkResult] = []
     freed = 0
-    for event_id, part in _old_results(run, policy.keep_results):
+    for event_id, part in _old_results(run, context_policy.keep_results):
         saved = tokens_of_contents(part.contents) - estimated_tokens(HEAD_CHARS + TAIL_CHARS + 120)
         if saved > HEAD_CHARS // 2:
             digest = sha256(blob_of(part)).hexdigest()
             results.append(ShrunkResult(at=event_id, tool_call_id=part.tool_call_id, blob=digest))
             freed += saved
-    max_left = (policy.compact_at - _MIN_FREED_SHARE / 2) * window
+    max_left = (context_policy.compact_at - _MIN_FREED_SHARE / 2) * window
     is_enough = freed >= _MIN_FREED_SHARE * window and now - freed <= max_left
     return Shrink(tuple(results), HEAD_CHARS, TAIL_CHARS) if results and is_enough else None
 
@@ -192,18 +192,18 @@ def summary_tokens(window: int) -> int:
     return max(_MIN_SUMMARY_TOKENS, min(_MAX_SUMMARY_TOKENS, int(window * _SUMMARY_SHARE)))
 
 
-def _compact(run: Run, policy: ContextPolicy, window: int, now: int) -> Compact | None:
+def _compact(run: Run, context_policy: ContextPolicy, window: int, now: int) -> Compact | None:
     """Return the range to summarise, with as many of the latest turns kept as possible; None if it frees too little."""
     latest_start = _latest_turn(run)
     best: Compact | None = None
-    for start in dict.fromkeys((_first_recent(run, policy.keep_recent * window, latest_start), latest_start)):
+    for start in dict.fromkeys((_first_recent(run, context_policy.keep_recent * window, latest_start), latest_start)):
         plan = _plan(run, start, window, now)
         if plan is None:
             continue
         best = plan
         if (
             plan.tokens_before - plan.tokens_after >= _MIN_FREED_SHARE * window
-            and plan.tokens_after <= policy.compact_at * window
+            and plan.tokens_after <= context_policy.compact_at * window
         ):
             return plan
     if best is None:
@@ -322,8 +322,10 @@ def remember_called_tools(run: Run, calls: Iterable[DecidedCall]) -> ContextStat
     context = run.context
     if run.limits.context is None:
         return context
-    reading = {call.tool_name for call in calls if call.effect == "readOnly" and call.kind not in LOOP_KINDS}
-    pinned = {call.tool_name for call in calls if call.pin}
+    reading = {
+        decided.tool_name for decided in calls if decided.effect == "readOnly" and decided.kind not in LOOP_KINDS
+    }
+    pinned = {decided.tool_name for decided in calls if decided.pin}
     if reading <= context.read_only and pinned <= context.pinned:
         return context
     return replace(context, read_only=context.read_only | reading, pinned=context.pinned | pinned)

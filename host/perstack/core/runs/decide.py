@@ -115,20 +115,20 @@ def stamp_for_next_step(run: Run, stamp: Stamps, ahead: int = 0) -> EventStamp:
 def question_events(run: Run, call: commands.Call, stamp: Stamps, *, approval: bool) -> tuple[events.StoredEvent, ...]:
     """Return the question, unless the Run is asking it already, and the stop."""
     settles = call.settlement == "ask"
-    if (settles or call.question is not None) and run.asked_call_id == call.decided.id:
+    if (settles or call.tool_question is not None) and run.asked_call_id == call.decided.id:
         return (events.StopRunByInteractiveTool(**at_checkpoint(stamp())),)
-    asked: JsonObject | None = None if call.question is None else {"question": call.question.message}
-    question = events.CallInteractiveTool(
+    asked: JsonObject | None = None if call.tool_question is None else {"question": call.tool_question.message}
+    call_interactive_tool = events.CallInteractiveTool(
         **stamp(),
         tool_call_id=call.decided.id,
         tool_name=call.decided.tool_name,
         skill_name=call.decided.skill_name,
         args=settling_args(call.decided.tool_name, call.part.args) if settles else asked or call.part.args,
         approval=approval,
-        question=call.question,
+        question=call.tool_question,
         settles=settles,
     )
-    return question, events.StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
+    return call_interactive_tool, events.StopRunByInteractiveTool(**at_checkpoint(stamp(1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +456,6 @@ def _is_definition_of(run: Run, today: Definition) -> bool:
     return of_run.model_copy(update={"instruction": today.instruction}) == today
 
 
-def has_ended(delegate: Run) -> bool:
+def has_ended(delegate_run: Run) -> bool:
     """Return True if a delegate's Run has ended for good: it is never driven again."""
-    return delegate.status in ("completed", "stoppedByError")
+    return delegate_run.status in ("completed", "stoppedByError")

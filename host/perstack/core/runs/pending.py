@@ -111,10 +111,10 @@ def _pending_call(run: Run) -> commands.Command:
     if recordable is not None:
         return recordable
     free = [call for call in open_calls if not call.waits_for_approval and call.settlement != "ask"]
-    tools = tuple(call for call in free if call.decided.kind == "tool" and call.question is None)
+    tools = tuple(call for call in free if call.decided.kind == "tool" and call.tool_question is None)
     if tools:
         return commands.RunTools(tools)
-    asking = next((call for call in open_calls if call.question is not None or call.settlement == "ask"), None)
+    asking = next((call for call in open_calls if call.tool_question is not None or call.settlement == "ask"), None)
     if asking is not None:
         return commands.Ask(asking)
     delegates = tuple(call for call in free if call.decided.kind == "delegate")
@@ -126,9 +126,9 @@ def _pending_call(run: Run) -> commands.Command:
     waiting = next((call for call in open_calls if call.waits_for_approval), None)
     if waiting is not None:
         return commands.AskApproval(waiting)
-    question = next((call for call in open_calls if call.decided.kind == "interactive"), None)
-    if question is not None:
-        return commands.Ask(question)
+    question_call = next((call for call in open_calls if call.decided.kind == "interactive"), None)
+    if question_call is not None:
+        return commands.Ask(question_call)
     return _completion(run, open_calls[0])
 
 

@@ -23,7 +23,7 @@ def count_repeats(run: Run, calls: Iterable[Call]) -> Repeats:
     compared = tuple(_compared_call(call, only_adds=counts_rounds and _only_adds(call)) for call in calls)
     if not compared or None in compared:
         return NO_REPEATS
-    comparable = tuple(call for call in compared if call is not None)
+    comparable = tuple(same_call for same_call in compared if same_call is not None)
     times = last.times + 1 if comparable == last.calls else 1
     if not counts_rounds:
         return Repeats(comparable, times)
@@ -54,7 +54,7 @@ def repeated_call(run: Run) -> ErrorInfo | None:
     if limit is None or repeats.rounds < limit:
         return None
     calls = repeats.calls if repeats.times >= limit else (*repeats.before, *repeats.calls)
-    names = ", ".join(dict.fromkeys(call.tool_name for call in calls))
+    names = ", ".join(dict.fromkeys(same_call.tool_name for same_call in calls))
     return ErrorInfo(
         name="RepeatedCall",
         message=f"{names} had the same arguments and the same result {repeats.rounds} times in a row; `maxRepeats` of"

@@ -274,7 +274,7 @@ class Run:
 
     def rules_for(self, calls: Iterable[DecidedCall]) -> tuple[RuleSet, ...]:
         """Return the rule sets that may decide these calls: few replies call `exec`."""
-        needs_all = self.asks_exec and any(is_exec(call, self.start.expert) for call in calls)
+        needs_all = self.asks_exec and any(is_exec(decided, self.start.expert) for decided in calls)
         return self.rules if needs_all else self.permissions
 
     @property
@@ -326,7 +326,7 @@ def call_key(run: Run, call: Call) -> str:
 
 def is_unsettled(call: Call) -> bool:
     """Return True if repeating this open call after its process ended might repeat a side effect."""
-    is_begun = call.result is None and call.question is None and (call.began or not call.decided.asks)
+    is_begun = call.result is None and call.tool_question is None and (call.began or not call.decided.asks)
     is_begun = is_begun and call.settlement != "ask"  # a person decides
     return is_begun and call.decided.kind == "tool" and call.decided.effect == "sideEffect"
 
@@ -357,11 +357,11 @@ def forget_measurements(context: ContextState, window: int | None, learned: int 
     return replace(context, overflow=None, is_relieved=False, summarising="")
 
 
-def inherit_context(base: Run, start: StartRun) -> ContextState:
+def inherit_context(base_run: Run, start: StartRun) -> ContextState:
     """Return what a Run inherits of the context of the Run that it continues."""
-    is_same = base.active_model == full_name(start.provider, start.model)
-    window = base.context.window if is_same and start.limits.context else None
-    context = forget_measurements(base.context, window, base.context.learned if is_same else None)
+    is_same = base_run.active_model == full_name(start.provider, start.model)
+    window = base_run.context.window if is_same and start.limits.context else None
+    context = forget_measurements(base_run.context, window, base_run.context.learned if is_same else None)
     return replace(context, tokens=0, overhead=0)
 
 
@@ -385,14 +385,14 @@ def _no_result(part: ToolCallPart) -> ToolResultPart:
     )
 
 
-def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
-    """Return the state after `startRun`; `base`: state of the continued Run at the checkpoint it continues from."""
+def begin(start: StartRun, head: Head, base_run: Run | None = None) -> Run:
+    """Return the state after `startRun`; `base_run`: state of the continued Run at the checkpoint it continues from."""
     origin = start.continued_from
-    if base is not None and origin is not None and (origin.answers or origin.as_it_was):
-        return _take_over(start, head, base)
+    if base_run is not None and origin is not None and (origin.answers or origin.as_it_was):
+        return _take_over(start, head, base_run)
     query = UserMessage(contents=(TextPart(text=start.query), *start.attachments))
-    earlier = History() if base is None else inheritable(base, f"{start.id}-open")
-    said = () if base is None else with_place(base.sayings, f"{start.id}-open")
+    earlier = History() if base_run is None else inheritable(base_run, f"{start.id}-open")
+    said = () if base_run is None else with_place(base_run.sayings, f"{start.id}-open")
     if start.delegated_by is None:  # the query of a delegate is a model's
         said = (*said, Saying(start.id, start.query, start.id))
     return Run(
@@ -402,41 +402,42 @@ def begin(start: StartRun, head: Head, base: Run | None = None) -> Run:
         result_schema=schema_of_run(start),
         messages=earlier.append(query, start.id),
         sayings=said,
-        taken_posts={} if base is None else base.taken_posts,
-        context=EMPTY_CONTEXT if base is None else inherit_context(base, start),
+        taken_posts={} if base_run is None else base_run.taken_posts,
+        context=EMPTY_CONTEXT if base_run is None else inherit_context(base_run, start),
         continued_at_ms=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
-        adaptations_by_model={} if base is None else base.adaptations_by_model,
+        adaptations_by_model={} if base_run is None else base_run.adaptations_by_model,
     )
 
 
-def _take_over(start: StartRun, head: Head, base: Run) -> Run:
-    """Return a Run in the state of `base`: its calls stay open, and its spending is not counted again."""
-    is_begun = base.phase is Phase.GENERATING
+def _take_over(start: StartRun, head: Head, base_run: Run) -> Run:
+    """Return a Run in the state of `base_run`: its calls stay open, and its spending is not counted again."""
+    is_begun = base_run.phase is Phase.GENERATING
     return Run(
         start=start,
         head=head,
         limits=start.limits,
-        messages=base.messages,
-        sayings=base.sayings,
-        taken_posts=base.taken_posts,
+        messages=base_run.messages,
+        sayings=base_run.sayings,
+        taken_posts=base_run.taken_posts,
         result_schema=schema_of_run(start),
-        phase=Phase.READY if is_begun else base.phase,
-        is_declared_done=base.is_declared_done and not is_begun,
-        unfinished_text=base.unfinished_text,
-        calls=base.calls,
-        todos=base.todos,
-        context=replace(base.context, sending=None, counted=None, overflow=None, is_relieved=False),
-        asked_call_id=base.asked_call_id,
+        phase=Phase.READY if is_begun else base_run.phase,
+        is_declared_done=base_run.is_declared_done and not is_begun,
+        unfinished_text=base_run.unfinished_text,
+        calls=base_run.calls,
+        todos=base_run.todos,
+        context=replace(base_run.context, sending=None, counted=None, overflow=None, is_relieved=False),
+        asked_call_id=base_run.asked_call_id,
         continued_at_ms=start.timestamp,
         updated_at=start.timestamp,
         permissions=start.permissions,
         snapshot_due="no" if start.snapshots is None else "before",
-        is_tightened=start.permissions != base.permissions or (start.exec_grant == "asks" and not base.asks_exec),
-        adaptations_by_model=base.adaptations_by_model,
-        expert_changes=base.expert_changes,
+        is_tightened=start.permissions != base_run.permissions
+        or (start.exec_grant == "asks" and not base_run.asks_exec),
+        adaptations_by_model=base_run.adaptations_by_model,
+        expert_changes=base_run.expert_changes,
     )
 
 

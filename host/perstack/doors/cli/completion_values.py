@@ -194,11 +194,11 @@ async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> l
     return values
 
 
-async def _description_of(space: Storage, kind: OwnerKind, owner_id: str) -> str:
+async def _description_of(storage: Storage, kind: OwnerKind, owner_id: str) -> str:
     from perstack.core.base.records import read_json
 
     with suppress(Exception):  # a damaged one is completed like any other
-        summary = (await space.entry(owner_id) or (0, b""))[1] if kind == "task" else await space.summary(owner_id)
+        summary = (await storage.entry(owner_id) or (0, b""))[1] if kind == "task" else await storage.summary(owner_id)
         facts = read_json(summary) if summary and len(summary) <= _MAX_SUMMARY_BYTES else None
         if isinstance(facts, dict):
             return " ".join(str(facts[name]) for name in _DESCRIBES[kind] if facts.get(name))

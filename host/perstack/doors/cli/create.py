@@ -58,7 +58,9 @@ _RESUME = "perstack create --resume"
 @click.option("--yes", is_flag=True, help="Change existing files without confirmation.")
 @output_options
 @driving_options
-def create_command(query: str | None, job: str | None, yes: bool, showing: OutputOptions, options: HostOptions) -> None:
+def create_command(
+    query: str | None, job: str | None, yes: bool, output_options: OutputOptions, options: HostOptions
+) -> None:
     """Let Experts write the perstack.toml that QUERY describes, or improve an existing one.
 
     They check it as `perstack validate` does, and try it on a sample query in a copy of the folder, where no program is
@@ -69,7 +71,7 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
         raise UsageError("--resume continues what was asked before: leave QUERY out")
     options = _in_definition_folder(options)
     folder, before = Path(options.workspace_path), _current_project(options)
-    lines = _CreateOutput(showing, folder)
+    lines = _CreateOutput(output_options, folder)
     if job is None and (folder / DEFINITION).exists() and not yes and not can_ask(asks=lines.may_ask):
         raise UsageError(
             f"{folder / DEFINITION} is there, and nobody can be asked whether it may be changed: give --yes, or call"
@@ -97,8 +99,8 @@ def create_command(query: str | None, job: str | None, yes: bool, showing: Outpu
 
 
 class _CreateOutput(JobOutput):
-    def __init__(self, showing: OutputOptions, folder: Path) -> None:
-        super().__init__(showing)
+    def __init__(self, output_options: OutputOptions, folder: Path) -> None:
+        super().__init__(output_options)
         self.folder = folder
         self.written: list[str] = []
         self._definition = _content(folder / DEFINITION)
@@ -158,9 +160,9 @@ def _current_project(options: HostOptions) -> Project:
         return Project()
 
 
-def _fact_lines(query: str, folder: Path, before: Project, overrides: Overrides) -> str:
+def _fact_lines(query: str, folder: Path, previous_project: Project, overrides: Overrides) -> str:
     if (folder / DEFINITION).exists():
-        names = ", ".join(before.experts)
+        names = ", ".join(previous_project.experts)
         facts = f"There is a {DEFINITION} already{f', with the Experts {names}' if names else ''}: improve that."
     else:
         facts = f"There is no {DEFINITION} in the folder yet."
@@ -169,30 +171,34 @@ def _fact_lines(query: str, folder: Path, before: Project, overrides: Overrides)
     return f"{query}\n\n{facts}"
 
 
-def _host(options: HostOptions, folder: Path, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> Host:
-    agreement = Agreement(before, is_vendor=load_plugins((), os.environ).is_vendor)
-    agreement.adopt(before)
+def _host(
+    options: HostOptions, folder: Path, previous_project: Project, tried: list[tuple[str, str]], *, says_yes: bool
+) -> Host:
+    agreement = Agreement(previous_project, is_vendor=load_plugins((), os.environ).is_vendor)
+    agreement.adopt(previous_project)
     agreement.check_definition()  # the Experts that write work under its settings
-    project = experts_for(before, folder, says_yes=says_yes)
+    project = experts_for(previous_project, folder, says_yes=says_yes)
     env, overrides = options.env(project), options.overrides
     # the given limits cover everything: half of them is for trials, which are separate Jobs
     tokens = None if overrides.max_tokens is None else max(1, overrides.max_tokens // 2)
     cost = None if overrides.max_cost is None else overrides.max_cost / 2
-    trials = Trials(folder, env, overrides, (), before, TrialBudget(tokens=tokens, cost=cost))
+    trials = Trials(folder, env, overrides, (), previous_project, TrialBudget(tokens=tokens, cost=cost))
     kit = tools_for(folder, env, (), trials, lambda key, query: tried.append((key, query)))
     limited = replace(overrides, max_tokens=tokens, max_cost=cost)
     return options.host_of(project, env=env, overrides=limited, plugins=[kit], agreement=Agreement(Project()))
 
 
-def _how_to_continue(job: JobSummary) -> str:
+def _how_to_continue(summary: JobSummary) -> str:
     """Return how the Job continues: not by the usual commands, which lack the tools that check a definition."""
-    step = next_step_of_job(job)
+    step = next_step_of_job(summary)
     if isinstance(step, Resume):
         return f"continue with: {command(step).replace('perstack resume', _RESUME)}"
-    return f"continue with: {_RESUME} {job.id}"
+    return f"continue with: {_RESUME} {summary.id}"
 
 
-def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str, str]], *, says_yes: bool) -> int:
+def _report_written(
+    lines: _CreateOutput, previous_project: Project, tried: list[tuple[str, str]], *, says_yes: bool
+) -> int:
     """Report the written files and next commands, and return the exit status: 1 if there is no usable definition."""
     changed_files = lines.changed_files()
     for name in changed_files:
@@ -210,7 +216,7 @@ def _report_written(lines: _CreateOutput, before: Project, tried: list[tuple[str
         lines.remark("nothing was changed")
         return 0
     _agree(path, says_yes=says_yes)
-    for line in _next_commands(lines.folder, before, project, tried):
+    for line in _next_commands(lines.folder, previous_project, project, tried):
         lines.remark(f"next: {line}")
     return 0
 
@@ -230,8 +236,10 @@ def _agree(path: Path, *, says_yes: bool) -> None:
         print_err("not agreed to: see it again by `perstack trust`")
 
 
-def _next_commands(folder: Path, before: Project, project: Project, tried: list[tuple[str, str]]) -> list[str]:
-    changed_keys = [key for key, expert in project.experts.items() if before.experts.get(key) != expert]
+def _next_commands(
+    folder: Path, previous_project: Project, project: Project, tried: list[tuple[str, str]]
+) -> list[str]:
+    changed_keys = [key for key, expert in project.experts.items() if previous_project.experts.get(key) != expert]
     delegate_keys = {name for expert in project.experts.values() for name in expert.delegates}
     first = [key for key in changed_keys if key not in delegate_keys] or changed_keys or list(project.experts)
     key, query = next(((key, query) for key, query in reversed(tried) if key in first), (first[0], "QUERY"))

@@ -138,7 +138,7 @@ def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedT
     """Return the test, or why there can be none."""
     first, *others = recording.runs
     word = status_word(recording.status)
-    if word in ("running", "interrupted") or any(run.called_by is None for run in others):
+    if word in ("running", "interrupted") or any(recorded_run.called_by is None for recorded_run in others):
         return f"Job {recording.job} was continued, or is {word}: a test asks once, and sees how it ends"
     try:
         definition = open_definition(options.find().require_path(), must_be_whole=False)
@@ -152,7 +152,12 @@ def _test_of(recording: Recording, path: Path, options: HostOptions) -> _PlayedT
     model = model.relative_to(source.parent) if model.is_relative_to(source.parent) else model
     expect: dict[str, str | list[str]] = {"status": word}
     kinds = ("tool", "interactive")
-    called = dict.fromkeys(call.tool for run in recording.runs for _, call in run.calls() if call.kind in kinds)
+    called = dict.fromkeys(
+        recorded_call.tool
+        for recorded_run in recording.runs
+        for _, recorded_call in recorded_run.calls()
+        if recorded_call.kind in kinds
+    )
     if called:
         expect["called"] = [*called][:_MAX_CALLS]
     name = path.stem
@@ -204,8 +209,8 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _tell(recording: Recording, data: bytes, file: str) -> None:
-    replies = sum(len(run.replies) for run in recording.runs)
-    calls = sum(len(run.calls()) for run in recording.runs)
+    replies = sum(len(recorded_run.replies) for recorded_run in recording.runs)
+    calls = sum(len(recorded_run.calls()) for recorded_run in recording.runs)
     counts = [count(len(recording.runs), "Run"), count(replies, "generation"), count(calls, "call")]
     print_err(f"{'recorded' if file == '-' else file}: {', '.join(counts)}, {len(data):,} bytes")
     if recording.status != "completed":

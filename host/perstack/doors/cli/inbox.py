@@ -63,7 +63,12 @@ _CALL_ID = "PERSTACK_CALL_ID"  # environment variable that is set in processes o
 @output_options
 @driving_options
 def answer_command(
-    ident: str, text: str | None, changed: str | None, is_driven: bool, showing: OutputOptions, options: HostOptions
+    ident: str,
+    text: str | None,
+    changed: str | None,
+    is_driven: bool,
+    output_options: OutputOptions,
+    options: HostOptions,
 ) -> None:
     """Answer ID, a question, Job or task that `perstack inbox` shows, with TEXT, and continue its Job.
 
@@ -77,7 +82,7 @@ def answer_command(
             raise UsageError("--changed approves the call: leave out TEXT")
         text = f"{WITH} {read_text(changed)}"
     if text is None:
-        sys.exit(_ask(ident, showing, options))
+        sys.exit(_ask(ident, output_options, options))
     answer = read_text(text) if changed is None else text
     found = run_with(
         options.open_host(), lambda host: _find_question(host, ident, answer, is_change=changed is not None)
@@ -85,8 +90,8 @@ def answer_command(
     if found is None:
         print_err(f"task {ident}: answered; perstack task run-due lets it continue")
         return
-    host = open_attended_host(options, showing)
-    lines = JobOutput(showing)
+    host = open_attended_host(options, output_options)
+    lines = JobOutput(output_options)
     question_id, answer = found
 
     async def work(on_event: OnEvent) -> JobSummary:
@@ -98,16 +103,16 @@ def answer_command(
     sys.exit(drive(host, work, lines))
 
 
-def _ask(ident: str, showing: OutputOptions, options: HostOptions) -> int:
+def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int:
     """Show the whole question at the terminal, ask, and return the exit status."""
-    if not can_ask(asks=not showing.no_input):
+    if not can_ask(asks=not output_options.no_input):
         raise UsageError("give the answer as TEXT: only a terminal shows the question and asks")
     check_no_tool("approve a call")
-    host, lines = open_attended_host(options, showing), JobOutput(showing)
+    host, lines = open_attended_host(options, output_options), JobOutput(output_options)
 
     async def work(on_event: OnEvent) -> JobSummary:
         item = _item(await host.inbox(), await host.jobs.find(ident, ("job", "task")))
-        if item is None or item.job_id is None or item.asking is None:
+        if item is None or item.job_id is None or item.question is None:
             if item is not None and item.task_id is not None:
                 raise UsageError(f"give the answer to a task as TEXT; {_place_of_item(item)} shows its question")
             await _question(host, ident)
@@ -129,12 +134,12 @@ async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool
     """
     ident = await host.jobs.find(ident, ("job", "task"))
     item = _item(await host.inbox(), ident)
-    if is_change and (item is None or item.asking is None or not item.asking.call_digest):
+    if is_change and (item is None or item.question is None or not item.question.call_digest):
         raise UsageError(f"{ident} asks for no approval of a call, so it has no arguments to change")
-    if item is not None and item.asking is not None:
+    if item is not None and item.question is not None:
         _check_approval(item, ident, answer)
-        is_approval = bool(item.asking.call_digest)
-        return item.id, answer if is_approval else select_option(accepted_answers(item.asking), answer.strip())
+        is_approval = bool(item.question.call_digest)
+        return item.id, answer if is_approval else select_option(accepted_answers(item.question), answer.strip())
     if (item is None or item.task_id is None) and not await _is_task(host, ident):
         return await _question(host, ident), answer
     await host.tasks.signed(this_user("cli")).answer(ident, answer)
@@ -143,13 +148,15 @@ async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool
 
 def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
     """Raise UsageError for an approval by a Job's id, where another call may wait by now, and for one by a tool."""
-    if item.asking is None or not item.asking.call_digest:
+    if item.question is None or not item.question.call_digest:
         return
-    if not is_refusal(item.asking, answer):
+    if not is_refusal(item.question, answer):
         check_no_tool("approve a call")
     if ident != item.id:
         step = GiveAnswer(item.id, is_approval=True)
-        raise UsageError(f"{item.asking.shown}: an approval must name the question that it answers", next_steps=(step,))
+        raise UsageError(
+            f"{item.question.shown}: an approval must name the question that it answers", next_steps=(step,)
+        )
 
 
 def check_no_tool(action: str) -> None:
@@ -161,17 +168,17 @@ def check_no_tool(action: str) -> None:
 async def _question(host: Host, ident: str) -> str:
     """Return the id of a question that is not open. Raises UsageError that says what else the id names, if anything."""
     try:
-        job = await host.job(ident)
+        summary = await host.job(ident)
     except NotFound:
         try:
             place_of(ident)
         except UsageError:
             raise UsageError(f"no Job, task or question is {ident}; `perstack inbox` lists what is open") from None
         return ident
-    if job.damaged:
-        raise StorageError(job.error or f"Job {ident} does not read")
-    check_not_closed(job)
-    raise UsageError(f"Job {ident} asks nothing ({job.status}); `perstack inbox` lists what is open")
+    if summary.damaged:
+        raise StorageError(summary.error or f"Job {ident} does not read")
+    check_not_closed(summary)
+    raise UsageError(f"Job {ident} asks nothing ({summary.status}); `perstack inbox` lists what is open")
 
 
 async def _is_task(host: Host, ident: str) -> bool:
@@ -213,7 +220,7 @@ def _to_json(item: InboxItem) -> JsonObject:
     next_step: JsonObject = {"next": _next_steps(item)} if item.next_steps else {}
     if item.task_id is not None:
         return {**common, "taskId": item.task_id, "agentId": item.who, **next_step}
-    question = {} if item.asking is None else item.asking.model_dump(mode="json", by_alias=True, exclude_none=True)
+    question = {} if item.question is None else item.question.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {**common, "jobId": item.job_id, **question, **next_step}
 
 
@@ -246,11 +253,11 @@ def _lines_of(item: InboxItem, screen: Screen, now: int, workspace: Path) -> Ite
 
 def _text(item: InboxItem, workspace: Path) -> FittedPage:
     """Return the question as far as a list has room for it."""
-    if item.asking is not None and item.asking.call_digest:
-        return page_of(item.asking, workspace, item.cost).fitted(LIST)
+    if item.question is not None and item.question.call_digest:
+        return page_of(item.question, workspace, item.cost).fitted(LIST)
     text = approvable_text(item.text)
-    if item.asking is not None:
-        text = question_text(item.asking).removeprefix(f"{item.asking.expert_key} asks: ")
+    if item.question is not None:
+        text = question_text(item.question).removeprefix(f"{item.question.expert_key} asks: ")
     return fitted(text.split("\n"), LIST, _place_of_item(item))
 
 
@@ -261,7 +268,7 @@ def _place_of_item(item: InboxItem) -> str:
 def _steps(item: InboxItem, *, is_whole: bool) -> tuple[NextStep, ...]:
     if item.next_steps:
         return item.next_steps
-    of_call = item.asking is not None and bool(item.asking.call_digest)
+    of_call = item.question is not None and bool(item.question.call_digest)
     return (GiveAnswer(item.id, is_approval=of_call, is_shown=is_whole),) if of_call or is_whole else ()
 
 
@@ -276,7 +283,7 @@ def _needed_action(item: InboxItem) -> str:
         return "help"
     if item.is_approval:
         return "approval"
-    schema = item.asking.requested_schema if item.asking is not None else None
+    schema = item.question.requested_schema if item.question is not None else None
     fields = schema.get("properties") if schema is not None else None
     return ", ".join(fields) if isinstance(fields, dict) and fields else "an answer"
 
@@ -289,7 +296,7 @@ def _needed_action(item: InboxItem) -> str:
 @drive_options
 @output_options
 @driving_options
-def signal_command(target: str, is_driven: bool, showing: OutputOptions, options: HostOptions) -> None:
+def signal_command(target: str, is_driven: bool, output_options: OutputOptions, options: HostOptions) -> None:
     """Send an external event to a Job or task: a CloudEvent 1.0, as JSON on stdin.
 
     A waiting task takes the event as its answer and becomes due; a Job continues. A repeated event has no effect. A
@@ -310,7 +317,7 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
         except NotFound as error:
             raise NotFound(f"no Job or task is {target} in {host.storage.location}") from error
 
-    host, lines = open_attended_host(options, showing), JobOutput(showing)
+    host, lines = open_attended_host(options, output_options), JobOutput(output_options)
     job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
     if job is not None and job.status == "running" and lines.job_id is None:
         print_err(f"Job {target} has taken this event already, and another process drives it")
@@ -318,12 +325,12 @@ def signal_command(target: str, is_driven: bool, showing: OutputOptions, options
     sys.exit(INTERRUPTED if job is None else report_outcome(job, lines))
 
 
-async def _answer_task(host: Host, target: str, event: CloudEvent) -> tuple[str, TaskState | None]:
+async def _answer_task(host: Host, target: str, cloud_event: CloudEvent) -> tuple[str, TaskState | None]:
     """Return the whole id, and the task with that id after answering it; None if there is no such task."""
     target = await host.jobs.find(target, ("job", "task"))
     try:
         await host.tasks.get(target)
     except (NotFound, UsageError):
         return target, None
-    by = this_user("cli").bringing(event.source)
-    return target, await host.tasks.signed(by).answer(target, event.data, event_id=event.key)
+    by = this_user("cli").bringing(cloud_event.source)
+    return target, await host.tasks.signed(by).answer(target, cloud_event.data, event_id=cloud_event.key)

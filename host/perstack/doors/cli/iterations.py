@@ -67,16 +67,16 @@ def _print_list(page: SeriesPage) -> None:
     screen, now = Screen.of_stdout(), SYSTEM.now()
     rows = [
         (
-            summary.id,
-            "damaged" if summary.damaged else summary.status,
-            summary.expert_key or "?",
-            f"{summary.done}/{summary.max_iterations}",
-            _best_score(summary),
-            _age(summary.started_at, now),
-            _age(summary.updated_at, now),
-            summary.user_input if summary.message is None else summary.message,
+            series_summary.id,
+            "damaged" if series_summary.damaged else series_summary.status,
+            series_summary.expert_key or "?",
+            f"{series_summary.done}/{series_summary.max_iterations}",
+            _best_score(series_summary),
+            _age(series_summary.started_at, now),
+            _age(series_summary.updated_at, now),
+            series_summary.user_input if series_summary.message is None else series_summary.message,
         )
-        for summary in page.series
+        for series_summary in page.series
     ]
     headings = ("id", "status", "Expert", "done", "best", "began", "when", "query")
     table(screen, headings, rows, right=(3,), drops=(5, 6, 3, 2, 4, 1))
@@ -88,11 +88,17 @@ def _age(moment: int, now: int) -> str:
     return age_text(moment, now) if moment else "?"
 
 
-def _best_score(summary: SeriesSummary) -> str:
-    if summary.best_score is None:
+def _best_score(series_summary: SeriesSummary) -> str:
+    if series_summary.best_score is None:
         return "-"
-    names = summary.metric if isinstance(summary.metric, str) else f"worst of {', '.join(summary.metric)}"
-    return f"{names} {summary.best_score:g}" + (f" of {summary.target:g}" if summary.target is not None else "")
+    names = (
+        series_summary.metric
+        if isinstance(series_summary.metric, str)
+        else f"worst of {', '.join(series_summary.metric)}"
+    )
+    return f"{names} {series_summary.best_score:g}" + (
+        f" of {series_summary.target:g}" if series_summary.target is not None else ""
+    )
 
 
 SERIES_COLOURS: dict[SeriesStatus, str] = {"running": "cyan", "paused": "yellow", "completed": "green", "failed": "red"}
@@ -103,8 +109,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 class SeriesOutput:
     """The output of driven iterations: their facts and the events of their Jobs."""
 
-    def __init__(self, showing: OutputOptions) -> None:
-        self.on_event = JobOutput(showing)
+    def __init__(self, output_options: OutputOptions) -> None:
+        self.on_event = JobOutput(output_options)
         self.series_id: str | None = None
 
     def on_fact(self, fact: StoredSeriesEvent, series: SeriesState, line: bytes) -> None:
@@ -127,14 +133,14 @@ class SeriesOutput:
         return await host.iterations.get(self.series_id) if self.series_id is not None else None
 
 
-def report_series(series: SeriesState, lines: JobOutput) -> int:
+def report_series(series: SeriesState, output: JobOutput) -> int:
     """Show the best result and a line with the outcome and next step, and return the exit status."""
-    was_lost = lines.lost is not None
+    was_lost = output.lost is not None
     did = count(len(series.done), "iteration")
     best = series.best
     if best is not None:
         if series.status == "completed":
-            lines.result(best.artefact)
+            output.result(best.artefact)
         did += f", the best is {best.number} with {best.score:g}"
     steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
     pause_words = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
@@ -145,11 +151,11 @@ def report_series(series: SeriesState, lines: JobOutput) -> int:
         "paused": f"{pause_words} after {did}: {series.message}; {steps}",
         "running": f"is still running: {did}",
     }[series.status]
-    if series.status == "failed" or (lines.form == "text" and series.status != "completed"):
+    if series.status == "failed" or (output.form == "text" and series.status != "completed"):
         print_err(f"{series.expert_key} {text}")
     else:
-        lines.remark(f"{series.expert_key} {text}")
-    return status_of_output(lines, _exit_status(series), f"perstack report {series.id}", was_lost=was_lost)
+        output.remark(f"{series.expert_key} {text}")
+    return status_of_output(output, _exit_status(series), f"perstack report {series.id}", was_lost=was_lost)
 
 
 def _exit_status(series: SeriesState) -> int:
@@ -220,7 +226,7 @@ def iterate_command(
     total_cost: float | None,
     total_tokens: int | None,
     series_id: str | None,
-    showing: OutputOptions,
+    output_options: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Run EXPERT on QUERY repeatedly, with the measurements of its results, until one is good enough.
@@ -229,8 +235,8 @@ def iterate_command(
     """
     check_target(target)
     query_text = read_query(query)
-    host = open_attended_host(options, showing)
-    lines = SeriesOutput(showing)
+    host = open_attended_host(options, output_options)
+    lines = SeriesOutput(output_options)
 
     async def work() -> SeriesState:
         series = await host.iterations.begin(

@@ -160,32 +160,32 @@ def _show_jobs(screen: Screen, jobs: Sequence[JobSummary], *, wide: bool = False
     now = SYSTEM.now()
     rows = [
         (
-            job.id,
-            job.expert_key or "?",
-            *((models_of(job),) if wide else ()),
-            status_of(job),
-            f"{job.total_steps:,}",
-            f"{job.usage.total_tokens:,}",
-            cost(job.usage, job.unpriced_tokens).removeprefix("cost ") or "-",
-            age_text(job.updated_at, now) if job.updated_at else "?",
-            _describe(job),
+            summary.id,
+            summary.expert_key or "?",
+            *((models_of(summary),) if wide else ()),
+            status_of(summary),
+            f"{summary.total_steps:,}",
+            f"{summary.usage.total_tokens:,}",
+            cost(summary.usage, summary.unpriced_tokens).removeprefix("cost ") or "-",
+            age_text(summary.updated_at, now) if summary.updated_at else "?",
+            _describe(summary),
         )
-        for job in jobs
+        for summary in jobs
     ]
     shift = int(wide)
     headings = ("Job", "Expert", *(("model",) if wide else ()), "status", "steps", "tokens", "cost", "when", "query")
     drops = [1 if column == 1 else column + shift for column in (4, 3, 6, 1, 5, 2)]
     table(screen, headings, rows, right=(3 + shift, 4 + shift, 5 + shift), drops=drops)
-    waiting = sum(job.question is not None for job in jobs)
+    waiting = sum(summary.question is not None for summary in jobs)
     if waiting:
         text = f'{count(waiting, "Job")} waiting; answer with: perstack answer JOB "ANSWER"'
         print_out(screen.styled(text, dim=True))
 
 
-def _describe(job: JobSummary) -> str:
-    if job.question is not None:
-        return f"question: {job.asks}"
-    return f"error: {job.error}" if job.status == "stoppedByError" and job.error else job.query
+def _describe(summary: JobSummary) -> str:
+    if summary.question is not None:
+        return f"question: {summary.asks}"
+    return f"error: {summary.error}" if summary.status == "stoppedByError" and summary.error else summary.query
 
 
 # perstack delete, and the removal of selected Jobs
@@ -217,7 +217,7 @@ def _remove(options: HostOptions, jobs: Sequence[JobSummary], *, is_sure: bool, 
         agree_to_delete(jobs, "Job", see, lambda listed: _show_jobs(Screen.of_stdout(), listed))
 
     async def removed(host: Host) -> dict[str, str | None]:
-        return {job_id: error async for job_id, error in host.jobs.delete_each(job.id for job in jobs)}
+        return {job_id: error async for job_id, error in host.jobs.delete_each(summary.id for summary in jobs)}
 
     report_deleted(options.change(removed), "Job", had_any=bool(jobs), as_json=as_json)
 
@@ -274,5 +274,7 @@ def prune_command(
 
 async def _all(host: Host) -> list[JobSummary]:
     return [
-        job async for page in pages(lambda after: host.jobs.list(limit=_MAX_PAGE, after=after)) for job in page.jobs
+        summary
+        async for page in pages(lambda after: host.jobs.list(limit=_MAX_PAGE, after=after))
+        for summary in page.jobs
     ]

@@ -81,8 +81,12 @@ def _lane(lane: RunActivity, screen: Screen, now: int, width: int, colour: str, 
     if len(works) > 1 and room > 1:
         visible = works[-room:]
         return [
-            (label if not index else " " * width, " ", screen.styled(call_line(call, now, text_cells), fg="cyan"))
-            for index, call in enumerate(visible)
+            (
+                label if not index else " " * width,
+                " ",
+                screen.styled(call_line(call_activity, now, text_cells), fg="cyan"),
+            )
+            for index, call_activity in enumerate(visible)
         ]
     doing = _activity_line(lane, now, text_cells)
     return [(label, " ", screen.styled(doing, fg="cyan") if works else screen.styled(doing, dim=True))]
@@ -207,9 +211,9 @@ class LiveView:
         """The result that was shown in full; None if none was."""
         return None if self._page is None else self._page.result
 
-    def begin(self, job: JobSummary) -> None:
+    def begin(self, summary: JobSummary) -> None:
         """Start with the totals of a Job that was driven before."""
-        self.state.begin(job)
+        self.state.begin(summary)
 
     def take(self, event: Event, *, has_rows: bool = True) -> None:
         """Show an event, with its rows if `has_rows`. Raises OSError."""

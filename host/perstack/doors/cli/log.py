@@ -252,15 +252,15 @@ async def _show_events(
 ) -> int:
     if request.as_json:
         return _write_lines(await host.jobs.logs(request.job_id, run_id=request.run_id), request)
-    job = await host.job(request.job_id)
-    logs = await host.jobs.logs(job.id, run_id=request.run_id) if logs is None else logs
+    summary = await host.job(request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=request.run_id) if logs is None else logs
     every = in_order(logs)
     matching = log_print.select(every, request.event_filter)
     entries = log_print.visible_events(matching, request.event_filter, request.full)
     take = _PAGE_SIZE if request.take is None else request.take
     visible = log_print.last_items(entries, take, request.offset)
     screen = Screen.of_stdout()
-    log_print.print_summary(screen, job)
+    log_print.print_summary(screen, summary)
     if visible:
         print_out()
     marks = await log_print.marks_of(host, logs)
@@ -276,28 +276,28 @@ async def _show_events(
 
 
 async def _show_tree(host: Host, request: _Request) -> int:
-    job = await host.job(request.job_id)
-    tree = await host.jobs.tree(job.id)
+    summary = await host.job(request.job_id)
+    tree = await host.jobs.tree(summary.id)
     if request.as_json:
         _write_tree(tree, request.pretty)
         return 0
     screen = Screen.of_stdout()
-    log_print.print_summary(screen, job)
+    log_print.print_summary(screen, summary)
     print_out()
     _print_tree(screen, tree)
     return 0
 
 
 async def _follow(host: Host, request: _Request) -> int:
-    job = await host.job(request.job_id)
-    logs = await host.jobs.logs(job.id, run_id=request.run_id)
+    summary = await host.job(request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=request.run_id)
     follower = _LogFollower(logs, request)
     if request.as_json:
         _write_lines(logs, request)
     else:
-        await _show_events(host, replace(request, job_id=job.id), follower.rows, logs)
-    await follower.follow_until_stopped(host, job.id)
-    return int(log_print.print_damage(await host.jobs.logs(job.id, run_id=request.run_id)))
+        await _show_events(host, replace(request, job_id=summary.id), follower.rows, logs)
+    await follower.follow_until_stopped(host, summary.id)
+    return int(log_print.print_damage(await host.jobs.logs(summary.id, run_id=request.run_id)))
 
 
 def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
@@ -322,17 +322,17 @@ def _encoded(value: JsonObject, pretty: bool) -> bytes:
 
 
 async def _show_counts(host: Host, request: _Request) -> int:
-    job = await host.job(request.job_id)
-    logs = await host.jobs.logs(job.id, run_id=request.run_id)
+    summary = await host.job(request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=request.run_id)
     entries = log_print.select(in_order(logs), request.event_filter)
     entries = log_print.last_items(entries, request.take or 0, request.offset)
     counts = log_print.counts_of(entries)
     if request.as_json:
-        document: JsonObject = {"job": json.loads(job.to_json()), "summary": counts}
+        document: JsonObject = {"job": json.loads(summary.to_json()), "summary": counts}
         write_json_line(_encoded(document, request.pretty))
     else:
         screen = Screen.of_stdout()
-        log_print.print_summary(screen, job)
+        log_print.print_summary(screen, summary)
         print_out()
         log_print.print_counts(screen, counts)
     return int(log_print.print_damage(logs))
@@ -383,9 +383,9 @@ async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequen
     job_id, checkpoint_id = request.job_id, request.checkpoint_id
     logs: Sequence[RunLog] = ()
     if checkpoint_id is None:
-        job = await host.job(job_id)
-        job_id = job.id
-        logs = await host.jobs.logs(job_id, run_id=request.run_id or job.coordinator_run_id)
+        summary = await host.job(job_id)
+        job_id = summary.id
+        logs = await host.jobs.logs(job_id, run_id=request.run_id or summary.coordinator_run_id)
         checkpoint_id = _latest_checkpoint(logs[0])
     return await host.jobs.checkpoint(checkpoint_id, job_id=job_id), logs
 
@@ -453,11 +453,11 @@ class _LogFollower:
             if view is not None:
                 view.pause()
         if view is not None:
-            job = await host.job(job_id)
-            if job.status == "completed":
+            summary = await host.job(job_id)
+            if summary.status == "completed":
                 print_out()
-                print_out(job.text or "")
-            print_out(one_line(outcome_line(job)))
+                print_out(summary.text or "")
+            print_out(one_line(outcome_line(summary)))
 
     def _is_shown(self, line: StoredLine[StoredEvent]) -> bool:
         run_id, event_filter = line.event.run_id, self._request.event_filter

@@ -281,40 +281,40 @@ class _PlacedRow(NamedTuple):
     row: LogRow
 
 
-def print_summary(screen: Screen, job: JobSummary) -> None:
+def print_summary(screen: Screen, summary: JobSummary) -> None:
     """Print a Job's status and what to do next."""
-    word, colour = status_of(job), _STATUS_COLOURS[job.status]
-    took = "" if job.status == "running" else f" {duration(job.updated_at - job.started_at)}"
+    word, colour = status_of(summary), _STATUS_COLOURS[summary.status]
+    took = "" if summary.status == "running" else f" {duration(summary.updated_at - summary.started_at)}"
     print_out(
-        screen.styled(f"Job {job.id}", bold=True),
-        f"  {job.expert_key or '?'}  ",
+        screen.styled(f"Job {summary.id}", bold=True),
+        f"  {summary.expert_key or '?'}  ",
         screen.styled(word, fg=colour, bold=True),
         took and f" after{took}",
     )
-    steps = f"{job.total_steps:,} of at most {count(job.max_steps, 'step')}" if job.max_steps else ""
+    steps = f"{summary.total_steps:,} of at most {count(summary.max_steps, 'step')}" if summary.max_steps else ""
     for name, text in (
-        ("query", job.query),
-        ("began", f"{local_time(job.started_at):%Y-%m-%d %H:%M:%S}, {age_text(job.started_at, SYSTEM.now())}"),
-        ("model", models_of(job)),
-        ("spent", f"{steps or count(job.total_steps, 'step')}, {tokens(job.usage, job.unpriced_tokens)}"),
-        ("Runs", _runs(job) if len(job.runs) > 1 else ""),
-        ("asks", job.asks or ""),
-        ("closed", _closing_line(job)),
-        ("budget", job.exceeded or ""),
-        ("error", job.error or ""),
-        ("result", job.text or ""),
-        ("check", WITHOUT_EFFECT if job.without_effect else ""),
-        ("next", _next_command(job)),
+        ("query", summary.query),
+        ("began", f"{local_time(summary.started_at):%Y-%m-%d %H:%M:%S}, {age_text(summary.started_at, SYSTEM.now())}"),
+        ("model", models_of(summary)),
+        ("spent", f"{steps or count(summary.total_steps, 'step')}, {tokens(summary.usage, summary.unpriced_tokens)}"),
+        ("Runs", _runs(summary) if len(summary.runs) > 1 else ""),
+        ("asks", summary.asks or ""),
+        ("closed", _closing_line(summary)),
+        ("budget", summary.exceeded or ""),
+        ("error", summary.error or ""),
+        ("result", summary.text or ""),
+        ("check", WITHOUT_EFFECT if summary.without_effect else ""),
+        ("next", _next_command(summary)),
     ):
         if text:
             print_out("  ", screen.styled(f"{name:<6}", dim=True), "  ", screen.fit(text, 10))
 
 
-def _closing_line(job: JobSummary) -> str:
-    if job.closed is None:
+def _closing_line(summary: JobSummary) -> str:
+    if summary.closed is None:
         return ""
-    reason = f": {job.closed.reason}" if job.closed.reason else ""
-    return f"for good by {job.closed.by}, {local_time(job.closed.at):%Y-%m-%d %H:%M}{reason}"
+    reason = f": {summary.closed.reason}" if summary.closed.reason else ""
+    return f"for good by {summary.closed.by}, {local_time(summary.closed.at):%Y-%m-%d %H:%M}{reason}"
 
 
 def print_events(
@@ -405,13 +405,16 @@ def print_damage(logs: Sequence[RunLog]) -> bool:
     return any(log.damage is not None for log in logs)
 
 
-def _runs(job: JobSummary) -> str:
-    if len(job.runs) > _MAX_LISTED_RUNS:
-        experts = Counter(run.expert_key for run in job.runs)
-        return f"{len(job.runs)}: " + ", ".join(f"{number} {key}" for key, number in experts.items())
-    return ", ".join(f"{run_label(run.expert_key, run.id)} {count(run.steps, 'step')}" for run in job.runs)
+def _runs(summary: JobSummary) -> str:
+    if len(summary.runs) > _MAX_LISTED_RUNS:
+        experts = Counter(run_summary.expert_key for run_summary in summary.runs)
+        return f"{len(summary.runs)}: " + ", ".join(f"{number} {key}" for key, number in experts.items())
+    return ", ".join(
+        f"{run_label(run_summary.expert_key, run_summary.id)} {count(run_summary.steps, 'step')}"
+        for run_summary in summary.runs
+    )
 
 
-def _next_command(job: JobSummary) -> str:
-    step = next_step_of_job(job)
-    return command(step) if step is not None and job.status != "completed" else ""
+def _next_command(summary: JobSummary) -> str:
+    step = next_step_of_job(summary)
+    return command(step) if step is not None and summary.status != "completed" else ""

@@ -42,7 +42,7 @@ _STREAMED = frozenset({"streamText", "streamReasoning"})
 class OutputOptions:
     """The values of `output_options`."""
 
-    output: Form | None = None  # None for human at a terminal, otherwise jsonl
+    chosen_form: Form | None = None  # None for human at a terminal, otherwise jsonl
     stream: bool = False
     quiet: bool = False
     compact: bool = False
@@ -55,13 +55,13 @@ class OutputOptions:
         """The form of stdout."""
         if self.types is not None:
             return "jsonl"
-        if self.quiet and self.output != "jsonl":
+        if self.quiet and self.chosen_form != "jsonl":
             return "text"
-        return self.output or ("human" if has_screen() else "jsonl")
+        return self.chosen_form or ("human" if has_screen() else "jsonl")
 
 
 def output_options(command: _F) -> _F:
-    """Add the output options of a command that drives a Job, as `showing: Showing`."""
+    """Add the output options of a command that drives a Job, as `output_options: OutputOptions`."""
 
     @wraps(command)
     def gather(
@@ -74,7 +74,7 @@ def output_options(command: _F) -> _F:
         no_input: bool,
         **others: object,
     ) -> None:
-        command(showing=OutputOptions(output, stream, quiet, compact, verbose, no_input), **others)
+        command(output_options=OutputOptions(output, stream, quiet, compact, verbose, no_input), **others)
 
     decorated: Callable[..., object] = gather
     for option in (
@@ -102,13 +102,13 @@ def output_options(command: _F) -> _F:
     return decorated  # type: ignore[return-value]  # the command with its options
 
 
-def with_types(showing: OutputOptions, text: str | None) -> OutputOptions:
+def with_types(output_options: OutputOptions, text: str | None) -> OutputOptions:
     """Return the options, limited to the events that `--filter` names. Raises UsageError."""
     if text is None:
-        return showing
+        return output_options
     from perstack.doors.shared.event_filter import ORIGINAL_TYPES, types_named  # imported late: few commands filter
 
-    if showing.quiet or showing.output not in (None, "jsonl"):
+    if output_options.quiet or output_options.chosen_form not in (None, "jsonl"):
         raise UsageError(
             "--filter selects events, printed as JSON: leave out --quiet, --output human and --output text"
         )
@@ -119,22 +119,22 @@ def with_types(showing: OutputOptions, text: str | None) -> OutputOptions:
         raise UsageError(f"--filter {one_line(str(error))}: no such event; there are: {names}") from error
     if not types:
         raise UsageError("--filter names no event: write it as --filter finishRun,errorRun")
-    return replace(showing, types=types)
+    return replace(output_options, types=types)
 
 
 class JobOutput:
     """A listener that shows each event of a Job. `on_lost` is called once when stdout cannot be written any more."""
 
-    def __init__(self, showing: OutputOptions) -> None:
-        self.form = showing.form
+    def __init__(self, output_options: OutputOptions) -> None:
+        self.form = output_options.form
         self.job_id: str | None = None
         self.on_lost: Callable[[], object] = lambda: None
         self.lost: OSError | None = None  # why stdout can no longer be written; None while it can
-        self.may_ask = not showing.no_input  # True if the user at the terminal may be asked
+        self.may_ask = not output_options.no_input  # True if the user at the terminal may be asked
         self.is_asking = False
-        self._showing = showing
+        self._output_options = output_options
         self._warned: set[str] = set()
-        self.view = None if showing.quiet else self._view()
+        self.view = None if output_options.quiet else self._view()
 
     def _view(self) -> LiveView | None:
         is_beside = self.form != "human" and not has_screen() and is_attended()
@@ -143,18 +143,20 @@ class JobOutput:
         from perstack.doors.cli.live import LiveView  # imported late: a pipe does not need it
 
         return LiveView(
-            to_stderr=is_beside, is_compact=is_beside or self._showing.compact, is_verbose=self._showing.verbose
+            to_stderr=is_beside,
+            is_compact=is_beside or self._output_options.compact,
+            is_verbose=self._output_options.verbose,
         )
 
     async def begin(self, host: Host, job_id: str | None) -> None:
         """Start with the totals of a Job that was driven before, and say if its programs run without a question."""
-        if self._showing.quiet:
+        if self._output_options.quiet:
             return
         with suppress(PerstackError):  # driving it reports the error
-            job = await host.job(job_id)
+            summary = await host.job(job_id)
             if self.view is not None:
-                self.view.begin(job)
-            if not host.programs_note and (note := await host.programs_note_of(job)):
+                self.view.begin(summary)
+            if not host.programs_note and (note := await host.programs_note_of(summary)):
                 print_err(f"note: {note}")
 
     def __call__(self, event: Event, line: bytes) -> None:
@@ -170,10 +172,10 @@ class JobOutput:
             print_err(f"warning: {event.expert_key}: requests are sent {event.words}")
 
     def _takes(self, kind: str) -> bool:
-        types = self._showing.types
+        types = self._output_options.types
         if types is not None and kind not in types:
             return False
-        is_wanted = self._showing.stream or types is not None  # a filter that names a streamed type asks for it
+        is_wanted = self._output_options.stream or types is not None  # a filter that names a streamed type asks for it
         return kind not in _STREAMED or (is_wanted and not is_stdout_behind())
 
     def write(self, line: bytes) -> None:
@@ -195,7 +197,7 @@ class JobOutput:
 
     def remark(self, text: str) -> None:
         """Show a message on stderr if that is a terminal, otherwise on stdout if that is for people, otherwise not."""
-        if self._showing.quiet:
+        if self._output_options.quiet:
             return
         if self.form == "human" and not is_attended():
             self._put(lambda: print_out(one_line(text)))

@@ -211,7 +211,7 @@ class _Totals:
 
 
 def _is_denied(change: ChangedRuling) -> bool:
-    return change.call.ran and change.ruling.decision == "deny"
+    return change.past_call.ran and change.ruling.decision == "deny"
 
 
 async def _backtest(host: Host, options: HostOptions, rules: _File, since: int, *, as_json: bool) -> _Totals:
@@ -227,9 +227,10 @@ async def _backtest(host: Host, options: HostOptions, rules: _File, since: int, 
 
 
 def _tell(change: ChangedRuling) -> None:
-    subject = f" {change.ruling.subject}" if change.ruling.subject not in ("", change.call.tool) else ""
-    source = f"{change.run_id} step {change.call.step} {change.expert_key}"
-    words = f"{change.call.decision} -> {change.ruling.decision}: {change.call.tool}{subject} ({change.ruling.said})"
+    subject = f" {change.ruling.subject}" if change.ruling.subject not in ("", change.past_call.tool) else ""
+    source = f"{change.run_id} step {change.past_call.step} {change.expert_key}"
+    past_call, ruling = change.past_call, change.ruling
+    words = f"{past_call.decision} -> {ruling.decision}: {past_call.tool}{subject} ({ruling.said})"
     print_out(one_line(f"{source}: {words}"))
 
 
@@ -238,12 +239,12 @@ def _to_json(change: ChangedRuling) -> JsonObject:
         "jobId": change.job_id,
         "runId": change.run_id,
         "expertKey": change.expert_key,
-        "step": change.call.step,
-        "toolCallId": change.call.id,
-        "skill": change.call.skill,
-        "tool": change.call.tool,
-        "was": change.call.decision,
-        "ran": change.call.ran,
+        "step": change.past_call.step,
+        "toolCallId": change.past_call.id,
+        "skill": change.past_call.skill,
+        "tool": change.past_call.tool,
+        "was": change.past_call.decision,
+        "ran": change.past_call.ran,
         "decision": change.ruling.decision,
         "rule": change.ruling.rule or None,
         "source": change.ruling.source or None,

@@ -80,10 +80,12 @@ def tell_command(
         print_out(_delivery_line(delivery, summary, "told" if dropped is None else "removed"))
 
 
-def _delivery_line(delivery: Delivery, job: JobSummary, word: str) -> str:
-    step = None if delivery.is_driven or delivery.status == "queued" else next_step_of_job(job) or Resume(job.id)
+def _delivery_line(delivery: Delivery, summary: JobSummary, word: str) -> str:
+    step = (
+        None if delivery.is_driven or delivery.status == "queued" else next_step_of_job(summary) or Resume(summary.id)
+    )
     way_on = "" if step is None else f"; {cli_phrase(step)}"
-    return f"Job {job.id}: {word}; {delivery.words}{way_on}"
+    return f"Job {summary.id}: {word}; {delivery.words}{way_on}"
 
 
 async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, as_json: bool) -> int:
@@ -187,7 +189,7 @@ def resume_command(
     resume_from: str | None,
     answer: str | None,
     before_compaction: bool,
-    showing: OutputOptions,
+    output_options: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Resume JOB, by default the latest: the same Runs continue with their recorded settings.
@@ -198,8 +200,8 @@ def resume_command(
     check_target(target)
     is_more = bool(settled) or max_iterations is not None or target is not None
     _check_options(resume_from, answer, before_compaction, is_more=is_more)
-    host = open_attended_host(options, showing)
-    lines = SeriesOutput(showing)
+    host = open_attended_host(options, output_options)
+    lines = SeriesOutput(output_options)
 
     async def work() -> JobSummary | SeriesState:
         job = await host.jobs.find(typed, ("job", "iterations"))
@@ -255,13 +257,13 @@ def _check_options(resume_from: str | None, answer: str | None, before_compactio
 
 
 def _make_resume(
-    host: Host, job: str | None, settled: dict[str, Settlement], lines: JobOutput, before_compaction: bool
+    host: Host, job: str | None, settled: dict[str, Settlement], output: JobOutput, before_compaction: bool
 ) -> Callable[[OnEvent], Awaitable[JobSummary]]:
     def show(calls: tuple[UnsettledCall, ...]) -> None:
         _show_unsettled(calls, settled)
 
     async def resume_job(on_event: OnEvent) -> JobSummary:
-        await lines.begin(host, job)
+        await output.begin(host, job)
         if before_compaction:
             return await host.jobs.resume_before_compaction(job, on_event=on_event)
         return await host.resume(job, settle=settled, on_unsettled=show, on_event=on_event)
@@ -281,6 +283,9 @@ def _settlements(texts: tuple[str, ...]) -> dict[str, Settlement]:
 
 def _show_unsettled(calls: tuple[UnsettledCall, ...], settled: dict[str, Settlement]) -> None:
     print_err("calls that began and have no result:")
-    for call in calls:
-        word = settled.get(call.key) or settled.get(call.call_id) or "tell"
-        print_err(f"  {call.key}  {call.expert_key}: {call.tool_name} {approvable_line(call.args)}  -> {word}")
+    for unsettled_call in calls:
+        word = settled.get(unsettled_call.key) or settled.get(unsettled_call.call_id) or "tell"
+        print_err(
+            f"  {unsettled_call.key}  {unsettled_call.expert_key}: {unsettled_call.tool_name}"
+            f" {approvable_line(unsettled_call.args)}  -> {word}"
+        )

@@ -72,7 +72,7 @@ def run_command(
     strict: bool,
     output_schema: str | None,
     types: str | None,
-    showing: OutputOptions,
+    output_options: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Run EXPERT on QUERY, and show its progress. In a pipe, print events as lines of JSON.
@@ -83,7 +83,7 @@ def run_command(
     from perstack.doors.cli.driving import drive, open_attended_host
     from perstack.system.user import this_user
 
-    showing = with_types(showing, types)
+    output_options = with_types(output_options, types)
     _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
     continues = (go_on or continue_job is not None) and not is_answer
     text = read_query(query, "; `perstack resume` continues a Job without one" if continues else "")
@@ -98,9 +98,9 @@ def run_command(
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
     options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
-    host = open_attended_host(options, showing, options.load(strict=strict).project)
+    host = open_attended_host(options, output_options, options.load(strict=strict).project)
 
-    lines = JobOutput(showing)
+    lines = JobOutput(output_options)
 
     async def work(on_event: OnEvent) -> JobSummary:
         job, start = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
@@ -168,7 +168,7 @@ def submit_command(
     attach: tuple[str, ...],
     label: tuple[str, ...],
     as_json: bool,
-    showing: OutputOptions,
+    output_options: OutputOptions,
     options: HostOptions,
 ) -> None:
     """Queue EXPERT with QUERY for a worker, and print the Job's id immediately.
@@ -185,7 +185,7 @@ def submit_command(
     text, labels = read_query(query), parse_labels(label)
     if job_id is not None:
         check_job_id(job_id)
-    host, lines = options.open_host(), JobOutput(showing)
+    host, lines = options.open_host(), JobOutput(output_options)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
     async def work() -> JobSummary:
@@ -223,9 +223,9 @@ def submit_command(
     sys.exit(report_outcome(final, lines))
 
 
-def _left_line(job: JobSummary) -> str:
-    how = "still waits for a worker" if job.status == "queued" else "is driven on by the workers"
-    return f"Job {job.id} {how}; see it with: perstack log {job.id} --follow"
+def _left_line(summary: JobSummary) -> str:
+    how = "still waits for a worker" if summary.status == "queued" else "is driven on by the workers"
+    return f"Job {summary.id} {how}; see it with: perstack log {summary.id} --follow"
 
 
 def _warn(host: Host) -> None:

@@ -53,7 +53,7 @@ def _to_json(entry: ScheduleStatus) -> JsonObject:
     schedule, last = entry.schedule, entry.last
     last_fields: JsonObject = {}
     if last is not None:
-        status = last.outcome if entry.job is None else entry.job.status
+        status = last.outcome if entry.summary is None else entry.summary.status
         last_fields["last"] = {"at": last.at, "jobId": last.job_id, **({} if status is None else {"status": status})}
     document: JsonObject = {
         "name": schedule.name,
@@ -99,8 +99,8 @@ def _status(entry: ScheduleStatus) -> str:
     if entry.last is None:
         return "-"
     suffix = "" if entry.waiting is None else ", one waits"
-    if entry.job is not None:
-        return status_of(entry.job) + suffix
+    if entry.summary is not None:
+        return status_of(entry.summary) + suffix
     outcome = entry.last.outcome
     word = "about to begin" if outcome is None else outcome if outcome == "deleted" else STATUS_WORDS[outcome]
     return word + suffix
@@ -160,7 +160,7 @@ def _say(work: DueWorkResult, *, as_json: bool) -> None:
     if as_json:
         task: JsonObject = {} if work.task is None else {"status": work.task.status, "jobId": work.task.job_id}
         if work.job_id is not None:
-            task = {"status": work.job.status if work.job else None, "jobId": work.job_id}
+            task = {"status": work.summary.status if work.summary else None, "jobId": work.job_id}
         if work.series_id is not None:
             task = {"status": work.series.status if work.series else None, "seriesId": work.series_id}
         if work.schedule is not None:
@@ -169,7 +169,7 @@ def _say(work: DueWorkResult, *, as_json: bool) -> None:
         write_json({key: value for key, value in document.items() if value is not None})
     if as_json and work.error is None:
         return
-    owner = work.job or work.series or work.task
+    owner = work.summary or work.series or work.task
     state_words = "" if owner is None else f", now {owner.status}"
     question_words = f", and asks: {work.question}; see perstack inbox" if work.question is not None else ""
     error_words = "" if work.error is None else f": {one_line(work.error)}"

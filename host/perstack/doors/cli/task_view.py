@@ -113,14 +113,14 @@ def show_all(tasks: Sequence[TaskSummary]) -> None:
     now = SYSTEM.now()
     rows = [
         (
-            task.task_id,
-            task.agent_id,
-            _status(task, now),
-            str(task.checkpoints),
-            age_text(task.updated_at, now) if task.updated_at else "?",
-            _describe(task),
+            task_summary.task_id,
+            task_summary.agent_id,
+            _status(task_summary, now),
+            str(task_summary.checkpoints),
+            age_text(task_summary.updated_at, now) if task_summary.updated_at else "?",
+            _describe(task_summary),
         )
-        for task in tasks
+        for task_summary in tasks
     ]
     table(
         Screen.of_stdout(),
@@ -131,9 +131,9 @@ def show_all(tasks: Sequence[TaskSummary]) -> None:
     )
 
 
-def _describe(task: TaskSummary) -> str:
-    reason = task.error or task.pause_message or time_text(task.resume_at)
-    return "; ".join(filter(None, (reason, in_words(task.blocked_by)))) or task.name
+def _describe(task_summary: TaskSummary) -> str:
+    reason = task_summary.error or task_summary.pause_message or time_text(task_summary.resume_at)
+    return "; ".join(filter(None, (reason, in_words(task_summary.blocked_by)))) or task_summary.name
 
 
 def _status(task: TaskState | TaskSummary, now: int) -> str:
@@ -188,7 +188,7 @@ class _TaskSelection:
                 after=after,
             )
 
-        return [task async for task_page in pages(page) for task in task_page.tasks]
+        return [task_summary async for task_page in pages(page) for task_summary in task_page.tasks]
 
 
 @click.command("delete")

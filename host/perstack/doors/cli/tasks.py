@@ -124,8 +124,8 @@ def _plain(argument: Argument) -> Maker:
 def _show(result: Record, *, as_json: bool) -> None:
     match result:
         case Checkpoints() if as_json:
-            for checkpoint in result.checkpoints:
-                write_json_line(checkpoint.to_json())
+            for task_checkpoint in result.checkpoints:
+                write_json_line(task_checkpoint.to_json())
         case _ if as_json:
             write_json_line(result.to_json())
         case TaskState():

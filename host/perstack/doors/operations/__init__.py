@@ -53,7 +53,7 @@ R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
 class OperationCall(ABC, Generic[R]):
     """One call of an operation through a door: the project, the caller, and how to reply, drive and ask there."""
 
-    project: ServedProject
+    served_project: ServedProject
     seal: str = field(
         default="", kw_only=True
     )  # digest of what a person agreed to, if that is more than the arguments say
@@ -219,7 +219,7 @@ class TaskArguments(OperationArguments):
 
     @override
     async def subject(self, call: OperationCall[R]) -> TaskSubject:
-        return await self.subject_in(call.project.host.tasks, call.project.definitions.hides)
+        return await self.subject_in(call.served_project.host.tasks, call.served_project.definitions.hides)
 
     async def subject_in(self, memory: StoredTasks, hides: Hides) -> TaskSubject:
         """Return the task that the operation is about. Raises NotFound also for one of an agent that `hides` names."""
@@ -230,8 +230,10 @@ class TaskArguments(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        project = call.project
-        return call.reply(await self.change(project.host.tasks.signed(call.by), project.definitions.hides))
+        served_project = call.served_project
+        return call.reply(
+            await self.change(served_project.host.tasks.signed(call.by), served_project.definitions.hides)
+        )
 
     async def change(self, memory: TaskMemory, hides: Hides) -> Record:
         """Return the result. Raises PerstackError; NotFound also for a task of an agent that `hides` names."""
@@ -244,7 +246,11 @@ class TaskArguments(OperationArguments):
             raise _hidden_task(task_id)
         result = self.row.shown(command, await memory.do(command))
         if isinstance(result, TaskPage):
-            return result.model_copy(update={"tasks": tuple(task for task in result.tasks if not hides(task.agent_id))})
+            return result.model_copy(
+                update={
+                    "tasks": tuple(task_summary for task_summary in result.tasks if not hides(task_summary.agent_id))
+                }
+            )
         return result
 
 

@@ -107,8 +107,11 @@ async def _subject_of_resume(
     call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None
 ) -> JobSubject:
     """Return a Job with its limits after a resumption, for which this server's options count as well."""
-    await call.project.job_to_drive(job_id)
-    job, overrides = await call.project.host.jobs.load(job_id), call.project.host.jobs.source.current.overrides
+    await call.served_project.job_to_drive(job_id)
+    job, overrides = (
+        await call.served_project.host.jobs.load(job_id),
+        call.served_project.host.jobs.source.setup.overrides,
+    )
     if max_cost is not None:
         overrides = replace(overrides, max_cost=max_cost)
     run = job.coordinator
@@ -117,8 +120,8 @@ async def _subject_of_resume(
 
 async def _continued(call: OperationCall[R], job_id: str) -> JobSubject:
     """Return a Job with the limits of its next Run, which the definition sets."""
-    await call.project.job_to_drive(job_id)
-    job, context = await call.project.host.jobs.load(job_id), call.project.host.jobs.source.current
+    await call.served_project.job_to_drive(job_id)
+    job, context = await call.served_project.host.jobs.load(job_id), call.served_project.host.jobs.source.setup
     run = job.coordinator
     expert = context.project.expert(run.start.expert_key)
     if expert is None:
@@ -155,9 +158,9 @@ class ExpertArguments(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        host = call.project.host
+        host = call.served_project.host
         if self.continue_job is not None:
-            await call.project.job_to_drive(self.continue_job)
+            await call.served_project.job_to_drive(self.continue_job)
         elif not self.wait and host.leaves_to_workers:
             files = await read_attachments(host, self.attachments)
             return views.reply_job(call, await host.submit(self._expert_key, self.query, attachments=files, by=call.by))
@@ -190,8 +193,8 @@ class _ContinueJob(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        host, job = call.project.host, await call.project.job_to_drive(self.job)
-        work = partial(host.continue_job, job.expert_key, self.query, job_id=self.job, resume_from=self.resume_from)
+        host, summary = call.served_project.host, await call.served_project.job_to_drive(self.job)
+        work = partial(host.continue_job, summary.expert_key, self.query, job_id=self.job, resume_from=self.resume_from)
         return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
 
 
@@ -232,8 +235,8 @@ class _AnswerJob(OperationArguments):
 
     @override
     async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await call.project.job_to_drive(self.job)
-        subject = JobSubject(await call.project.host.jobs.load(self.job))
+        await call.served_project.job_to_drive(self.job)
+        subject = JobSubject(await call.served_project.host.jobs.load(self.job))
         asking = subject.question
         if self.changed is not None and (asking is None or not asking.call_digest):
             raise UsageError(f"Job {self.job} asks for no approval of a call, so there are no arguments to change")
@@ -244,15 +247,15 @@ class _AnswerJob(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        await call.project.job_to_drive(self.job)
+        await call.served_project.job_to_drive(self.job)
         self._check_of_job()
-        host, question = call.project.host, self.question
-        job = await host.job(self.job)
-        if job.asking is not None and job.asking.call_digest:
-            question = question or job.asking.id
+        host, question = call.served_project.host, self.question
+        summary = await host.job(self.job)
+        if summary.asking is not None and summary.asking.call_digest:
+            question = question or summary.asking.id
         work: DriveJob = partial(host.answer, self.answer_text, job_id=self.job, question_id=question, by=call.by)
-        if self.wait and is_driven_by_worker(host, job):
-            work = partial(answer_and_follow, host, job, self.answer_text, question_id=question, by=call.by)
+        if self.wait and is_driven_by_worker(host, summary):
+            work = partial(answer_and_follow, host, summary, self.answer_text, question_id=question, by=call.by)
         return await call.drive(work, wait=self.wait)
 
     def _check_of_job(self) -> None:
@@ -289,8 +292,8 @@ class _ResumeJob(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        await call.project.job_to_drive(self.job)
-        resume = call.project.host.resume
+        await call.served_project.job_to_drive(self.job)
+        resume = call.served_project.host.resume
         work = partial(resume, self.job, max_steps=self.max_steps, max_cost=self.max_cost, settle=self.settle)
         return await call.drive(work, wait=self.wait)
 
@@ -306,14 +309,14 @@ class _CancelJob(OperationArguments):
 
     @override
     async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await call.project.job_to_drive(self.job)
-        return JobSubject(await call.project.host.jobs.load(self.job))
+        await call.served_project.job_to_drive(self.job)
+        return JobSubject(await call.served_project.host.jobs.load(self.job))
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        await call.project.job_to_drive(self.job)
-        await call.project.host.cancel(self.job, final=self.final, by=call.by)
-        return views.reply_job(call, await call.project.host.job(self.job))
+        await call.served_project.job_to_drive(self.job)
+        await call.served_project.host.cancel(self.job, final=self.final, by=call.by)
+        return views.reply_job(call, await call.served_project.host.job(self.job))
 
 
 class _TellJob(OperationArguments):
@@ -332,13 +335,13 @@ class _TellJob(OperationArguments):
             raise UsageError("give `text`, or `drop` to remove an earlier text")
         if self.text is not None:
             check_posted(self.text)
-        await call.project.job_to_drive(self.job)
-        return JobSubject(await call.project.host.jobs.load(self.job))
+        await call.served_project.job_to_drive(self.job)
+        return JobSubject(await call.served_project.host.jobs.load(self.job))
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
         await self.subject(call)
-        texts = call.project.host.texts
+        texts = call.served_project.host.texts
         if self.text is not None:
             delivery = await texts.tell(self.job, self.text, run_id=self.run, by=call.by)
         else:
@@ -360,25 +363,25 @@ class Decision(OperationArguments):
     @override
     async def subject(self, call: OperationCall[R]) -> JobSubject:
         await self._asking(call)
-        return JobSubject(await call.project.host.jobs.load(place_of(self.id)[0]))
+        return JobSubject(await call.served_project.host.jobs.load(place_of(self.id)[0]))
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
         """Give the answer. Raises Conflict if the question is decided or about another call, and UsageError."""
         await self._asking(call)
-        answer = partial(call.project.host.answer, self.answer_text, question_id=self.id, by=call.by)
+        answer = partial(call.served_project.host.answer, self.answer_text, question_id=self.id, by=call.by)
         return await call.drive(answer, wait=self.wait)
 
     async def _asking(self, call: OperationCall[R]) -> None:
         """Raise Conflict and UsageError unless the question asks for this call."""
-        asking = (await call.project.job(place_of(self.id)[0])).asking
+        asking = (await call.served_project.job(place_of(self.id)[0])).asking
         if asking is None or asking.id != self.id:
             raise Conflict(f"question {self.id} has been answered already, or was never asked")
         if not asking.call_digest:
             raise UsageError(f"question {self.id} asks for no approval of a call")
         if self.call_digest not in (None, asking.call_digest):
             raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
-        page = page_of(asking, await workspace_for_diff(call.project.host, asking))
+        page = page_of(asking, await workspace_for_diff(call.served_project.host, asking))
         if page.missing and self.answer != DENIES:
             text = f"{page.missing}, so only a `{DENIES}` is taken here"
             raise UsageError(text, next_steps=(GiveAnswer(self.id, is_approval=True),))
@@ -419,17 +422,17 @@ DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
 # Answer a Job and follow it to its next end or stop, in this process or in a worker.
 
 
-def is_driven_by_worker(host: Host, job: JobSummary) -> bool:
+def is_driven_by_worker(host: Host, summary: JobSummary) -> bool:
     """Return whether workers drive the Job: it was submitted, and this Host has a dispatcher to notify them."""
-    return job.queued is not None and host.dispatcher is not None
+    return summary.queued is not None and host.dispatcher is not None
 
 
 async def answer_and_follow(
-    host: Host, job: JobSummary, text: str, *, question_id: str | None, by: By, on_event: OnEvent
+    host: Host, summary: JobSummary, text: str, *, question_id: str | None, by: By, on_event: OnEvent
 ) -> JobSummary:
     """Answer, and drive the Job or follow its worker until it ends or stops. Raises as `Host.answer`."""
-    if not is_driven_by_worker(host, job):
-        return await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=True, on_event=on_event)
-    known_heads = {run_id: head.seq for run_id, head in (await host.jobs.load(job.id)).heads.items()}
-    await host.answer(text, job_id=job.id, question_id=question_id, by=by, drive=False)
-    return await host.jobs.follow(job.id, after=known_heads, on_event=on_event)
+    if not is_driven_by_worker(host, summary):
+        return await host.answer(text, job_id=summary.id, question_id=question_id, by=by, drive=True, on_event=on_event)
+    known_heads = {run_id: head.seq for run_id, head in (await host.jobs.load(summary.id)).heads.items()}
+    await host.answer(text, job_id=summary.id, question_id=question_id, by=by, drive=False)
+    return await host.jobs.follow(summary.id, after=known_heads, on_event=on_event)

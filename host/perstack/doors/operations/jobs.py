@@ -33,9 +33,11 @@ class _ListJobs(OperationArguments):
     after: FreeArgument[str | None] = Field(default=None, description="The `next` of the page before.")
 
     async def perform(self, call: OperationCall[R]) -> R:
-        page = await call.project.page_of_jobs(limit=self.limit, after=self.after)
-        lines = "\n".join(views.in_list(job) for job in page.jobs) or "no Jobs"
-        return call.reply(views.JobList(jobs=tuple(views.job_view(job) for job in page.jobs), next=page.next), lines)
+        page = await call.served_project.page_of_jobs(limit=self.limit, after=self.after)
+        lines = "\n".join(views.in_list(summary) for summary in page.jobs) or "no Jobs"
+        return call.reply(
+            views.JobList(jobs=tuple(views.job_view(summary) for summary in page.jobs), next=page.next), lines
+        )
 
 
 class _GetJob(OperationArguments):
@@ -44,17 +46,17 @@ class _GetJob(OperationArguments):
     job: JobId
 
     async def perform(self, call: OperationCall[R]) -> R:
-        job = await call.project.current_job(self.job)
-        is_stopped = job.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
-        open_calls = await call.project.host.jobs.unsettled(self.job) if is_stopped else ()
-        return call.reply(views.job_details(job, open_calls), *views.job_texts(job))
+        summary = await call.served_project.current_job(self.job)
+        is_stopped = summary.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
+        open_calls = await call.served_project.host.jobs.unsettled(self.job) if is_stopped else ()
+        return call.reply(views.job_details(summary, open_calls), *views.job_texts(summary))
 
 
 class _ShowInbox(OperationArguments):
     """Lists what waits for a person: every open question and approval of every Job and task, the oldest first."""
 
     async def perform(self, call: OperationCall[R]) -> R:
-        items = tuple(views.open_item(item) for item in await call.project.inbox())
+        items = tuple(views.open_item(item) for item in await call.served_project.inbox())
         lines = "\n".join(f"{item.id}  {item.who or '-'}  {item.text}\n  {item.next}" for item in items)
         return call.reply(views.Inbox(questions=items), lines or "nothing waits for a person")
 
@@ -69,8 +71,8 @@ class _GetCheckpoint(OperationArguments):
 
     async def perform(self, call: OperationCall[R]) -> R:
         if self.job is not None or is_place(self.checkpoint):
-            await call.project.job(self.job or place_of(self.checkpoint)[0])
-        checkpoint = await call.project.host.jobs.checkpoint(self.checkpoint, job_id=self.job)
+            await call.served_project.job(self.job or place_of(self.checkpoint)[0])
+        checkpoint = await call.served_project.host.jobs.checkpoint(self.checkpoint, job_id=self.job)
         return call.reply(checkpoint, checkpoint.model_dump_json(by_alias=True, exclude_none=True, indent=1))
 
 
@@ -91,8 +93,8 @@ class _ShowDiff(OperationArguments):
     run: FreeArgument[str | None] = Field(default=None, description="Only what this Run did, its delegates apart.")
 
     async def perform(self, call: OperationCall[R]) -> R:
-        await call.project.job(self.job)
-        diff = await call.project.host.files.diff(self.job, self.what, run_id=self.run)
+        await call.served_project.job(self.job)
+        diff = await call.served_project.host.files.diff(self.job, self.what, run_id=self.run)
         text = plain_text(patch_bytes(diff.files).decode("utf-8", "backslashreplace"))
         if len(text) > _MAX_PATCH_CHARS:
             text = f"{text[:_MAX_PATCH_CHARS]}\n… ({len(text):,} characters: ask for one step)"
@@ -109,11 +111,11 @@ class _RewindFiles(OperationArguments):
     )
 
     async def subject(self, call: OperationCall[R]) -> Rewind:
-        await call.project.job_to_drive(self.job)
-        return await call.project.host.files.plan_rewind(self.job, self.checkpoint, only=self.only)
+        await call.served_project.job_to_drive(self.job)
+        return await call.served_project.host.files.plan_rewind(self.job, self.checkpoint, only=self.only)
 
     async def perform(self, call: OperationCall[R]) -> R:
-        plan, files = await self.subject(call), call.project.host.files
+        plan, files = await self.subject(call), call.served_project.host.files
         if not plan.files:
             text = f"The files are those of {self.checkpoint} already."
             return call.reply(views.rewind_view(plan, done=True), text)
@@ -145,8 +147,8 @@ class ListApprovals(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        questions = [item.asking for item in await call.project.inbox()]
-        host = call.project.host
+        questions = [item.question for item in await call.served_project.inbox()]
+        host = call.served_project.host
         calls = [asking for asking in questions if asking is not None and asking.call_digest]
         approvals = [views.open_approval(asking, await workspace_for_diff(host, asking)) for asking in calls]
         return call.reply(views.Approvals(approvals=tuple(approvals)))
@@ -171,12 +173,12 @@ class Submission(OperationArguments):
 
     async def perform(self, call: OperationCall[R]) -> R:
         """Reply with a new Job, or the Job that an equal request started before. Raises PerstackError."""
-        await call.project.refresh()
-        call.project.definitions.check_offered(self.expert)
-        host = call.project.host
-        job = await self._find_begun(host)
+        await call.served_project.refresh()
+        call.served_project.definitions.check_offered(self.expert)
+        host = call.served_project.host
+        summary = await self._find_begun(host)
         try:
-            job = job or await host.submit(
+            summary = summary or await host.submit(
                 self.expert,
                 self.query,
                 at=self.at,
@@ -186,20 +188,24 @@ class Submission(OperationArguments):
                 by=call.by,
             )
         except (UsageError, Conflict):
-            job = await self._find_begun(host)
-            if job is None:
+            summary = await self._find_begun(host)
+            if summary is None:
                 raise
-        return call.reply(views.SubmittedJob(id=job.id, status=job.status))
+        return call.reply(views.SubmittedJob(id=summary.id, status=summary.status))
 
     async def _find_begun(self, host: Host) -> JobSummary | None:
         """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
         try:
-            job = None if self.job_id is None else await host.job(check_job_id(self.job_id))
+            summary = None if self.job_id is None else await host.job(check_job_id(self.job_id))
         except NotFound:
             return None
-        if job is None or (job.expert_key, job.query, job.labels) == (self.expert, self.query, self.labels):
-            return job
-        raise Conflict(f"Job {job.id} is another one: send the Expert, query and labels that it was begun with")
+        if summary is None or (summary.expert_key, summary.query, summary.labels) == (
+            self.expert,
+            self.query,
+            self.labels,
+        ):
+            return summary
+        raise Conflict(f"Job {summary.id} is another one: send the Expert, query and labels that it was begun with")
 
 
 class GetSubmittedJob(OperationArguments):
@@ -209,7 +215,7 @@ class GetSubmittedJob(OperationArguments):
 
     @override
     async def perform(self, call: OperationCall[R]) -> R:
-        return call.reply(await call.project.job(self.id))
+        return call.reply(await call.served_project.job(self.id))
 
 
 JOBS, _JOB = "/v1/jobs", "/v1/jobs/{id}"

@@ -205,50 +205,56 @@ def view_of(model: type[_View], source: object, **others: object) -> _View:
     return model.model_validate({**others, **{name: getattr(source, name) for name in names}})
 
 
-def job_view(job: JobSummary) -> JobView:
-    question_id = job.asking.id if job.asking is not None else None
-    return view_of(JobView, job, question_id=question_id, total_tokens=job.usage.total_tokens, next=_next_step(job))
-
-
-def job_details(job: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDetails:
-    """Return the Job with its Runs and open calls."""
-    runs = tuple(view_of(RunView, run, total_tokens=run.usage.total_tokens) for run in job.runs)
-    calls = tuple(view_of(OpenCall, call) for call in open_calls)
-    extras = {"runs": runs, "open_calls": calls, "checkpoint": _latest_checkpoint(job)}
-    return JobDetails.model_validate(job_view(job).model_dump() | extras)
-
-
-def status_line(job: JobSummary) -> str:
-    """Return one line with the Job's id, status and next step."""
-    word = status_of(job)
-    did = spending_line(job)
-    detail = {"stoppedByInteractiveTool": job.asks, "stoppedByError": job.error, "stoppedByBudget": job.exceeded}.get(
-        job.status
+def job_view(summary: JobSummary) -> JobView:
+    question_id = summary.asking.id if summary.asking is not None else None
+    return view_of(
+        JobView, summary, question_id=question_id, total_tokens=summary.usage.total_tokens, next=_next_step(summary)
     )
+
+
+def job_details(summary: JobSummary, open_calls: Sequence[UnsettledCall]) -> JobDetails:
+    """Return the Job with its Runs and open calls."""
+    runs = tuple(
+        view_of(RunView, run_summary, total_tokens=run_summary.usage.total_tokens) for run_summary in summary.runs
+    )
+    calls = tuple(view_of(OpenCall, unsettled_call) for unsettled_call in open_calls)
+    extras = {"runs": runs, "open_calls": calls, "checkpoint": _latest_checkpoint(summary)}
+    return JobDetails.model_validate(job_view(summary).model_dump() | extras)
+
+
+def status_line(summary: JobSummary) -> str:
+    """Return one line with the Job's id, status and next step."""
+    word = status_of(summary)
+    did = spending_line(summary)
+    detail = {
+        "stoppedByInteractiveTool": summary.asks,
+        "stoppedByError": summary.error,
+        "stoppedByBudget": summary.exceeded,
+    }.get(summary.status)
     suffix = f": {detail}" if detail else ""
-    warning = f" {WITHOUT_EFFECT[0].upper()}{WITHOUT_EFFECT[1:]}." if job.without_effect else ""
-    return f"Job {job.id} of {job.expert_key} ({word}, {did}){suffix}.{warning} {_next_step(job)}"
+    warning = f" {WITHOUT_EFFECT[0].upper()}{WITHOUT_EFFECT[1:]}." if summary.without_effect else ""
+    return f"Job {summary.id} of {summary.expert_key} ({word}, {did}){suffix}.{warning} {_next_step(summary)}"
 
 
-def _next_step(job: JobSummary) -> str:
-    if job.closed is not None:
-        return f"It was closed for good by {job.closed.by}: nothing continues it."
-    step = next_step_of_job(job)
+def _next_step(summary: JobSummary) -> str:
+    if summary.closed is not None:
+        return f"It was closed for good by {summary.closed.by}: nothing continues it."
+    step = next_step_of_job(summary)
     if step is None:
-        return f"It continues; look with get_job {job.id}, stop it with cancel_job."
-    allowed = accepted_answers(job.asking) if job.asking is not None else ANYTHING
+        return f"It continues; look with get_job {summary.id}, stop it with cancel_job."
+    allowed = accepted_answers(summary.asking) if summary.asking is not None else ANYTHING
     form = f" To answer, {accepted(allowed)}." if allowed.is_bound else ""
     return f"{as_sentence(step)}{form}"
 
 
-def job_texts(job: JobSummary) -> tuple[str, ...]:
+def job_texts(summary: JobSummary) -> tuple[str, ...]:
     """Return the Job's state as texts; its result, if any, is alone in the first."""
-    return (job.text, status_line(job)) if job.text else (status_line(job),)
+    return (summary.text, status_line(summary)) if summary.text else (status_line(summary),)
 
 
-def reply_job(call: OperationCall[R], job: JobSummary, *texts: str) -> R:
+def reply_job(call: OperationCall[R], summary: JobSummary, *texts: str) -> R:
     """Reply with the Job's state."""
-    return call.reply(job_view(job), *job_texts(job), *texts, is_error=job.status == "stoppedByError")
+    return call.reply(job_view(summary), *job_texts(summary), *texts, is_error=summary.status == "stoppedByError")
 
 
 def files_view(diff: FilesDiff) -> FilesView:
@@ -275,10 +281,10 @@ def open_approval(question: OpenQuestion, workspace: Path | None) -> OpenApprova
     return view_of(OpenApproval, question, job_id=place_of(question.id)[0], **texts)
 
 
-def in_list(job: JobSummary) -> str:
+def in_list(summary: JobSummary) -> str:
     """Return the Job as a line of a list."""
-    text = job.asks or job.error or job.text or job.query
-    return f"{job.id}  {job.expert_key or '?'}  {status_of(job)}  {one_line(text)[:200]}"
+    text = summary.asks or summary.error or summary.text or summary.query
+    return f"{summary.id}  {summary.expert_key or '?'}  {status_of(summary)}  {one_line(text)[:200]}"
 
 
 def open_item(item: InboxItem) -> OpenItem:
@@ -291,11 +297,11 @@ def open_item(item: InboxItem) -> OpenItem:
     if item.damaged:
         remedy = f"; {step}" if item.task_id is None else f", or remove it: perstack task delete {item.id}"
         step = f"Nothing can be answered: put its log back from a copy{remedy}"
-    text = item.text if item.asking is None else item.asking.shown
+    text = item.text if item.question is None else item.question.shown
     return view_of(OpenItem, item, job=item.job_id, task=item.task_id, text=text, approval=item.is_approval, next=step)
 
 
-def _latest_checkpoint(job: JobSummary) -> str | None:
-    last = next((run for run in job.runs if run.id == job.coordinator_run_id), None)
-    is_at_rest = last is not None and last.head_seq > 0 and job.status != "running"
+def _latest_checkpoint(summary: JobSummary) -> str | None:
+    last = next((run_summary for run_summary in summary.runs if run_summary.id == summary.coordinator_run_id), None)
+    is_at_rest = last is not None and last.head_seq > 0 and summary.status != "running"
     return event_id_of(last.id, last.head_seq) if last is not None and is_at_rest else None

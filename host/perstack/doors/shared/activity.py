@@ -96,20 +96,25 @@ class RunActivity:
         self.text = (self.text + delta)[-_MAX_TEXT_CHARS:]
 
     def begin_call(self, call_id: str, now: int) -> None:
-        call = self.calls.setdefault(call_id, CallActivity("an approved call"))
-        call.began, call.rule, call.progress, call.is_interrupted = now, None, "", False
-        call.words = "" if call.part is None else brief(call.part)
-        self.work[call_id] = call
+        call_activity = self.calls.setdefault(call_id, CallActivity("an approved call"))
+        call_activity.began, call_activity.rule, call_activity.progress, call_activity.is_interrupted = (
+            now,
+            None,
+            "",
+            False,
+        )
+        call_activity.words = "" if call_activity.part is None else brief(call_activity.part)
+        self.work[call_id] = call_activity
 
     def hold_call(self, call_id: str, rule: str | None) -> None:
         """Set the rule of the approval that a call waits for; None once that is decided."""
-        call = self.calls.get(call_id)
-        if call is not None:
-            call.rule, call.began = rule, None
+        call_activity = self.calls.get(call_id)
+        if call_activity is not None:
+            call_activity.rule, call_activity.began = rule, None
 
     def stop_calls(self) -> None:
-        for call in self.calls.values():
-            call.interrupt()
+        for call_activity in self.calls.values():
+            call_activity.interrupt()
         self.work.clear()
 
 
@@ -138,18 +143,18 @@ class JobActivity:
         self._coordinator = ""  # the id of the Coordinator's latest Run; empty before the first event
         self._known: dict[str, RunActivity] = {}  # every Run seen so far: a stopped Run may continue
 
-    def begin(self, job: JobSummary) -> None:
+    def begin(self, summary: JobSummary) -> None:
         """Start with the totals of a Job that was driven before."""
-        self.steps = job.total_steps
-        self.usage = job.usage
-        self.unpriced_tokens = job.unpriced_tokens
+        self.steps = summary.total_steps
+        self.usage = summary.usage
+        self.unpriced_tokens = summary.unpriced_tokens
 
     def stop(self) -> None:
         """Stop all Runs and calls: no process drives the Job any more."""
-        for run in self._known.values():
-            run.stop_calls()
-            if run.state == "working":
-                run.state = "stopped"
+        for activity in self._known.values():
+            activity.stop_calls()
+            if activity.state == "working":
+                activity.state = "stopped"
         self.lanes.clear()
         self.skills.clear()
 
@@ -159,8 +164,8 @@ class JobActivity:
 
     def is_delegate(self, run_id: str) -> bool:
         """Return whether another Run started this one, also after its end."""
-        run = self._known.get(run_id)
-        return run is not None and run.is_delegate
+        activity = self._known.get(run_id)
+        return activity is not None and activity.is_delegate
 
     def is_asked_later(self, run_id: str) -> bool:
         """Return whether this Run's question is asked only after the other running delegates have stopped."""
@@ -194,111 +199,117 @@ class JobActivity:
                 activity = f"waits for {event.provider}, {event.ahead} before it"
                 self._lane(event).set_activity(activity, event.timestamp)
             case display_events.ToolProgress():
-                call = self._lane(event).calls.get(event.tool_call_id)
-                if call is not None:
-                    call.progress = event.message
+                call_activity = self._lane(event).calls.get(event.tool_call_id)
+                if call_activity is not None:
+                    call_activity.progress = event.message
             case _:
                 self._follow(self._lane(event), event)
 
     def _lane(self, event: events.StoredEvent | _InRun) -> RunActivity:
-        run = self._run(event.run_id, event.expert_key, event.timestamp)
-        return self.lanes.setdefault(event.run_id, run)
+        activity = self._run(event.run_id, event.expert_key, event.timestamp)
+        return self.lanes.setdefault(event.run_id, activity)
 
     def _run(self, run_id: str, expert_key: str, now: int) -> RunActivity:
         self._coordinator = self._coordinator or run_id
-        run = self._known.get(run_id)
-        if run is None:
+        activity = self._known.get(run_id)
+        if activity is None:
             is_delegate = run_id != self._coordinator
-            run = self._known[run_id] = RunActivity(run_id, run_label(expert_key, run_id), now, is_delegate)
-        return run
+            activity = self._known[run_id] = RunActivity(run_id, run_label(expert_key, run_id), now, is_delegate)
+        return activity
 
     def _rows(self, event: events.StoredEvent) -> Iterator[LogLine]:
-        run = self._run(event.run_id, event.expert_key, event.timestamp)
-        step, began = run.step_began
+        activity = self._run(event.run_id, event.expert_key, event.timestamp)
+        step, began = activity.step_began
         took = event.timestamp - began if step == event.step_number and isinstance(event, events.FinishStep) else None
         if self._full or not isinstance(event, events.StopRunByDelegate):
-            parts = {call_id: call.part for call_id, call in run.calls.items() if call.part is not None}
+            parts = {
+                call_id: call_activity.part
+                for call_id, call_activity in activity.calls.items()
+                if call_activity.part is not None
+            }
             for row in event.describe(EventContext(parts, minute, took, self._full)):
-                yield LogLine(event.timestamp, event.run_id, run.label, event.step_number, row)
+                yield LogLine(event.timestamp, event.run_id, activity.label, event.step_number, row)
 
-    def _follow(self, run: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event that changes what is shown
+    def _follow(self, activity: RunActivity, event: events.StoredEvent) -> None:  # noqa: C901 - one case for each kind of event that changes what is shown
         now = event.timestamp
-        run.waits = isinstance(event, events.StopRunByDelegate)
+        activity.waits = isinstance(event, events.StopRunByDelegate)
         match event:
             case events.StartRun():
-                run.steps, run.since, run.started, run.query = 0, now, now, event.query
-                run.is_delegate = event.delegated_by is not None
-                run.model = full_name(event.provider, event.model)
+                activity.steps, activity.since, activity.started, activity.query = 0, now, now, event.query
+                activity.is_delegate = event.delegated_by is not None
+                activity.model = full_name(event.provider, event.model)
                 if event.delegated_by is None:
                     # a killed process recorded no end for the previous Coordinator
-                    self.lanes = {run.run_id: run}
-                    self.latest, self._coordinator = run, run.run_id
+                    self.lanes = {activity.run_id: activity}
+                    self.latest, self._coordinator = activity, activity.run_id
             case events.ResumeRun():
-                run.steps = max(run.steps or 0, event.step_number)
-                run.text = ""
+                activity.steps = max(activity.steps or 0, event.step_number)
+                activity.text = ""
             case events.StartGeneration():
-                counted_steps = event.step_number - 1 if run.steps is None else run.steps
+                counted_steps = event.step_number - 1 if activity.steps is None else activity.steps
                 self.steps += max(0, event.step_number - counted_steps)
-                run.steps, run.state = max(counted_steps, event.step_number), "working"
-                if run.step_began[0] != event.step_number:
-                    run.step_began = (event.step_number, now)
-                run.set_activity("waits for the model", now)
+                activity.steps, activity.state = max(counted_steps, event.step_number), "working"
+                if activity.step_began[0] != event.step_number:
+                    activity.step_began = (event.step_number, now)
+                activity.set_activity("waits for the model", now)
             case events.FinishGeneration():
                 self._add_usage(event.usage)
                 if not event.message.provider_tools:  # otherwise the usage is a sum of several passes
-                    run.context_tokens = event.usage.total_tokens
-                run.context_window = event.context_window or run.context_window
-                run.calls = {part.tool_call_id: CallActivity(part.tool_name, part) for part in event.message.tool_calls}
-                run.said = event.message.text if event.message.text.strip() else run.said
-                run.set_activity("", now)
+                    activity.context_tokens = event.usage.total_tokens
+                activity.context_window = event.context_window or activity.context_window
+                activity.calls = {
+                    part.tool_call_id: CallActivity(part.tool_name, part) for part in event.message.tool_calls
+                }
+                activity.said = event.message.text if event.message.text.strip() else activity.said
+                activity.set_activity("", now)
             case events.Retry():
                 self._add_usage(event.usage)
-                run.set_activity("waits to try again", now)
+                activity.set_activity("waits to try again", now)
             case events.AdaptRequest() if event.error is not None:
-                run.set_activity("sends an adapted request", now)
+                activity.set_activity("sends an adapted request", now)
             case events.SwitchModel():
-                run.context_window, run.model = event.context_window, event.to
-                run.set_activity("waits for the next model", now)
+                activity.context_window, activity.model = event.context_window, event.to
+                activity.set_activity("waits for the next model", now)
             case events.StartCompaction():
-                run.set_activity("summarises what came before", now)
+                activity.set_activity("summarises what came before", now)
             case events.CompactHistory():
                 self._add_usage(event.usage)
-                run.set_activity("", now)
+                activity.set_activity("", now)
             case events.CallTools():
-                for call in event.calls:
-                    run.calls.setdefault(call.id, CallActivity(call.tool_name)).kind = call.kind
-                    if call.kind == "tool" and not call.asks:
-                        run.begin_call(call.id, now)
+                for decided in event.calls:
+                    activity.calls.setdefault(decided.id, CallActivity(decided.tool_name)).kind = decided.kind
+                    if decided.kind == "tool" and not decided.asks:
+                        activity.begin_call(decided.id, now)
             case events.RequestApproval():
-                run.hold_call(event.tool_call_id, event.rule)
+                activity.hold_call(event.tool_call_id, event.rule)
             case events.DecideApproval() | events.ChangeCall():
-                run.hold_call(event.tool_call_id, None)
+                activity.hold_call(event.tool_call_id, None)
             case events.StartToolCall():
-                run.begin_call(event.tool_call_id, now)
+                activity.begin_call(event.tool_call_id, now)
             case events.FinishToolCall():
                 self._add_usage(event.usage)
-                self._finish_call(run, event)
+                self._finish_call(activity, event)
             case events.CallDelegate():
                 for delegation in event.delegates:
                     delegate = self._run(delegation.run_id, delegation.expert_key, now)
                     delegate.is_delegate, delegate.query = True, delegation.query
                 names = ", ".join(run_label(delegation.expert_key, delegation.run_id) for delegation in event.delegates)
-                run.set_activity(f"waits for {names}", now)
+                activity.set_activity(f"waits for {names}", now)
             case events.CallInteractiveTool():
                 self._add_usage(event.usage)
-                run.work.pop(event.tool_call_id, None)
-                run.hold_call(event.tool_call_id, None)  # a tool that asks was not interrupted
+                activity.work.pop(event.tool_call_id, None)
+                activity.hold_call(event.tool_call_id, None)  # a tool that asks was not interrupted
             case events.FinishStep():
-                run.set_activity("", now)
+                activity.set_activity("", now)
             case events.FinishRun():
-                run.ended = now
-                self._leave(run, "completed", now)
+                activity.ended = now
+                self._leave(activity, "completed", now)
             case events.ErrorRun():
-                self._leave(run, "failed", now)
+                self._leave(activity, "failed", now)
             case events.StopRunByInteractiveTool():
-                self._leave(run, "asks", now)
+                self._leave(activity, "asks", now)
             case events.StopRunByExceededMaxSteps() | events.StopRunByExceededBudget() | events.StopRunByInterrupt():
-                self._leave(run, "stopped", now)
+                self._leave(activity, "stopped", now)
             case (
                 events.QueueRun()
                 | events.CloseRun()
@@ -306,26 +317,30 @@ class JobActivity:
                 | events.FinishRewind()
                 | events.RedactEvent()
             ):
-                if not run.step_began[0]:  # no process drives this Run
+                if not activity.step_began[0]:  # no process drives this Run
                     del self.lanes[event.run_id]
             case _:
                 pass
 
-    def _leave(self, run: RunActivity, state: Literal["asks", "stopped", "failed", "completed"], now: int) -> None:
-        run.state = state
-        run.set_activity("", now)
-        run.stop_calls()
-        del self.lanes[run.run_id]
+    def _leave(self, activity: RunActivity, state: Literal["asks", "stopped", "failed", "completed"], now: int) -> None:
+        activity.state = state
+        activity.set_activity("", now)
+        activity.stop_calls()
+        del self.lanes[activity.run_id]
 
-    def _finish_call(self, run: RunActivity, event: events.FinishToolCall) -> None:
-        run.work.pop(event.tool_call_id, None)
-        call = run.calls.get(event.tool_call_id)
-        if call is not None:
-            call.result, call.is_error, call.took_ms = text_of(event.contents), event.is_error, event.duration_ms
-            call.began, call.rule, call.is_interrupted = None, None, False
-            if call.kind in ("todo", "clearTodo") and not event.is_error:
-                todos = todos_in(call.result)
-                run.todos = run.todos if todos is None else todos
+    def _finish_call(self, activity: RunActivity, event: events.FinishToolCall) -> None:
+        activity.work.pop(event.tool_call_id, None)
+        call_activity = activity.calls.get(event.tool_call_id)
+        if call_activity is not None:
+            call_activity.result, call_activity.is_error, call_activity.took_ms = (
+                text_of(event.contents),
+                event.is_error,
+                event.duration_ms,
+            )
+            call_activity.began, call_activity.rule, call_activity.is_interrupted = None, None, False
+            if call_activity.kind in ("todo", "clearTodo") and not event.is_error:
+                todos = todos_in(call_activity.result)
+                activity.todos = activity.todos if todos is None else todos
         delegate = None if event.delegate is None else self._known.get(event.delegate.run_id)
         if delegate is not None:
             delegate.state = "failed" if event.is_error else "completed"
@@ -350,10 +365,12 @@ def todos_in(result: str) -> tuple[Todo, ...] | None:
 SECOND_MS = 1_000
 
 
-def call_line(call: CallActivity, now: int, width: int) -> str:
+def call_line(call_activity: CallActivity, now: int, width: int) -> str:
     """Return a running call with its progress and duration, in `width` cells."""
-    text = f"{call.name} {call.words}" if call.words else call.name
-    return with_duration(f"{text}: {call.progress}" if call.progress else text, call.began or now, now, width)
+    text = f"{call_activity.name} {call_activity.words}" if call_activity.words else call_activity.name
+    return with_duration(
+        f"{text}: {call_activity.progress}" if call_activity.progress else text, call_activity.began or now, now, width
+    )
 
 
 def with_duration(text: str, since: int, now: int, width: int) -> str:

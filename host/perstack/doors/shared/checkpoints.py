@@ -54,7 +54,10 @@ def facts_of(checkpoint: Checkpoint) -> list[tuple[str, str]]:
         ("messages", str(len(checkpoint.messages))),
         ("continues", checkpoint.continued_from.checkpoint_id if checkpoint.continued_from else ""),
         ("delegate", f"of {checkpoint.delegated_by.run_id}" if checkpoint.delegated_by else ""),
-        *(("open call", f"{call.id} {call.tool_name}") for call in checkpoint.open_calls),
+        *(
+            ("open call", f"{checkpoint_call.id} {checkpoint_call.tool_name}")
+            for checkpoint_call in checkpoint.open_calls
+        ),
         *(("todo", todo) for todo in todo_lines),
         ("error", f"{error.name}: {error.message}" if error else ""),
     )
@@ -116,7 +119,9 @@ def _difference(messages: Sequence[AnyMessage], others: Sequence[AnyMessage]) ->
 async def _previous_checkpoint(host: Host, checkpoint: Checkpoint) -> str | None:
     """Return the last checkpoint of an earlier step: checkpoints of one step hardly differ."""
     (log,) = await host.jobs.logs(checkpoint.job_id, run_id=checkpoint.run_id)
-    earlier = [ref.id for ref in places_in(log) if ref.entry.step < checkpoint.step_number]
+    earlier = [
+        checkpoint_ref.id for checkpoint_ref in places_in(log) if checkpoint_ref.entry.step < checkpoint.step_number
+    ]
     if earlier:
         return earlier[-1]
     return None if checkpoint.continued_from is None else checkpoint.continued_from.checkpoint_id

@@ -258,7 +258,7 @@ class ConnectionLimits:
 class LimitedConnection(asyncio.Protocol):
     """One connection: refused beyond the limits, closed if a request is not complete in time."""
 
-    limits: ConnectionLimits
+    connection_limits: ConnectionLimits
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class LimitedConnection(asyncio.Protocol):
         self._address = "" if is_local else _network(transport.get_extra_info("peername")[0])
         if is_local and not _is_of_this_user(connection):
             self._transport.abort()
-        elif not self.limits.admit(self._address):
+        elif not self.connection_limits.admit(self._address):
             self._transport.write(_BUSY)
             self._transport.close()
         else:
@@ -312,9 +312,9 @@ class LimitedConnection(asyncio.Protocol):
         if not self._is_in:
             return
         self._is_in = False
-        self.limits.count -= 1
+        self.connection_limits.count -= 1
         if not self._is_authenticated:
-            self.limits.release(self._address)
+            self.connection_limits.release(self._address)
         self._inner.connection_lost(exc)
 
     @override
@@ -331,7 +331,7 @@ class LimitedConnection(asyncio.Protocol):
         """Record that the client is authenticated."""
         if not self._is_authenticated:
             self._is_authenticated = True
-            self.limits.release(self._address)
+            self.connection_limits.release(self._address)
 
     def has_request(self) -> None:
         """Stop the deadline: a request is complete."""
@@ -345,7 +345,7 @@ class LimitedConnection(asyncio.Protocol):
 
     def _start(self) -> None:
         self._stop()
-        self._deadline = asyncio.get_running_loop().call_later(self.limits.seconds, self._give_up)
+        self._deadline = asyncio.get_running_loop().call_later(self.connection_limits.seconds, self._give_up)
 
     def _stop(self) -> None:
         if self._deadline is not None:
@@ -357,13 +357,13 @@ class LimitedConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-def protocol(limits: ConnectionLimits) -> type[LimitedConnection]:
+def protocol(connection_limits: ConnectionLimits) -> type[LimitedConnection]:
     """Return the protocol class for uvicorn, with separate counts."""
 
     class Counted(LimitedConnection):
         pass
 
-    Counted.limits = limits
+    Counted.connection_limits = connection_limits
     return Counted
 
 

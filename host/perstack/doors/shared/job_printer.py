@@ -114,12 +114,12 @@ class JobPrinter:
             block = block._replace(text=block.text[line_start if len(block.text) > _MAX_UNFINISHED_CHARS else 0 :])
         return self._lines_of(run_id, block)
 
-    def _head(self, event: display_events.InitializeRuntime) -> None:
-        details = f" · {event.model} · Job {event.job_id}"
-        heading = shorten(f"{event.expert_key}{details}", self._width)
+    def _head(self, initialize_runtime: display_events.InitializeRuntime) -> None:
+        details = f" · {initialize_runtime.model} · Job {initialize_runtime.job_id}"
+        heading = shorten(f"{initialize_runtime.expert_key}{details}", self._width)
         if heading != self._heading:  # a Job that was answered is driven on
             self._heading = heading
-            screen, key = self._screen(), shorten(event.expert_key, self._width)
+            screen, key = self._screen(), shorten(initialize_runtime.expert_key, self._width)
             self.put(screen.styled(key, bold=True), screen.styled(heading.removeprefix(key), dim=True))
 
     def _asks_later(self, event: events.RequestApproval | events.CallInteractiveTool) -> None:
@@ -159,22 +159,22 @@ class JobPrinter:
     def _call(self, event: events.CallTools, lines: Sequence[LogLine]) -> None:
         from perstack.doors.shared.file_edits import edit_by  # imported late: the first frame comes without
 
-        run = self._live.run(event.run_id)
-        calls = [call for call in event.calls if call.kind not in ("delegate", "interactive")]
-        for line, tool_call in zip(lines, calls, strict=False):
-            if tool_call.kind == "attemptCompletion":  # its text follows, as the result
+        activity = self._live.run(event.run_id)
+        calls = [decided_call for decided_call in event.calls if decided_call.kind not in ("delegate", "interactive")]
+        for line, decided in zip(lines, calls, strict=False):
+            if decided.kind == "attemptCompletion":  # its text follows, as the result
                 continue
-            call = None if run is None else run.calls.get(tool_call.id)
-            part = None if call is None else call.part
+            call_activity = None if activity is None else activity.calls.get(decided.id)
+            part = None if call_activity is None else call_activity.part
             text = line.row.text if part is None else f"{part.tool_name} {_words(part)}"
             change = () if part is None or part.raw_args is not None else edit_by(part.tool_name, part.args).lines
             self._row(self._of(line.run_id, line.label), line.row._replace(text=text), full="\n".join(change))
 
     def _return(self, event: events.FinishToolCall, lines: Sequence[LogLine]) -> None:
         """Print a result: of a tool its first line and how many more there are, or whole; else an error or answer."""
-        run = self._live.run(event.run_id)
-        call = None if run is None else run.calls.get(event.tool_call_id)
-        is_of_tool = call is not None and call.kind == "tool" and event.by is None
+        activity = self._live.run(event.run_id)
+        call_activity = None if activity is None else activity.calls.get(event.tool_call_id)
+        is_of_tool = call_activity is not None and call_activity.kind == "tool" and event.by is None
         if event.by is not None and not event.is_error:
             self._rows(lines[:1])
             return
@@ -199,8 +199,8 @@ class JobPrinter:
         return _Reply(TextStream(is_source=not self._screen().height))
 
     def _lines_of(self, run_id: str, block: Block) -> list[Line]:
-        run = self._live.run(run_id)
-        start = _INDENT + self._of(run_id, "" if run is None else run.label)
+        activity = self._live.run(run_id)
+        start = _INDENT + self._of(run_id, "" if activity is None else activity.label)
         screen = self._screen()
         if not screen.height:
             return [(start, line) for line in block.text.split("\n")]
@@ -251,11 +251,11 @@ class JobPrinter:
         self._print(run_id, reply, [*reply.stream.add(text.strip("\n")), *reply.stream.end()])
 
     def _finish(self, event: events.FinishRun, lines: Sequence[LogLine]) -> None:
-        run = self._live.run(event.run_id)
+        activity = self._live.run(event.run_id)
         if self._live.is_delegate(event.run_id):
             self._rows([line._replace(row=line.row._replace(text="")) for line in lines[:1]])
         else:
-            if (run is None or event.text != run.said) and event.text.strip():
+            if (activity is None or event.text != activity.said) and event.text.strip():
                 self._print_whole(event.run_id, event.text)
             self.result = event.text
         self._rows(lines[1:])

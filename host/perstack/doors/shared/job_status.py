@@ -21,39 +21,44 @@ if TYPE_CHECKING:
 STATUS_WORDS: dict[JobStatus, str] = {status: word.replace("-", " ") for word, status in TYPED_STATUS.items()}
 
 
-def status_of(job: JobSummary) -> str:
+def status_of(summary: JobSummary) -> str:
     """Return the Job's status as text; `closed` is added for one that was closed for good."""
-    word = STATUS_WORDS[job.status]
-    return word if job.closed is None else f"{word}, closed"
+    word = STATUS_WORDS[summary.status]
+    return word if summary.closed is None else f"{word}, closed"
 
 
-def run_status_of(run: RunSummary) -> str:
+def run_status_of(run_summary: RunSummary) -> str:
     """Return the Run's status as text, including waiting for delegates."""
-    return "waits for delegates" if run.status == "stoppedByDelegate" else STATUS_WORDS[run.status]
+    return "waits for delegates" if run_summary.status == "stoppedByDelegate" else STATUS_WORDS[run_summary.status]
 
 
-def spending_line(job: JobSummary) -> str:
+def spending_line(summary: JobSummary) -> str:
     """Return `12 steps, 3,400 tokens, $0.0123`."""
     parts = (
-        count(job.total_steps, "step"),
-        count(job.usage.total_tokens, "token"),
-        cost(job.usage, job.unpriced_tokens),
+        count(summary.total_steps, "step"),
+        count(summary.usage.total_tokens, "token"),
+        cost(summary.usage, summary.unpriced_tokens),
     )
     return ", ".join(part for part in parts if part)
 
 
-def job_line(job: JobSummary, phrase: Callable[[NextStep], str]) -> str:
+def job_line(summary: JobSummary, phrase: Callable[[NextStep], str]) -> str:
     """Return a line with id, status, cost and the next step, worded by `phrase`."""
-    step = next_step_of_job(job)
-    closer = "" if job.closed is None else f" for good by {job.closed.by}"
+    step = next_step_of_job(summary)
+    closer = "" if summary.closed is None else f" for good by {summary.closed.by}"
     next_step = "" if step is None else f"; {phrase(step)}"
-    return f"Job {job.id}: {status_of(job)}{closer}, {spending_line(job)}{next_step}"
+    return f"Job {summary.id}: {status_of(summary)}{closer}, {spending_line(summary)}{next_step}"
 
 
-def models_of(job: JobSummary) -> str:
+def models_of(summary: JobSummary) -> str:
     """Return the models of the Coordinator's Runs, the latest first; `?` if an older version recorded none."""
-    coordinator_runs = [run for run in reversed(job.runs) if run.delegated_by is None]
-    names = dict.fromkeys(name for run in coordinator_runs for name in (*reversed(run.by_model), run.model) if name)
+    coordinator_runs = [run_summary for run_summary in reversed(summary.runs) if run_summary.delegated_by is None]
+    names = dict.fromkeys(
+        name
+        for run_summary in coordinator_runs
+        for name in (*reversed(run_summary.by_model), run_summary.model)
+        if name
+    )
     return ", ".join(names) or "?"
 
 
@@ -67,30 +72,30 @@ _LIMIT_OPTIONS: dict[BudgetName, Option] = {
 }
 
 
-def next_step_of_job(job: JobSummary) -> AfterJob | None:
+def next_step_of_job(summary: JobSummary) -> AfterJob | None:
     """Return how the Job continues; None while it runs or if it was closed for good."""
-    if job.closed is not None:
+    if summary.closed is not None:
         return None
-    if job.status == "stoppedByInteractiveTool" and job.asking is not None and job.asking.call_digest:
-        return GiveAnswer(job.asking.id, is_approval=True)  # an approval is answered by its question's id
-    if job.exceeded_budget is not None:
-        return Resume(job.id, needs=_LIMIT_OPTIONS[job.exceeded_budget])
-    return _what_follows(job.id, job.status, job.expert_key)
+    if summary.status == "stoppedByInteractiveTool" and summary.asking is not None and summary.asking.call_digest:
+        return GiveAnswer(summary.asking.id, is_approval=True)  # an approval is answered by its question's id
+    if summary.exceeded_budget is not None:
+        return Resume(summary.id, needs=_LIMIT_OPTIONS[summary.exceeded_budget])
+    return _what_follows(summary.id, summary.status, summary.expert_key)
 
 
 def next_steps_of_series(series: SeriesState) -> tuple[GiveAnswer | Resume, ...]:
     """Return the steps that continue paused or failed iterations, in order; empty for others."""
     if series.status not in ("paused", "failed"):
         return ()
-    job = (
+    give_answer = (
         None if series.job_id is None or series.job_status is None else _what_follows(series.job_id, series.job_status)
     )
     if series.approval_id is not None:
-        job = GiveAnswer(series.approval_id, is_approval=True)
+        give_answer = GiveAnswer(series.approval_id, is_approval=True)
     if series.exceeded is not None:
         return (Resume(series.id, "series", "total_tokens" if series.exceeded == "maxTokens" else "total_cost"),)
-    first = (job,) if isinstance(job, GiveAnswer) else ()
-    needs = job.needs if isinstance(job, Resume) else None
+    first = (give_answer,) if isinstance(give_answer, GiveAnswer) else ()
+    needs = give_answer.needs if isinstance(give_answer, Resume) else None
     return (*first, Resume(series.id, "series", needs))
 
 

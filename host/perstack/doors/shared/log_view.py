@@ -92,7 +92,7 @@ class StepCheckpoints(NamedTuple):
     @property
     def asked(self) -> CheckpointRef | None:
         """The last one at which the user was asked something; None without one."""
-        return next((ref for ref in reversed(self.places) if ref.asks), None)
+        return next((checkpoint_ref for checkpoint_ref in reversed(self.places) if checkpoint_ref.asks), None)
 
     @property
     def is_of_delegate(self) -> bool:
@@ -131,19 +131,22 @@ def places_in(log: RunLog) -> list[CheckpointRef]:
 
 def places_of(logs: Iterable[RunLog]) -> list[CheckpointRef]:
     """Return the checkpoints of several Runs, Run by Run."""
-    return [ref for log in logs for ref in places_in(log)]
+    return [checkpoint_ref for log in logs for checkpoint_ref in places_in(log)]
 
 
 def steps_of(logs: Iterable[RunLog]) -> list[StepCheckpoints]:
     """Return the checkpoints of several Runs, Run by Run, those of a step together. A rewind stands alone."""
     steps: list[StepCheckpoints] = []
-    for ref in places_of(logs):
+    for checkpoint_ref in places_of(logs):
         previous = steps[-1].latest if steps else None
-        is_same = previous is not None and (previous.run_id, previous.entry.step) == (ref.run_id, ref.entry.step)
-        if previous is not None and is_same and "startRewind" not in (previous.type, ref.type):
-            steps[-1] = StepCheckpoints((*steps[-1].places, ref))
+        is_same = previous is not None and (previous.run_id, previous.entry.step) == (
+            checkpoint_ref.run_id,
+            checkpoint_ref.entry.step,
+        )
+        if previous is not None and is_same and "startRewind" not in (previous.type, checkpoint_ref.type):
+            steps[-1] = StepCheckpoints((*steps[-1].places, checkpoint_ref))
         else:
-            steps.append(StepCheckpoints((ref,)))
+            steps.append(StepCheckpoints((checkpoint_ref,)))
     return steps
 
 
@@ -217,20 +220,20 @@ def _is_taken_out(line: bytes) -> bool:
         return False
 
 
-def question_at(checkpoint: CheckpointRef) -> str:
+def question_at(checkpoint_ref: CheckpointRef) -> str:
     """Return the question to the user at a checkpoint; empty if it cannot be parsed or a delegate asked it."""
-    event = _asks_at(checkpoint)
+    event = _asks_at(checkpoint_ref)
     rows = [] if event is None else event.describe(EventContext({}, minute))
     return rows[0].text if rows else ""
 
 
-def open_question_at(checkpoint: CheckpointRef) -> OpenQuestion | None:
+def open_question_at(checkpoint_ref: CheckpointRef) -> OpenQuestion | None:
     """Return the open question at a checkpoint, with who asked it and the form of its answer; None without one."""
-    match _asks_at(checkpoint):
+    match _asks_at(checkpoint_ref):
         case CallInteractiveTool() as event:
             return event.open_question
         case RequestApproval() as event:
-            call, start = _call_before(checkpoint.entry, event.tool_call_id), _first_event(checkpoint.entry.log)
+            call, start = _call_before(checkpoint_ref.entry, event.tool_call_id), _first_event(checkpoint_ref.entry.log)
             return event.question(call, start.expert) if call is not None and isinstance(start, StartRun) else None
         case _:
             return None
@@ -257,7 +260,9 @@ def _call_before(entry: LogEntry, call_id: str) -> Call | None:
         elif isinstance(event, ChangeCall) and event.tool_call_id == call_id:
             args = event.args if args is None and decided is not None else args
         elif isinstance(event, CallTools):
-            decided = decided or next((call for call in event.calls if call.id == call_id), None)
+            decided = decided or next(
+                (decided_call for decided_call in event.calls if decided_call.id == call_id), None
+            )
         elif isinstance(event, FinishGeneration):
             part = next((part for part in event.message.tool_calls if part.tool_call_id == call_id), None)
             if part is None or decided is None:
@@ -266,9 +271,9 @@ def _call_before(entry: LogEntry, call_id: str) -> Call | None:
     return None
 
 
-def _asks_at(checkpoint: CheckpointRef) -> StoredEvent | None:
-    log = checkpoint.entry.log
-    for index in range(checkpoint.entry.place - 1, max(-1, checkpoint.entry.place - _MAX_EVENTS_BETWEEN), -1):
+def _asks_at(checkpoint_ref: CheckpointRef) -> StoredEvent | None:
+    log = checkpoint_ref.entry.log
+    for index in range(checkpoint_ref.entry.place - 1, max(-1, checkpoint_ref.entry.place - _MAX_EVENTS_BETWEEN), -1):
         if log.lines[index].startswith(_QUESTIONS):
             try:
                 return parse_line(log.lines[index])

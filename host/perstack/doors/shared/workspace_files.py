@@ -27,7 +27,7 @@ async def read_workspace_file(host: Host, location: str) -> Blob:
 
     Raises UsageError for a file that does not exist, is outside, or is off limits to tools.
     """
-    return await asyncio.to_thread(_in_workspace, host.jobs.source.current, location)
+    return await asyncio.to_thread(_in_workspace, host.jobs.source.setup, location)
 
 
 async def workspace_for_diff(host: Host, question: OpenQuestion) -> Path | None:
@@ -35,35 +35,35 @@ async def workspace_for_diff(host: Host, question: OpenQuestion) -> Path | None:
 
     None for a file that is off limits to tools: a person who answers from outside may read no more than they.
     """
-    context, path = host.jobs.source.current, question.args.get("path")
+    context, path = host.jobs.source.setup, question.args.get("path")
     if isinstance(path, str) and await asyncio.to_thread(_is_hidden, context, path):
         return None
     return context.workspace
 
 
-def _in_workspace(host: HostSetup, location: str) -> Blob:
-    real, parts = _located(host, _path_of(location))
+def _in_workspace(setup: HostSetup, location: str) -> Blob:
+    real, parts = _located(setup, _path_of(location))
     if parts is None:
         raise UsageError(f"{location} cannot be attached: it is outside the workspace")
-    if _is_off_limits(host, real, parts):
+    if _is_off_limits(setup, real, parts):
         raise UsageError(f"{location} cannot be attached: it is off limits to tools")
     try:
-        top = Path(os.path.realpath(host.workspace))
+        top = Path(os.path.realpath(setup.workspace))
         return Blob(read_below(top, "/".join(parts), MAX_PDF_BYTES), name=real.name)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise UsageError(f"{location} cannot be attached: {reason}") from None
 
 
-def _is_hidden(host: HostSetup, path: str) -> bool:
+def _is_hidden(setup: HostSetup, path: str) -> bool:
     """Return whether a path names a file of the workspace that is off limits to tools."""
-    real, parts = _located(host, path)
-    return parts is not None and _is_off_limits(host, real, parts)
+    real, parts = _located(setup, path)
+    return parts is not None and _is_off_limits(setup, real, parts)
 
 
-def _located(host: HostSetup, path: str) -> tuple[Path, tuple[str, ...] | None]:
+def _located(setup: HostSetup, path: str) -> tuple[Path, tuple[str, ...] | None]:
     """Return the file that a path leads to, and its parts below the workspace; None for a file outside of it."""
-    top = Path(os.path.realpath(host.workspace))
+    top = Path(os.path.realpath(setup.workspace))
     real = Path(os.path.realpath(top / path)) if "\0" not in path else Path("/")
     return real, real.relative_to(top).parts if real.is_relative_to(top) else None
 
@@ -79,19 +79,19 @@ def _path_of(location: str) -> str:
     return unquote(address.path)
 
 
-def _is_off_limits(host: HostSetup, real: Path, parts: tuple[str, ...]) -> bool:
-    protection = host.protection
+def _is_off_limits(setup: HostSetup, real: Path, parts: tuple[str, ...]) -> bool:
+    protection = setup.protection
     if protected_by_name(fold_case(parts)) is not None or any(map(is_variables, parts)):
         return True
     protected_paths = [os.path.realpath(path) for path in (*protection.hidden, *protection.definitions)]
-    top = os.path.realpath(host.workspace)
+    top = os.path.realpath(setup.workspace)
     if is_below(str(real), [path for path in protected_paths if not is_below(top, (path,))]):
         return True
     if is_state_of_project(str(real)):
         return True
-    if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in host.project.includes):
+    if any(matches_pattern(real.parts, Path(pattern).parts) for pattern in setup.project.includes):
         return True
-    hidden_paths = (*protected_paths, *(os.path.join(host.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
+    hidden_paths = (*protected_paths, *(os.path.join(setup.workspace, name) for name in (".env", ".env.local")))  # noqa: PTH118
     return any(_is_same(real, path) for path in hidden_paths)
 
 

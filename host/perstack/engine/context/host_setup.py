@@ -85,7 +85,7 @@ class HostSetup:
     """Return the problem of a Coordinator's result that fits its schema, or None; for a caller with a check."""
     laid_out: tuple[UnpackedSkill, ...] | None = None
     """Agent Skills that were stored with the Job, unpacked; None to read them where Experts name them."""
-    declared: Project | None = None
+    declared_project: Project | None = None
     """Today's definition, if `project` is a recorded one: what it runs is protected too."""
     task_commands: tuple[tuple[str, ...], ...] = ()
     """Commands that tasks wait with: what they run is protected too."""
@@ -97,7 +97,9 @@ class HostSetup:
         from perstack.core.definitions.recorded_definition import restore_project
 
         project, overrides = restore_project(definition, self.project), self.overrides.or_else(definition.chosen)
-        return replace(self, project=project, overrides=overrides, declared=self.declared or self.project)
+        return replace(
+            self, project=project, overrides=overrides, declared_project=self.declared_project or self.project
+        )
 
     def with_budget(self, expert_key: str, remaining: Budget | None, chosen: Overrides | None = None) -> HostSetup:
         """Return this context with a budget for a Job of the Expert that is at most what is left of a series' budget.
@@ -208,7 +210,7 @@ class HostSetup:
         widening = self.overrides.widening
         keys = (*map(Path, self.project.env_path), *self.env.files, *self.audit.key_files)
         return self.parts.get(RUN_FILES).protection_of(
-            (self.project,) if self.declared is None else (self.project, self.declared),
+            (self.project,) if self.declared_project is None else (self.project, self.declared_project),
             self.workspace,
             self.env,
             state=(*self.storage.places, *self.audit.anchor_places),
@@ -248,10 +250,10 @@ class HostSetup:
         """Return perstack.lock; an empty lock without the file. Raises UsageError if it cannot be parsed."""
         return self.parts.get(TOOL_LOCKS)(self.project.path)
 
-    def knowledge(self, lock: ToolLock) -> Knowledge:
+    def knowledge(self, tool_lock: ToolLock) -> Knowledge:
         """Return the knowledge of the project's Experts from Agent Skills and AGENTS.md files, which reads none yet."""
         return Knowledge(
-            self.project, lambda: self.parts.get(LIBRARY)(self.project, lock, self.workspace, self.laid_out)
+            self.project, lambda: self.parts.get(LIBRARY)(self.project, tool_lock, self.workspace, self.laid_out)
         )
 
     def skill_context(self, job_id: str) -> SkillContext:
@@ -274,9 +276,9 @@ class HostSetup:
 class SetupSource:
     """Holder of the context in force. What begins reads `current` once, and keeps it."""
 
-    def __init__(self, current: HostSetup) -> None:
-        self.current = current
+    def __init__(self, setup: HostSetup) -> None:
+        self.setup = setup
 
-    def replace(self, current: HostSetup) -> None:
+    def replace(self, setup: HostSetup) -> None:
         """Use this context for what begins from now on."""
-        self.current = current
+        self.setup = setup

@@ -99,34 +99,34 @@ class ActiveJobs:
 
     # --- skills of Jobs at rest -----------------------------------------------------------------------------------
 
-    async def leave_skills(self, job: JobDrive) -> None:
+    async def leave_skills(self, drive: JobDrive) -> None:
         """Close the skills of a Job that is not driven any more, or keep them for the answer to a call of theirs."""
-        host, loaded = job.host, job.job
-        is_answered_here = host.is_attended() and loaded.question is not None and not job.worker.name
-        if not (is_answered_here and job.skills.has_waiting_call):
-            await job.close()
+        setup, loaded_job = drive.setup, drive.job
+        is_answered_here = setup.is_attended() and loaded_job.question is not None and not drive.worker.name
+        if not (is_answered_here and drive.skills.has_waiting_call):
+            await drive.close()
             return
-        job.skills.pause()
+        drive.skills.pause()
         loop = asyncio.get_running_loop()
-        expiry = loop.call_later(_MAX_KEPT_S, self._expire, loaded.id)
-        self._kept_skills[loaded.id] = _KeptSkills(job.skills, dict(loaded.heads), loop, expiry)
+        expiry = loop.call_later(_MAX_KEPT_S, self._expire, loaded_job.id)
+        self._kept_skills[loaded_job.id] = _KeptSkills(drive.skills, dict(loaded_job.heads), loop, expiry)
         if len(self._kept_skills) > _MAX_KEPT_JOBS:
             await self.close_skills(next(iter(self._kept_skills)))
 
-    async def continue_skills(self, job: JobDrive, heads: Mapping[str, Head], *, resumes: bool) -> None:
+    async def continue_skills(self, drive: JobDrive, heads: Mapping[str, Head], *, resumes: bool) -> None:
         """Give a Job the skills that were kept for it, if it resumes where it was left; close them otherwise.
 
         `heads` are the ends of its logs before it resumes.
         """
-        kept_skills = self._kept_skills.get(job.job.id)
+        kept_skills = self._kept_skills.get(drive.job.id)
         if kept_skills is None:
             return
         if resumes and kept_skills.heads == heads and kept_skills.loop is asyncio.get_running_loop():
-            self._forget(job.job.id)
-            kept_skills.skills.continue_as(job.skills)
-            job.skills = kept_skills.skills
+            self._forget(drive.job.id)
+            kept_skills.skills.continue_as(drive.skills)
+            drive.skills = kept_skills.skills
         else:
-            await self.close_skills(job.job.id)
+            await self.close_skills(drive.job.id)
 
     async def close_skills(self, job_id: str) -> None:
         """Close the skills that are kept for a Job, if there are any."""

@@ -18,44 +18,46 @@ from perstack.errors import Conflict, UsageError
 from perstack.next_steps import AnswerEarlier, Continue, Inspect
 
 
-def answer_current(loaded: Job, run: Run, answer: GivenAnswer, overrides: Overrides) -> ResumedRun:
+def answer_current(job: Job, run: Run, answer: GivenAnswer, overrides: Overrides) -> ResumedRun:
     """Return the Coordinator's Run, resumed with an answer to the Job's question.
 
     Raises UsageError if nothing is asked, or the answer does not fit, and Conflict if it was answered already.
     """
-    question = loaded.question
-    check_signal(loaded, answer.signal)
+    question = job.question
+    check_signal(job, answer.signal)
     if answer.question_id is not None and (question is None or question.id != answer.question_id):
         raise Conflict(f"question {answer.question_id} has been answered already", next_steps=(Inspect("inbox"),))
     if run.status != "stoppedByInteractiveTool" or question is None:
-        steps = (Continue(loaded.id, run.start.expert_key), AnswerEarlier(loaded.id))
-        raise UsageError(f"Job {loaded.id} asks nothing ({run.status})", next_steps=steps)
+        steps = (Continue(job.id, run.start.expert_key), AnswerEarlier(job.id))
+        raise UsageError(f"Job {job.id} asks nothing ({run.status})", next_steps=steps)
     answers = {question.run_id: PersonAnswer(answer.to(question), answer.by)}
     decisions = PersonDecisions(answers=answers, signal=answer.signal)
     return ResumedRun(run, "answer", new_limits(run, overrides), decisions=decisions)
 
 
 async def answer_in_branch(
-    reader: JobReader, base: Run, checkpoint_id: str, expert: Expert, given_answer: GivenAnswer
+    reader: JobReader, base_run: Run, checkpoint_id: str, expert: Expert, given_answer: GivenAnswer
 ) -> NewRun:
-    """Return a Run that starts where `base` asked, with another answer.
+    """Return a Run that starts where `base_run` asked, with another answer.
 
     Raises UsageError if nothing was asked there, if a delegate asked, or if the answer does not fit.
     """
-    answer = given_answer.meaning(_question_at(base, checkpoint_id))
-    origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq), answers=True)
+    answer = given_answer.meaning(_question_at(base_run, checkpoint_id))
+    origin = ContinuedFrom(run_id=base_run.id, checkpoint_id=event_id_of(base_run.id, base_run.head.seq), answers=True)
     person_answer = PersonAnswer(answer, given_answer.by)
-    return NewRun(expert, base.start.query, continued_from=origin, base=base, answer=person_answer)
+    return NewRun(expert, base_run.start.query, continued_from=origin, base_run=base_run, answer=person_answer)
 
 
-def _question_at(base: Run, checkpoint_id: str) -> OpenQuestion:
-    if any(call.delegation is not None for call in base.open_calls):
+def _question_at(base_run: Run, checkpoint_id: str) -> OpenQuestion:
+    if any(call.delegation is not None for call in base_run.open_calls):
         raise UsageError(
             f"a delegate was at work at {checkpoint_id}: only a question of a Coordinator can be answered again"
         )
-    question = None if base.asked_call_id is None else base.questions.get(base.asked_call_id)
+    question = None if base_run.asked_call_id is None else base_run.questions.get(base_run.asked_call_id)
     if question is None:
-        raise UsageError(f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", base.start.job_id),))
+        raise UsageError(
+            f"nothing was asked at {checkpoint_id}", next_steps=(Inspect("questions", base_run.start.job_id),)
+        )
     return question
 
 

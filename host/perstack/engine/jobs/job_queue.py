@@ -19,18 +19,18 @@ class JobQueue(Protocol):
     """Jobs that are queued for workers."""
 
     async def submit(
-        self, request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
+        self, job_request: JobRequest, *, at: int | None = None, priority: int = 0, by: By | None = None
     ) -> JobSummary:
         """Record a new Job for a worker to drive, and return its summary, with the status `queued`."""
         ...
 
     def requests(
-        self, context: HostSetup, by: By | None, drive: bool | None
+        self, setup: HostSetup, by: By | None, drive: bool | None
     ) -> Callable[[Job], Awaitable[QueueRequest | None]]:
         """Return the function that decides whether a continued Job is queued for a worker, and how."""
         ...
 
-    async def ordered(self, job: JobSummary) -> JobSummary:
+    async def ordered(self, summary: JobSummary) -> JobSummary:
         """Order the Job if it is queued, and return it."""
         ...
 

@@ -80,14 +80,14 @@ class Jobs(JobReader):
 
     def __init__(self, source: SetupSource, active: ActiveJobs | None = None) -> None:
         """Operate on Jobs. `active` has the Jobs driven already."""
-        super().__init__(source.current.storage)
+        super().__init__(source.setup.storage)
         self.source = source
         self.runner = JobRunner(source, self, active or ActiveJobs())
 
     @cached_property
     def queue(self) -> JobQueue:
         """The Jobs that are queued for workers."""
-        return self.source.current.parts.get(JOB_QUEUE)(self.source, self, self.runner)
+        return self.source.setup.parts.get(JOB_QUEUE)(self.source, self, self.runner)
 
     def with_context(self, source: SetupSource) -> Jobs:
         """Return these Jobs, driven with another context."""
@@ -95,11 +95,11 @@ class Jobs(JobReader):
 
     def in_folder(self, workspace: Path) -> Jobs:
         """Return these Jobs, driven in another folder."""
-        return self.with_context(SetupSource(replace(self.source.current, workspace=workspace)))
+        return self.with_context(SetupSource(replace(self.source.setup, workspace=workspace)))
 
     def on_model(self, model: str | None) -> Jobs:
         """Return these Jobs, whose new Runs use that model; None for the configured one."""
-        return self if model is None else self.with_context(SetupSource(self.source.current.with_model(model)))
+        return self if model is None else self.with_context(SetupSource(self.source.setup.with_model(model)))
 
     async def run(
         self,
@@ -119,8 +119,8 @@ class Jobs(JobReader):
         if `job_id` exists, or the Expert, the model, an attachment or `output` cannot be used.
         """
         labels, results = check_labels(labels or {}), result_reader(output)
-        request = JobRequest(expert_key, query, job_id, attachments, labels, results)
-        return await self.runner.run_new(self.source.current, request, on_event=on_event)
+        job_request = JobRequest(expert_key, query, job_id, attachments, labels, results)
+        return await self.runner.run_new(self.source.setup, job_request, on_event=on_event)
 
     async def submit(
         self,
@@ -135,8 +135,8 @@ class Jobs(JobReader):
         by: By | None = None,
     ) -> JobSummary:
         """Record a new Job for a worker to drive. See `JobQueue.submit`."""
-        request = JobRequest(expert_key, query, job_id, attachments, check_labels(labels or {}))
-        return await self.queue.submit(request, at=at, priority=priority, by=by)
+        job_request = JobRequest(expert_key, query, job_id, attachments, check_labels(labels or {}))
+        return await self.queue.submit(job_request, at=at, priority=priority, by=by)
 
     async def continue_job(
         self,
@@ -156,20 +156,20 @@ class Jobs(JobReader):
         the result of the new Run, as for `run`.
         """
         labels, results = check_labels(labels or {}), result_reader(output)
-        context = results.add_to(self.source.current)
+        context = results.add_to(self.source.setup)
         expert, query = context.expert(expert_key), check_query(query)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
         store_attachments = await read_attachments(context, expert.key, attachments)
 
-        async def decide(loaded: Job) -> NewRun:
+        async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
-            base = await self._base(loaded, resume_from)
+            base = await self._base(job, resume_from)
             check_same_expert(base, expert, job_id)
             contents = await store_attachments(self.storage, job_id)
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return NewRun(expert, query, labels, contents, continued_from=origin, base=base)
+            return NewRun(expert, query, labels, contents, continued_from=origin, base_run=base)
 
         return results.read(await self.runner.run_existing(context, job_id, decide, on_event))
 
@@ -207,18 +207,18 @@ class Jobs(JobReader):
 
         given_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
-        context = (results.checking if resumes else results.add_to)(self.source.current)
+        context = (results.checking if resumes else results.add_to)(self.source.setup)
 
-        async def decide(loaded: Job) -> NewRun | ResumedRun:
+        async def decide(job: Job) -> NewRun | ResumedRun:
             if resume_from is None:
-                results.check_recorded(loaded.coordinator)
-                return answer_current(loaded, loaded.coordinator, given_answer, context.overrides)
-            base = await self._base(loaded, resume_from)
+                results.check_recorded(job.coordinator)
+                return answer_current(job, job.coordinator, given_answer, context.overrides)
+            base = await self._base(job, resume_from)
             return await answer_in_branch(self, base, resume_from, context.expert(base.start.expert_key), given_answer)
 
         queue = self.queue.requests(context, by, drive)
-        job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
-        return results.read(await self.queue.ordered(job))
+        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=resumes, queue=queue)
+        return results.read(await self.queue.ordered(summary))
 
     def live_questions(self, job_id: str) -> tuple[OpenQuestion, ...]:
         """Return the questions of delegates while other Runs of the Job are active in this process, oldest first."""
@@ -260,24 +260,28 @@ class Jobs(JobReader):
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
         job_id, results = await self.resolve(job_id), result_reader(output)
-        context = results.checking(self.source.current)
+        context = results.checking(self.source.setup)
         overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
-        async def decide(loaded: Job) -> ResumedRun:
+        async def decide(job: Job) -> ResumedRun:
             from perstack.engine.runs.beginning import ResumedRun
             from perstack.engine.runs.decisions import PersonDecisions
 
-            run = loaded.coordinator
+            run = job.coordinator
             results.check_recorded(run)
             answers = context.parts.get(RECORDED_ANSWERS)
-            if (recorded := answers.recorded_answer(context, loaded)) is not None:
+            if (recorded := answers.recorded_answer(context, job)) is not None:
                 return recorded
             settled: dict[str, Settlement] = {**settle} if settle else {}
-            retried = answers.recorded_settlements(context, loaded)
-            calls = tuple(call for call in unsettled_calls(loaded.runs.values()) if call.key not in retried)
+            retried = answers.recorded_settlements(context, job)
+            calls = tuple(
+                unsettled_call
+                for unsettled_call in unsettled_calls(job.runs.values())
+                if unsettled_call.key not in retried
+            )
             run_overrides = with_one_model(context.project, overrides, run.start.provider)
             reason, limits = resumption(
-                loaded, run, run_overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
+                job, run, run_overrides, max_steps=max_steps, signal=signal, calls=calls, settled=settled
             )
             if calls:
                 on_unsettled(calls)
@@ -285,8 +289,8 @@ class Jobs(JobReader):
             return ResumedRun(run, reason, limits, decisions=decisions)
 
         queue = None if drive else self.queue.requests(context, by, drive)
-        job = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
-        return results.read(job if queue is None else await self.queue.ordered(job))
+        summary = await self.runner.run_existing(context, job_id, decide, on_event, resumes=True, queue=queue)
+        return results.read(summary if queue is None else await self.queue.ordered(summary))
 
     async def resume_before_compaction(
         self, job_id: str | None = None, *, on_event: OnEvent | None = None
@@ -295,25 +299,25 @@ class Jobs(JobReader):
 
         Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
-        job_id, context = await self.resolve(job_id), self.source.current
+        job_id, context = await self.resolve(job_id), self.source.setup
         overrides = context.overrides
         context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
 
-        async def decide(loaded: Job) -> NewRun:
+        async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
-            run = loaded.coordinator
+            run = job.coordinator
             expert = context.expert(run.start.expert_key)
             origin = await before_compaction(self, run)
             base = await self.state_at(origin.checkpoint_id, job_id)
-            return NewRun(expert, run.start.query, continued_from=origin, base=base)
+            return NewRun(expert, run.start.query, continued_from=origin, base_run=base)
 
         return await self.runner.run_existing(context, job_id, decide, on_event)
 
     async def signal(
         self,
         job_id: str,
-        event: OutsideEvent,
+        outside_event: OutsideEvent,
         *,
         by: By | None = None,
         drive: bool | None = None,
@@ -324,13 +328,13 @@ class Jobs(JobReader):
         An event of one source and id is taken once; repeated, it only returns the Job's summary.
         """
         job = await self.load(check_job_id(job_id))
-        if event.key in job.signals:
+        if outside_event.key in job.signals:
             return await self.job(job_id)
         if job.question is None:
-            return await self.resume(job_id, signal=event.key, drive=drive, on_event=on_event)
+            return await self.resume(job_id, signal=outside_event.key, drive=drive, on_event=on_event)
         question_id = job.question.id
-        by = (by or this_user()).bringing(event.source)
-        text, key = event.text, event.key
+        by = (by or this_user()).bringing(outside_event.source)
+        text, key = outside_event.text, outside_event.key
         return await self.answer(text, question_id=question_id, signal=key, by=by, drive=drive, on_event=on_event)
 
     async def cancel(self, job_id: str, *, final: bool = False, by: By | None = None, reason: str = "") -> None:
@@ -345,23 +349,23 @@ class Jobs(JobReader):
         if is_driven or not final:
             await self._stop(job_id)
         if final:
-            context = self.source.current
+            context = self.source.setup
             async with self.storage.lease(job_id, this_process()):
-                loaded = await self.load(job_id)
-                async with context.audit.anchored(loaded):
-                    await self.runner.stop_remote(loaded)
-                    await self._close(loaded, by or this_user(), cleaned(reason))
-            if loaded.coordinator.queued is not None:
+                job = await self.load(job_id)
+                async with context.audit.anchored(job):
+                    await self.runner.stop_remote(job)
+                    await self._close(job, by or this_user(), cleaned(reason))
+            if job.coordinator.queued is not None:
                 await self.queue.withdraw(job_id)
 
-    async def _close(self, loaded: Job, by: By, reason: str) -> None:
+    async def _close(self, loaded_job: Job, by: By, reason: str) -> None:
         """Close each Run that is not completed, the Coordinator's first, which closes the Job. Can be repeated."""
-        await self.runner.active.close_skills(loaded.id)
-        job, last, context = loaded, loaded.coordinator, self.source.current
+        await self.runner.active.close_skills(loaded_job.id)
+        job, last, context = loaded_job, loaded_job.coordinator, self.source.setup
         if last.status == "completed":
             step = Continue(job.id, last.start.expert_key)
             raise UsageError(f"Job {job.id} is completed: there is nothing to close", next_steps=(step,))
-        others = (run for run in loaded.runs.values() if run is not last)
+        others = (run for run in loaded_job.runs.values() if run is not last)
         open_runs = [run for run in (last, *others) if run.closed is None and run.status != "completed"]
         summary_file = JobSummaryFile(context.storage, job)
         if open_runs:  # a process that ends before all is written leaves a summary that readers do not trust
@@ -400,9 +404,9 @@ class Jobs(JobReader):
         """Remove a Job for good, and withdraw its orders. Raises NotFound, and Conflict while it is driven."""
         ordered = await self.queue.runs_with_orders(check_job_id(job_id))
         await self.runner.active.close_skills(job_id)
-        async with self.source.current.audit.anchor_removal(Owner("job", job_id)):
+        async with self.source.setup.audit.anchor_removal(Owner("job", job_id)):
             await self.storage.delete_job(job_id)
-            await self.source.current.parts.get(TEXT_INBOX)(self.storage).forget_job(job_id)
+            await self.source.setup.parts.get(TEXT_INBOX)(self.storage).forget_job(job_id)
         for run_id in ordered:
             await self.queue.withdraw(job_id, run_id)
         if ordered:
@@ -424,17 +428,19 @@ class Jobs(JobReader):
 
     async def not_retained(self) -> Sequence[JobSummary]:
         """Return the Jobs that `[retention]` of the project removes now."""
-        context = self.source.current
+        context = self.source.setup
         retention = context.project.retention
         if retention is None:
             return []
-        all_jobs = [job async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for job in page.jobs]
+        all_jobs = [
+            summary async for page in pages(lambda after: self.list(limit=_PAGE, after=after)) for summary in page.jobs
+        ]
         return not_retained(all_jobs, retention, context.clock.now())
 
-    async def _base(self, loaded: Job, resume_from: str | None) -> Run:
+    async def _base(self, job: Job, resume_from: str | None) -> Run:
         if resume_from is None:
-            return loaded.coordinator
-        base = await self.state_at(resume_from, loaded.id)
+            return job.coordinator
+        base = await self.state_at(resume_from, job.id)
         if not base.is_coordinator:
             raise UsageError(f"{resume_from} is a delegate's checkpoint; only the Coordinator's can be branched from")
         return base

@@ -27,20 +27,20 @@ from perstack.errors import UsageError
 class ResultReader:
     """Reader of a Job's result for its caller. Without a model, as here, contexts and summaries stay as they are."""
 
-    def add_to(self, context: HostSetup) -> HostSetup:
+    def add_to(self, setup: HostSetup) -> HostSetup:
         """Return the context with the model's schema and check, for a Run that begins."""
-        return context
+        return setup
 
-    def checking(self, context: HostSetup) -> HostSetup:
+    def checking(self, setup: HostSetup) -> HostSetup:
         """Return the context with the model's check, for a Run that is resumed and has its schema."""
-        return context
+        return setup
 
     def check_recorded(self, run: Run) -> None:
         """Raise UsageError if a Run to resume was begun with another schema than the model's, or with none."""
 
-    def read(self, job: JobSummary) -> JobSummary:
+    def read(self, summary: JobSummary) -> JobSummary:
         """Return the summary, as a ParsedJob for a model: its `output` is None without a result."""
-        return job
+        return summary
 
 
 def result_reader(model: type[BaseModel] | None) -> ResultReader:
@@ -58,12 +58,12 @@ class ModelOutput(ResultReader, Generic[OutputT]):
         self._parsed: tuple[JsonObject, OutputT] | None = None
 
     @override
-    def add_to(self, context: HostSetup) -> HostSetup:
-        return self.checking(replace(context, overrides=replace(context.overrides, output=self._schema)))
+    def add_to(self, setup: HostSetup) -> HostSetup:
+        return self.checking(replace(setup, overrides=replace(setup.overrides, output=self._schema)))
 
     @override
-    def checking(self, context: HostSetup) -> HostSetup:
-        return replace(context, check_result=self._problem)
+    def checking(self, setup: HostSetup) -> HostSetup:
+        return replace(setup, check_result=self._problem)
 
     @override
     def check_recorded(self, run: Run) -> None:
@@ -77,12 +77,12 @@ class ModelOutput(ResultReader, Generic[OutputT]):
         )
 
     @override
-    def read(self, job: JobSummary) -> ParsedJob[OutputT]:
-        if job.result is None:
-            return ParsedJob[OutputT].of(job, None)
-        if self._parsed is None or self._parsed[0] != job.result:  # no validator has refused it
-            self._parsed = job.result, self._model.model_validate_json(canonical_json(job.result))
-        return ParsedJob[OutputT].of(job, self._parsed[1])
+    def read(self, summary: JobSummary) -> ParsedJob[OutputT]:
+        if summary.result is None:
+            return ParsedJob[OutputT].of(summary, None)
+        if self._parsed is None or self._parsed[0] != summary.result:  # no validator has refused it
+            self._parsed = summary.result, self._model.model_validate_json(canonical_json(summary.result))
+        return ParsedJob[OutputT].of(summary, self._parsed[1])
 
     def _problem(self, value: JsonObject) -> str | None:
         try:

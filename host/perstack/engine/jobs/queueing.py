@@ -38,11 +38,11 @@ class Queueing(Protocol):
         """Raise UsageError for Agent Skills that cannot travel with a Job."""
         ...
 
-    async def enqueue(self, job: JobDrive, session: RunSession, request: QueueRequest) -> JobSummary:
+    async def enqueue(self, drive: JobDrive, session: RunSession, queue_request: QueueRequest) -> JobSummary:
         """Record the start of a Job or Run, and that it waits for a worker."""
         ...
 
-    async def load_queued_context(self, context: HostSetup, job_id: str, digest: str) -> tuple[HostSetup, ToolLock]:
+    async def load_queued_context(self, setup: HostSetup, job_id: str, digest: str) -> tuple[HostSetup, ToolLock]:
         """Return the context and the lock that a Job was queued with. Raises StorageError and UsageError."""
         ...
 

@@ -87,7 +87,7 @@ class JobReader:
         jobs: list[JobSummary] = []
         while True:
             page = await self.storage.jobs(limit=limit, after=after)
-            jobs += [job for job in await self.rows(page.ids) if has_labels(job.labels, labels or {})]
+            jobs += [summary for summary in await self.rows(page.ids) if has_labels(summary.labels, labels or {})]
             after = page.next
             if after is None or not labels or len(jobs) >= limit:
                 return JobPage(tuple(jobs), after)
@@ -135,18 +135,18 @@ class JobReader:
     async def load(self, job_id: str | None = None) -> Job:
         """Return a Job with the states of its Runs. Raises NotFound, and StorageError for a wrong job.json."""
         job_id = await self.resolve(job_id)
-        loaded = await load_job(self.storage, job_id)
-        if loaded.runs and not loaded.coordinators:
+        job = await load_job(self.storage, job_id)
+        if job.runs and not job.coordinators:
             raise Damaged(
                 f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
             )
-        if not loaded.runs:
+        if not job.runs:
             if await self.has_begun(job_id) == "removed":
                 raise StorageError(
                     f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
                 )
             raise NotFound(f"Job {job_id} ended before its first event", next_steps=(Start(job_id),))
-        return loaded
+        return job
 
     async def has_begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
         """Return whether an existing Job has events; `removed` if job.json names some that do not exist."""
@@ -166,7 +166,11 @@ class JobReader:
         if job_id is None:
             return await self._all_runs(limit, after)
         all_runs = (await self.job(job_id)).runs
-        start = 0 if after is None else next((n for n, run in enumerate(all_runs, 1) if run.id == after), None)
+        start = (
+            0
+            if after is None
+            else next((n for n, run_summary in enumerate(all_runs, 1) if run_summary.id == after), None)
+        )
         if start is None:
             raise NotFound(f"Job {job_id} has no Run {after} to list after")
         page = all_runs[start : start + limit]
@@ -177,10 +181,10 @@ class JobReader:
         collected: list[RunSummary] = []
         while True:
             page = await self.storage.jobs(limit=1, after=cursor)
-            for job in await self.rows(page.ids):
-                runs = _runs_after(job.runs, run_id)
+            for summary in await self.rows(page.ids):
+                runs = _runs_after(summary.runs, run_id)
                 room = limit - len(collected)
-                collected += [run.model_copy(update={"job_id": job.id}) for run in runs[:room]]
+                collected += [run_summary.model_copy(update={"job_id": summary.id}) for run_summary in runs[:room]]
                 if len(runs) > room:
                     return RunPage(tuple(collected), f"{cursor or ''}/{collected[-1].id}" if collected else after)
             cursor, run_id = page.next, None
@@ -239,10 +243,10 @@ class JobReader:
         watched_id = await self.resolve(job_id)
 
         async def is_over() -> bool:
-            job = await self.job(watched_id)
+            summary = await self.job(watched_id)
             return (
-                job.status not in ("queued", "running")
-                if job.queued is None
+                summary.status not in ("queued", "running")
+                if summary.queued is None
                 else await self._needs_no_worker(watched_id)
             )
 
@@ -265,27 +269,34 @@ class JobReader:
 
     async def _needs_no_worker(self, job_id: str) -> bool:
         """Return whether no worker will drive a Job that is not driven now; a «running» one was just claimed."""
-        job = await self.job(job_id)
-        state = job_state(job, 0, by_workers=True)
+        summary = await self.job(job_id)
+        state = job_state(summary, 0, by_workers=True)
         if state != "leftToWorkers":
             return DUE[state]["order"] == "finish"
-        loaded = await self.load(job_id)
-        return due_of(loaded.runs[loaded.coordinator.start.run_id], 0) is None
+        loaded_job = await self.load(job_id)
+        return due_of(loaded_job.runs[loaded_job.coordinator.start.run_id], 0) is None
 
     async def tree(self, job_id: str | None = None) -> tuple[PlacedRun, ...]:
         """Return the Runs of a Job, each after the Run that it follows from: delegates, continuations and branches."""
         from perstack.core.jobs.summary import tree_of
 
-        job = await self.job(job_id)
-        return tree_of(job.runs, {run.id: await self._place(job.id, run) for run in job.runs if run.continued_from})
+        summary = await self.job(job_id)
+        return tree_of(
+            summary.runs,
+            {
+                run_summary.id: await self._place(summary.id, run_summary)
+                for run_summary in summary.runs
+                if run_summary.continued_from
+            },
+        )
 
-    async def _place(self, job_id: str, run: RunSummary) -> ContinuedFrom:
+    async def _place(self, job_id: str, run_summary: RunSummary) -> ContinuedFrom:
         with suppress(StorageError, ValueError):
-            for line in await self.storage.read(RunRef(job_id, run.id), limit=1):
+            for line in await self.storage.read(RunRef(job_id, run_summary.id), limit=1):
                 start = parse_event(open_line(line).payload)
                 if isinstance(start, StartRun) and start.continued_from is not None:
                     return start.continued_from
-        checkpoint_id = run.continued_from or ""
+        checkpoint_id = run_summary.continued_from or ""
         run_id = place_of(checkpoint_id)[1] if is_place(checkpoint_id) else ""
         return ContinuedFrom(run_id=run_id, checkpoint_id=checkpoint_id)
 
@@ -335,12 +346,12 @@ class JobReader:
 
     async def _derive(self, job_id: str) -> JobSummary:
         try:
-            loaded = await self.load(job_id)
+            job = await self.load(job_id)
         except Damaged as damage:
             return await self._of_damaged(job_id, damage)
         driven = await self.storage.lease_info(job_id) is not None
         # not stored: a write would make this the Job written to last, and the heads in the old summary are evidence
-        return summarize(loaded, is_driven=driven)
+        return summarize(job, is_driven=driven)
 
     async def _of_damaged(self, job_id: str, damage: Damaged) -> JobSummary:
         """Return the summary of the readable part of the logs, as a failed Job: a list of Jobs must not end at it."""
@@ -374,7 +385,10 @@ class JobReader:
 def _may_be_behind(summary: JobSummary) -> bool:
     if summary.status != "queued":
         return False
-    return any(run.delegated_by is not None and run.status in (*ACTIVE, "queued") for run in summary.runs)
+    return any(
+        run_summary.delegated_by is not None and run_summary.status in (*ACTIVE, "queued")
+        for run_summary in summary.runs
+    )
 
 
 def _cursor(after: str | None) -> tuple[str | None, str | None]:
@@ -387,7 +401,7 @@ def _cursor(after: str | None) -> tuple[str | None, str | None]:
 
 
 def _runs_after(runs: tuple[RunSummary, ...], run_id: str | None) -> tuple[RunSummary, ...]:
-    start = next((n for n, run in enumerate(runs, 1) if run.id == run_id), 0)
+    start = next((n for n, run_summary in enumerate(runs, 1) if run_summary.id == run_id), 0)
     return runs[start:]
 
 

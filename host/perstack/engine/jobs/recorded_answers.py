@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class RecordedAnswers(Protocol):
     """Functions that answer for a person whose answers were recorded."""
 
-    def recorded_answer(self, context: HostSetup, loaded: Job) -> ResumedRun | None:
+    def recorded_answer(self, setup: HostSetup, job: Job) -> ResumedRun | None:
         """Return the Coordinator's Run, resumed with the recorded answer; None without an answer."""
         ...
 
-    def recorded_settlements(self, context: HostSetup, loaded: Job) -> dict[str, Settlement]:
+    def recorded_settlements(self, setup: HostSetup, job: Job) -> dict[str, Settlement]:
         """Return the unsettled calls that the recording answers, by key, to be retried."""
         ...
 

@@ -54,19 +54,19 @@ Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 class RunnableContext:
     """A host context with the lock and the Agent Skills that a Job is driven with."""
 
-    host: HostSetup
-    lock: ToolLock
+    setup: HostSetup
+    tool_lock: ToolLock
     knowledge: Knowledge
 
     @classmethod
-    async def read(cls, host: HostSetup, expert_key: str, lock: ToolLock | None = None) -> RunnableContext:
+    async def read(cls, setup: HostSetup, expert_key: str, tool_lock: ToolLock | None = None) -> RunnableContext:
         """Read the lock, unless it is given, and the Agent Skills of an Expert and its delegates. Raises NotAgreed."""
-        host.agreement.check_definition()
-        lock = host.lock() if lock is None else lock
-        host = replace(host, task_commands=await host.parts.get(WAITING_COMMANDS)(host.storage))
-        knowledge = host.knowledge(lock)
-        await knowledge.read(with_delegates(host.project, (expert_key,)))
-        return cls(host, lock, knowledge)
+        setup.agreement.check_definition()
+        tool_lock = setup.lock() if tool_lock is None else tool_lock
+        setup = replace(setup, task_commands=await setup.parts.get(WAITING_COMMANDS)(setup.storage))
+        knowledge = setup.knowledge(tool_lock)
+        await knowledge.read(with_delegates(setup.project, (expert_key,)))
+        return cls(setup, tool_lock, knowledge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +102,26 @@ class JobRunner:
 
     async def run_new(
         self,
-        context: HostSetup,
-        request: JobRequest,
+        setup: HostSetup,
+        job_request: JobRequest,
         *,
         on_event: OnEvent | None = None,
         queue: QueueRequest | None = None,
     ) -> JobSummary:
         """Start a new Job: drive it, or record it for a worker, which must then have what it needs."""
-        context, job_id = request.results.add_to(context), request.job_id
-        listener, query = as_listener(on_event), check_query(request.query)
-        key = request.expert_key
-        expert = context.expert(key) if queue is not None else context.check_ready(key)
-        context.project.check_guarded(expert.key)
-        context.audit.check()
+        setup, job_id = job_request.results.add_to(setup), job_request.job_id
+        listener, query = as_listener(on_event), check_query(job_request.query)
+        key = job_request.expert_key
+        expert = setup.expert(key) if queue is not None else setup.check_ready(key)
+        setup.project.check_guarded(expert.key)
+        setup.audit.check()
         if queue is None:
-            await context.check_sandbox(expert)
-        runnable = await RunnableContext.read(context, expert.key)
+            await setup.check_sandbox(expert)
+        runnable = await RunnableContext.read(setup, expert.key)
         runnable.knowledge.with_skill_digests(expert)
         if queue is not None:
-            context.parts.get(QUEUEING).check_bundle(runnable.knowledge, with_delegates(context.project, (expert.key,)))
-        store_attachments = await read_attachments(context, expert.key, request.attachments)
+            setup.parts.get(QUEUEING).check_bundle(runnable.knowledge, with_delegates(setup.project, (expert.key,)))
+        store_attachments = await read_attachments(setup, expert.key, job_request.attachments)
 
         async def work() -> JobSummary:
             from perstack.engine.runs.beginning import NewRun
@@ -132,14 +132,14 @@ class JobRunner:
                     if created_id == job_id:
                         await self._check_not_begun(created_id)  # check again under the lease
                     contents = await store_attachments(self._reader.storage, created_id)
-                    new = NewRun(expert, query, request.labels, contents)
+                    new = NewRun(expert, query, job_request.labels, contents)
                     return await self.drive(runnable, Job(created_id), new, listener, stop, queue=queue)
 
-        return request.results.read(await in_own_task(work()))
+        return job_request.results.read(await in_own_task(work()))
 
     async def run_existing(
         self,
-        context: HostSetup,
+        setup: HostSetup,
         job_id: str,
         decide: Decide,
         on_event: OnEvent | None,
@@ -152,22 +152,22 @@ class JobRunner:
         `resumes`: the Coordinator's latest Run is resumed, under the definition that it was queued with. `queue`
         returns how the Job is queued; None to drive it.
         """
-        context.audit.check()
+        setup.audit.check()
         listener = as_listener(on_event)
-        lock = context.lock()  # report a broken lock before the lease is taken
+        tool_lock = setup.lock()  # report a broken lock before the lease is taken
 
         async def work() -> JobSummary:
             async with job_slots().hold(), self._leased(job_id) as stop:
-                loaded = await self._reader.load(job_id)
-                check_not_closed(loaded)
-                start = await decide(loaded)
-                request = None if queue is None else await queue(loaded)
+                job = await self._reader.load(job_id)
+                check_not_closed(job)
+                start = await decide(job)
+                queue_request = None if queue is None else await queue(job)
                 if not resumes:  # nothing awaits the delegates of the earlier Run
-                    await self.stop_remote(loaded)
-                    runnable = await RunnableContext.read(context, loaded.coordinator.start.expert_key, lock)
+                    await self.stop_remote(job)
+                    runnable = await RunnableContext.read(setup, job.coordinator.start.expert_key, tool_lock)
                 else:
-                    runnable = await self.context_of(context, loaded, lock)
-                return await self.drive(runnable, loaded, start, listener, stop, queue=request)
+                    runnable = await self.context_of(setup, job, tool_lock)
+                return await self.drive(runnable, job, start, listener, stop, queue=queue_request)
 
         return await in_own_task(work())
 
@@ -177,17 +177,17 @@ class JobRunner:
         async with job_slots().hold(), self._leased(job_id) as stop:
             yield stop
 
-    async def context_of(self, context: HostSetup, loaded: Job, lock: ToolLock | None = None) -> RunnableContext:
-        """Return what a resumed Job is driven with: what its latest Run was queued with, or else `context`."""
-        digest, key = loaded.coordinator.definition, loaded.coordinator.start.expert_key
+    async def context_of(self, setup: HostSetup, job: Job, tool_lock: ToolLock | None = None) -> RunnableContext:
+        """Return what a resumed Job is driven with: what its latest Run was queued with, or else `setup`."""
+        digest, key = job.coordinator.definition, job.coordinator.start.expert_key
         if digest is not None:
-            context, lock = await context.parts.get(QUEUEING).load_queued_context(context, loaded.id, digest)
-        return await RunnableContext.read(context, key, lock)
+            setup, tool_lock = await setup.parts.get(QUEUEING).load_queued_context(setup, job.id, digest)
+        return await RunnableContext.read(setup, key, tool_lock)
 
     async def drive(
         self,
         runnable: RunnableContext,
-        loaded: Job,
+        loaded_job: Job,
         start: NewRun | ResumedRun,
         on_event: EventListener | None,
         stop: StopFlags,
@@ -196,21 +196,21 @@ class JobRunner:
         queue: QueueRequest | None = None,
     ) -> JobSummary:
         """Drive a Job, and on while a recording answers its questions; or queue it for a worker."""
-        job = await self._drive_once(runnable, loaded, start, on_event, stop, worker, queue)
-        while job.asking is not None:
-            if not loaded.plays_recording:
+        summary = await self._drive_once(runnable, loaded_job, start, on_event, stop, worker, queue)
+        while summary.asking is not None:
+            if not loaded_job.plays_recording:
                 break
-            loaded = await self._reader.load(job.id)
-            recorded = runnable.host.parts.get(RECORDED_ANSWERS).recorded_answer(runnable.host, loaded)
+            loaded_job = await self._reader.load(summary.id)
+            recorded = runnable.setup.parts.get(RECORDED_ANSWERS).recorded_answer(runnable.setup, loaded_job)
             if recorded is None:
                 break
-            job = await self._drive_once(runnable, loaded, recorded, on_event, stop, None, None)
-        return job
+            summary = await self._drive_once(runnable, loaded_job, recorded, on_event, stop, None, None)
+        return summary
 
     def job_drive(
         self,
         runnable: RunnableContext,
-        loaded: Job,
+        job: Job,
         on_event: EventListener | None,
         stop: StopFlags,
         *,
@@ -223,10 +223,10 @@ class JobRunner:
         from perstack.engine.runs.job_drive import NO_WORKER, JobDrive
 
         return JobDrive(
-            runnable.host,
-            loaded,
-            runnable.host.emitter(on_event),
-            runnable.lock,
+            runnable.setup,
+            job,
+            runnable.setup.emitter(on_event),
+            runnable.tool_lock,
             runnable.knowledge,
             decisions=decisions or NO_DECISIONS,
             worker=worker or NO_WORKER,
@@ -237,7 +237,7 @@ class JobRunner:
     async def _drive_once(
         self,
         runnable: RunnableContext,
-        loaded: Job,
+        loaded_job: Job,
         start: NewRun | ResumedRun,
         on_event: EventListener | None,
         stop: StopFlags,
@@ -248,42 +248,42 @@ class JobRunner:
         from perstack.engine.runs.job_drive import Allowance
         from perstack.engine.runs.loop import RunLoop
 
-        host, decisions = runnable.host, start.decisions if isinstance(start, ResumedRun) else None
-        is_driven_here, heads = queue is None, dict(loaded.heads)
-        job = self.job_drive(
-            runnable, loaded, on_event, stop, decisions=decisions, worker=worker, is_driven_here=is_driven_here
+        setup, decisions = runnable.setup, start.decisions if isinstance(start, ResumedRun) else None
+        is_driven_here, heads = queue is None, dict(loaded_job.heads)
+        drive = self.job_drive(
+            runnable, loaded_job, on_event, stop, decisions=decisions, worker=worker, is_driven_here=is_driven_here
         )
-        session = RunStarter(job).start(start)
+        session = RunStarter(drive).start(start)
         if queue is not None:
-            await self.active.close_skills(loaded.id)
-            async with host.audit.anchored(loaded):
-                return await host.parts.get(QUEUEING).enqueue(job, session, queue)
+            await self.active.close_skills(loaded_job.id)
+            async with setup.audit.anchored(loaded_job):
+                return await setup.parts.get(QUEUEING).enqueue(drive, session, queue)
         run = session.run
-        await host.check_policies((run.start.sandbox,))  # before anything is written
-        await self.active.continue_skills(job, heads, resumes=isinstance(start, ResumedRun))
-        job.emit.display(runtime_begins(run.start, run.limits, host.storage.location, host.clock.now()))
-        async with host.audit.anchored(loaded):
+        await setup.check_policies((run.start.sandbox,))  # before anything is written
+        await self.active.continue_skills(drive, heads, resumes=isinstance(start, ResumedRun))
+        drive.emit.display(runtime_begins(run.start, run.limits, setup.storage.location, setup.clock.now()))
+        async with setup.audit.anchored(loaded_job):
             try:
-                with self.active.showing(loaded.id, job.questions):
-                    summary = await RunLoop(job, await Allowance.open(job, session)).drive_job(session)
+                with self.active.showing(loaded_job.id, drive.questions):
+                    summary = await RunLoop(drive, await Allowance.open(drive, session)).drive_job(session)
             except BaseException:
-                await job.close()
+                await drive.close()
                 raise
-            await self.active.leave_skills(job)
+            await self.active.leave_skills(drive)
             return summary
 
     # --- stopping -------------------------------------------------------------------------------------------------
 
-    async def stop_remote(self, loaded: Job, below: str | None = None) -> None:
+    async def stop_remote(self, job: Job, below: str | None = None) -> None:
         """Stop the remote Runs of a leased Job, or the descendants of the Run `below`, and update their states.
 
         Raises StorageError.
         """
-        if any(run.queued is not None for run in loaded.runs.values() if not run.is_coordinator):
+        if any(run.queued is not None for run in job.runs.values() if not run.is_coordinator):
             from perstack.engine.runs.remote import REMOTE
 
-            host, runs = self._source.current, dict(loaded.runs)
-            await host.parts.get(REMOTE).stop_remote(host, loaded, runs, host.emitter(), below=below)
+            setup, runs = self._source.setup, dict(job.runs)
+            await setup.parts.get(REMOTE).stop_remote(setup, job, runs, setup.emitter(), below=below)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class JobRunner:
     async def _leased(self, job_id: str) -> AsyncGenerator[StopFlags]:
         holder, storage = this_process(), self._reader.storage
         requested = partial(StopRequests(storage).wait_for_stop_request, job_id, holder)
-        guard = self._source.current.parts.get(WORKSPACE_LEASE)
+        guard = self._source.setup.parts.get(WORKSPACE_LEASE)
         leased = guard(self._source, self._reader, lambda: storage.lease(job_id, holder))
         async with (
             leased,
@@ -303,7 +303,7 @@ class JobRunner:
     async def _new_job(self, job_id: str | None) -> str:
         storage = self._reader.storage
         if job_id is None:
-            ids = new_ids(self._source.current.clock.now())
+            ids = new_ids(self._source.setup.clock.now())
             while True:
                 job_id = next(ids)
                 try:

@@ -115,7 +115,7 @@ class LogFormat(Protocol[S, E]):
         """Parse the event at a place. Raises InvalidEvent, and UnknownEvent for one of a newer version."""
         ...
 
-    async def follow(self, state: S | None, event: E, head: Head) -> S:
+    async def follow(self, state: S | None, event: E, head: Head, /) -> S:
         """Return the state after one more event, with which the log ends at `head`.
 
         Raises ValueError, LookupError or UsageError for an event that cannot follow; NotFound and Damaged if an event
@@ -234,14 +234,14 @@ class EventLog(Generic[S, E]):
 
         Raises InvalidTransition if one of them cannot follow, and Conflict if the log has grown since `loaded`.
         """
-        start = EMPTY_LOG if loaded is None else loaded.head
-        lines, _ = seal(start, [event.to_json() for event in events])
-        for seq, (event, line) in enumerate(zip(events, lines, strict=True), start.seq + 1):
+        start_head = EMPTY_LOG if loaded is None else loaded.head
+        lines, _ = seal(start_head, [event.to_json() for event in events])
+        for seq, (event, line) in enumerate(zip(events, lines, strict=True), start_head.seq + 1):
             head = Head(seq, open_line(line).hash)
             loaded = Loaded(await self._follow(ref, loaded.state if loaded else None, event, head), head)
         if loaded is None:
             raise ValueError("a log begins with an event")
-        await self._storage.append(ref, start.seq, lines)
+        await self._storage.append(ref, start_head.seq, lines)
         return Appended(loaded.state, loaded.head, lines)
 
     async def check(self, ref: RunRef, observe: Callable[[StoredLine[E], Sealed, S | None], None]) -> CheckedLog[S]:

@@ -36,10 +36,10 @@ _STOP_CHECK_INTERVAL_S = 0.1
 class StopRequests:
     """Requests to stop in one storage."""
 
-    def __init__(self, storage: Storage, space: str = "stops", driven: Storage | None = None) -> None:
-        """Keep requests in this space. `driven` is the space of the leases to stop; None for Jobs."""
+    def __init__(self, storage: Storage, space: str = "stops", driven_storage: Storage | None = None) -> None:
+        """Keep requests in this space. `driven_storage` is the space of the leases to stop; None for Jobs."""
         self._space = storage.space(space)
-        self._driven = storage if driven is None else driven
+        self._driven = storage if driven_storage is None else driven_storage
 
     async def stop(self, job_id: str, holder: str) -> None:
         """Request a stop, and wait until that holder does not drive the Job any more.

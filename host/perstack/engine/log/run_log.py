@@ -65,10 +65,10 @@ class RunLogFormat:
         except UnverifiedRedaction as error:
             raise _invalid_event(InvalidEvent, ref, seq, str(error)) from error
 
-    async def follow(self, state: Run | None, event: StoredEvent, head: Head) -> Run:
+    async def follow(self, run: Run | None, event: StoredEvent, head: Head) -> Run:
         """Return the Run's state after one more event. Raises Damaged if the log does not begin with `startRun`."""
-        if state is not None:
-            return evolve(state, event, head)
+        if run is not None:
+            return evolve(run, event, head)
         if isinstance(event, StartRun):
             return begin(event, head, await self._base(event.job_id, event.continued_from))
         raise Damaged(f"the log of {event.run_id} does not begin with startRun", readable=0)
@@ -92,13 +92,13 @@ async def load_job(
     storage: Storage, job_id: str, observe: Callable[[StoredEvent, Run], None] = lambda event, run: None
 ) -> Job:
     """Fold all logs of a Job; `observe` gets each event and the state after it. Raises NotFound and Damaged."""
-    loaded = Job(job_id)
+    job = Job(job_id)
     for run_id in await run_ids(storage, job_id):
-        run = await load_run(storage, RunRef(job_id, run_id), known=loaded.runs, observe=observe)
+        run = await load_run(storage, RunRef(job_id, run_id), known=job.runs, observe=observe)
         if run is not None:
-            loaded.update(run)
-            loaded.stored[run_id] = run
-    return loaded
+            job.update(run)
+            job.stored[run_id] = run
+    return job
 
 
 async def load_run(
@@ -205,9 +205,9 @@ async def derive(storage: Storage, job_id: str) -> Derived:
         if event_id in stored_ids:
             checkpoints[event_id] = checkpoint_file(run)
 
-    loaded = await load_job(storage, job_id, observe)
-    settings = {run_id: run_setting(run.start) for run_id, run in loaded.runs.items()}
-    return Derived(loaded, settings, checkpoints)
+    job = await load_job(storage, job_id, observe)
+    settings = {run_id: run_setting(run.start) for run_id, run in job.runs.items()}
+    return Derived(job, settings, checkpoints)
 
 
 # Following a Job that another process drives.

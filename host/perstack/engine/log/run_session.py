@@ -407,7 +407,7 @@ class RunSession:
         return batch, SealedBatch(lines, self._written, batch[-1].head)
 
     def _take_written(self, batch: list[_Unwritten], lines: SealedBatch, run: Run) -> None:
-        self._written, self._written_run = lines.after, run
+        self._written, self._written_run = lines.next_head, run
         self._unshown += [(item.event, line) for item, line in zip(batch, lines, strict=True)]
 
     def _show(self) -> None:

@@ -57,9 +57,9 @@ def log_of(owner_id: str) -> RunRef:
     return RunRef(owner_id, run_id_of(owner_id, 1))
 
 
-async def read_summary(space: Storage, owner_id: str, model: type[M]) -> M | None:
+async def read_summary(storage: Storage, owner_id: str, model: type[M]) -> M | None:
     """Return the stored job.json; None if it is missing or unreadable. Raises StorageError."""
-    data = await space.summary(owner_id)
+    data = await storage.summary(owner_id)
     with suppress(ValidationError):
         return None if data is None else model.model_validate_json(data)
     return None
@@ -69,7 +69,11 @@ def heads_in_summary(summary: bytes | None) -> list[tuple[str, Head]]:
     """Return the ends of a Job's logs that job.json contains."""
     with suppress(ValidationError):
         runs = () if summary is None else JobSummary.model_validate_json(summary).runs
-        return [(run.id, Head(run.head_seq, run.head_hash)) for run in runs if run.head_seq]
+        return [
+            (run_summary.id, Head(run_summary.head_seq, run_summary.head_hash))
+            for run_summary in runs
+            if run_summary.head_seq
+        ]
     return []
 
 
@@ -114,20 +118,20 @@ _MAX_OWNERS = 1000
 class PendingRecords:
     """The records in a space. Several processes may add, read and remove at once."""
 
-    def __init__(self, space: Storage) -> None:
-        self._space = space
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
 
     async def expect(self, owner_id: str) -> None:
         """Create an empty log for a record to come. Raises StorageError."""
         with suppress(Conflict):
-            await self._space.create_job(owner_id)
+            await self._storage.create_job(owner_id)
 
     async def add(self, owner_id: str, record: bytes) -> None:
         """Store a record, a JSON object; it survives power loss when this returns. Raises StorageError."""
         for attempt in range(_MAX_ATTEMPTS):
             try:
                 await self.expect(owner_id)
-                await add_payload(self._space, log_of(owner_id), record)
+                await add_payload(self._storage, log_of(owner_id), record)
             except (Conflict, NotFound):  # another process added or removed concurrently
                 if attempt == _MAX_ATTEMPTS - 1:
                     raise
@@ -136,35 +140,35 @@ class PendingRecords:
 
     async def records(self, owner_id: str) -> list[bytes]:
         """Return the records of an owner, oldest first. Raises StorageError."""
-        return [open_line(line).payload for line in await self._space.read(log_of(owner_id))]
+        return [open_line(line).payload for line in await self._storage.read(log_of(owner_id))]
 
     async def own_records(self, owner_id: str) -> list[bytes]:
         """Return the records of an owner, oldest first. Raises NotAgreed for records of others, and StorageError."""
-        await self._space.require_own(owner_id)
+        await self._storage.require_own(owner_id)
         return await self.records(owner_id)
 
     async def jobs(self) -> tuple[str, ...]:
         """Return the ids of owners with records or empty logs, at most a thousand."""
-        return (await self._space.jobs(limit=_MAX_OWNERS)).ids
+        return (await self._storage.jobs(limit=_MAX_OWNERS)).ids
 
     async def owners(self) -> list[str]:
         """Return the ids of all owners with records or empty logs."""
-        return await job_ids(self._space)
+        return await job_ids(self._storage)
 
     async def has(self, owner_id: str) -> bool:
         """Return whether an owner has records or an empty log."""
-        return await self._space.has_job(owner_id)
+        return await self._storage.has_job(owner_id)
 
     async def remove(self, owner_id: str, count: int) -> None:
         """Delete the records of an owner, unless their number is no longer `count`. Raises StorageError."""
         expected = (log_of(owner_id), count) if count else None
         with suppress(Conflict, NotFound):
-            await self._space.delete_job(owner_id, expected=expected)
+            await self._storage.delete_job(owner_id, expected=expected)
 
     async def forget(self, owner_id: str) -> None:
         """Delete all records of an owner. Raises StorageError."""
         with suppress(Conflict, NotFound):  # another process may be removing them
-            await self._space.delete_job(owner_id)
+            await self._storage.delete_job(owner_id)
 
 
 # The name of a storage, independent of its address: an order contains it to identify the storage of its Job.

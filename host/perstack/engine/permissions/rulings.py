@@ -69,7 +69,7 @@ def _relative_to(root: str, name: str) -> str:
 
 
 def _has_not_begun(call: Call) -> bool:
-    is_at_work = call.began or call.question is not None or bool(call.answers)
+    is_at_work = call.began or call.tool_question is not None or bool(call.answers)
     return not is_at_work and call.delegation is None and call.settlement in (None, "retry")
 
 
@@ -91,7 +91,10 @@ class Rulings:
         args = {part.tool_call_id: part for part in parts}
 
         def rule() -> list[DecidedCall]:
-            return [self._apply_rules(args[call.id], call, catalogue, chain, approvals) for call in decided]
+            return [
+                self._apply_rules(args[decided_call.id], decided_call, catalogue, chain, approvals)
+                for decided_call in decided
+            ]
 
         return await asyncio.to_thread(rule)
 
@@ -173,5 +176,7 @@ class Rulings:
             return None
         if self._resolve is None:
             self._resolve = path_resolver(Path(self._workspace))
-        call = policy_call(tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=tool.rank == 0)
-        return replace(call, changed=decided.changed)
+        call_policy_call = policy_call(
+            tool.spec, tool.own_name, part.args, self._resolve, self._workspace, is_host=tool.rank == 0
+        )
+        return replace(call_policy_call, changed=decided.changed)

@@ -47,8 +47,8 @@ class TrustCheck(Protocol):
 
     def check_evaluator(self, settings: Iterate, expert_key: str) -> None: ...
 
-    def undeclared(self, expert: Expert, of: Project, declared: Project) -> Sequence[str]:
-        """Return a phrase, without values, for each effect of an Expert `of` another definition, unless `declared`.
+    def undeclared(self, expert: Expert, of_project: Project, declared_project: Project) -> Sequence[str]:
+        """Return a phrase, without values, for each effect of an Expert of another definition that is not declared.
 
         A definition declares an effect if it has it in the same words.
         """

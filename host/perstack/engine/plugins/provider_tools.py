@@ -106,8 +106,8 @@ def problems(expert: Expert, provider: str, tools: Sequence[ProviderTool]) -> It
 def unused_options(expert: Expert, tools: Sequence[ProviderTool]) -> Iterator[str]:
     """Yield the tools that the Expert has options for, but does not want."""
     wanted_names = {tool.name for name in expert.provider_tools if (tool := find_tool(name, tools)) is not None}
-    options = expert.provider_tool_options
-    for name in () if options is None else _plain(options):
+    provider_tool_options = expert.provider_tool_options
+    for name in () if provider_tool_options is None else _plain(provider_tool_options):
         if name not in wanted_names:
             yield name
 

@@ -167,7 +167,7 @@ class OpenProvider:
 
     provider: Provider
     name: str
-    limits: ProviderLimits | None
+    provider_limits: ProviderLimits | None
     parts: Parts
 
     @property
@@ -176,7 +176,7 @@ class OpenProvider:
 
     def turns(self, on_wait: OnWait = lambda reason, ahead, seconds: None) -> Turns:
         """Return the turns of one generation among those of all Runs that use this endpoint."""
-        return self.parts.get(PACING)(self.provider, self.name, self.limits, on_wait)
+        return self.parts.get(PACING)(self.provider, self.name, self.provider_limits, on_wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +322,10 @@ class ProviderPool:
     def endpoint(self, setting: ProviderSetting, project: Project, *, is_agreed: bool = False) -> OpenProvider:
         """Return the endpoint with the project's limits for it. Raises the errors of `get`."""
         name = setting.provider_name
-        limits = next((provider_limits for provider_limits in project.limits if provider_limits.name == name), None)
-        return OpenProvider(self.get(setting, is_agreed=is_agreed), name, limits, self._parts)
+        limits_provider_limits = next(
+            (provider_limits for provider_limits in project.limits if provider_limits.name == name), None
+        )
+        return OpenProvider(self.get(setting, is_agreed=is_agreed), name, limits_provider_limits, self._parts)
 
     def for_run(self, run: Run, project: Project, overrides: Overrides) -> OpenProvider:
         """Return the endpoint of the Run's current model, with its present settings.

@@ -86,12 +86,17 @@ class SecretVault:
 
         return [part.model_copy(update={"args": with_texts(part.args, fill)}) for part in parts]
 
-    def stricter(self, shown: DecidedCall, filled: DecidedCall) -> DecidedCall:
-        """Return the stricter of two rulings on a call, with texts masked. An approval in `filled` never counts."""
-        if _strictness(filled) <= _strictness(shown):
-            return shown
-        texts = {"problem": filled.problem and self.mask(filled.problem), "rule": self.mask(filled.rule)}
-        return shown.model_copy(update={"kind": filled.kind, "asks": filled.asks, "approved_by": "", **texts})
+    def stricter(self, shown_decided: DecidedCall, filled_decided: DecidedCall) -> DecidedCall:
+        """Return the stricter of two rulings on a call, with texts masked. One in `filled_decided` does not approve."""
+        if _strictness(filled_decided) <= _strictness(shown_decided):
+            return shown_decided
+        texts = {
+            "problem": filled_decided.problem and self.mask(filled_decided.problem),
+            "rule": self.mask(filled_decided.rule),
+        }
+        return shown_decided.model_copy(
+            update={"kind": filled_decided.kind, "asks": filled_decided.asks, "approved_by": "", **texts}
+        )
 
     def _value(self, match: re.Match[str], *, is_line: bool) -> str:
         value = self._values.get(int(match[1]))
@@ -153,18 +158,18 @@ class MaskedBlobs:
 class MaskedCall:
     """One call of a tool with placeholders filled in and its output masked."""
 
-    def __init__(self, vault: SecretVault, request: ToolCall, subject: Subject | None) -> None:
+    def __init__(self, vault: SecretVault, tool_call: ToolCall, subject: Subject | None) -> None:
         """Wrap a call. Raises SkillError if a placeholder in the arguments cannot be filled in."""
         self._vault = vault
-        self._blobs = MaskedBlobs(request.blobs, vault)
-        sample = request.sample
+        self._blobs = MaskedBlobs(tool_call.blobs, vault)
+        sample = tool_call.sample
 
         def show_masked(message: str) -> None:
-            request.on_progress(vault.masked_in_passing(message))
+            tool_call.on_progress(vault.masked_in_passing(message))
 
         self.request = replace(
-            request,
-            args=vault.filled(request.args, subject),
+            tool_call,
+            args=vault.filled(tool_call.args, subject),
             blobs=self._blobs,
             on_progress=show_masked,
             sample=None if sample is None else self._masked_sampler(sample),
@@ -177,9 +182,9 @@ class MaskedCall:
         contents = [await self._part(part) for part in result.contents]
         return replace(result, contents=tuple(contents))
 
-    def _question(self, question: Question) -> Question:
-        schema = with_texts(question.requested_schema, self._vault.masked_in_passing)
-        return Question(message=self._vault.masked_in_passing(question.message), requested_schema=schema)
+    def _question(self, tool_question: Question) -> Question:
+        schema = with_texts(tool_question.requested_schema, self._vault.masked_in_passing)
+        return Question(message=self._vault.masked_in_passing(tool_question.message), requested_schema=schema)
 
     async def _part(self, part: ResultContent) -> ResultContent:
         if isinstance(part, TextPart):
@@ -197,20 +202,20 @@ class MaskedCall:
         return part.model_copy(update={"name": name, "size": self._blobs.sizes.get(part.sha256, part.size)})
 
     def _masked_sampler(self, sample: Sampler) -> Sampler:
-        async def masked_sample(request: SampleRequest) -> Sample:
-            return await sample(await asyncio.to_thread(self._masked_request, request))
+        async def masked_sample(sample_request: SampleRequest) -> Sample:
+            return await sample(await asyncio.to_thread(self._masked_request, sample_request))
 
         return masked_sample
 
-    def _masked_request(self, request: SampleRequest) -> SampleRequest:
+    def _masked_request(self, sample_request: SampleRequest) -> SampleRequest:
         mask = self._vault.masked_in_passing
         messages: list[Message] = []
-        for message in request.messages:
+        for message in sample_request.messages:
             contents = [
                 TextPart(text=mask(part.text)) if isinstance(part, TextPart) else part for part in message.contents
             ]
             messages.append(message.model_copy(update={"contents": tuple(contents)}))
-        return replace(request, messages=messages, instruction=mask(request.instruction))
+        return replace(sample_request, messages=messages, instruction=mask(sample_request.instruction))
 
 
 def has_placeholder(parts: Iterable[ToolCallPart]) -> bool:

@@ -73,9 +73,9 @@ CONTEXT_TOOLS: Part[Callable[[Run, Storage], tuple[OfferedTool, ...]]] = Part("t
 class LockedSession(SkillSession):
     """A session that lists the locked tools until it is connected, and then the skill's own."""
 
-    def __init__(self, locked: Toolset, session: SkillSession, connect: Callable[[], Awaitable[Toolset]]) -> None:
+    def __init__(self, locked: Toolset, skill_session: SkillSession, connect: Callable[[], Awaitable[Toolset]]) -> None:
         self._locked = locked
-        self._session = session
+        self._session = skill_session
         self._connect = connect
         self._lock = asyncio.Lock()
         self.is_connected = False
@@ -100,10 +100,10 @@ class LockedSession(SkillSession):
                     raise
                 self.is_connected = True
 
-    async def call(self, call: ToolCall) -> ToolResult | Question:
+    async def call(self, tool_call: ToolCall) -> ToolResult | Question:
         """Connect and call the tool. Raises SkillError if the skill cannot be reached, which is tried only once."""
         await self.connect()
-        return await self._session.call(call)
+        return await self._session.call(tool_call)
 
     @override
     async def close(self) -> None:
@@ -111,14 +111,14 @@ class LockedSession(SkillSession):
             await self._session.close()
 
 
-async def tool_in_force(session: SkillSession, name: str) -> ToolSpec | None:
+async def tool_in_force(skill_session: SkillSession, name: str) -> ToolSpec | None:
     """Return the tool as its skill defines it now; None if it is not there. Raises SkillError.
 
     A locked skill is connected to, because only its server knows.
     """
-    if isinstance(session, LockedSession):
-        await session.connect()
-    return by_name((await session.tools()).specs).get(name)
+    if isinstance(skill_session, LockedSession):
+        await skill_session.connect()
+    return by_name((await skill_session.tools()).specs).get(name)
 
 
 CLOSE_TIMEOUT_S = 10.0  # seconds that a skill may take to close; the end of the Job, or its cancellation, waits for it
@@ -136,7 +136,7 @@ _MAX_PROBLEM_CHARACTERS = 2_000
 class _ConnectedSkill:
     """A skill with its tools, or without a session and with the reason."""
 
-    session: SkillSession | None
+    skill_session: SkillSession | None
     toolset: Toolset = _NO_TOOLS
     problem: str = ""
     agreed: AgreedDefinitions | None = None  # None: definitions of the host itself, or of a recording
@@ -163,7 +163,7 @@ class JobSkills:
         factories: Sequence[SkillFactory],
         context: SkillContext,
         emit: Emitter,
-        lock: ToolLock,
+        tool_lock: ToolLock,
         clock: Clock = SYSTEM,
         *,
         runtimes: Runtimes,
@@ -172,7 +172,7 @@ class JobSkills:
     ) -> None:
         self._runtimes = runtimes
         self._agreement = agreement
-        self._lock = lock
+        self._lock = tool_lock
         self._knowledge = knowledge
         self._factories = factories
         self._context = context
@@ -190,7 +190,7 @@ class JobSkills:
         *,
         run_id: str,
         is_coordinator: bool,
-        sandbox: SandboxPolicy | None = None,
+        policy: SandboxPolicy | None = None,
         played: Mapping[str, Toolset] | None = None,
         vault: SecretVault | None = None,
         recorded: Definitions | None = None,
@@ -207,7 +207,7 @@ class JobSkills:
         self._vault = vault or self._vault
         played = played or {}
         openings = {
-            definition.name: self._opening(definition, run_id, sandbox, played.get(definition.name))
+            definition.name: self._opening(definition, run_id, policy, played.get(definition.name))
             for definition in definitions
             if not isinstance(definition, InteractiveSkill)
         }
@@ -234,10 +234,10 @@ class JobSkills:
         return skills
 
     async def reach(
-        self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
+        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
     ) -> str | None:
         """Open one skill for a Run, also a lazy one. Return why it cannot be reached, after closing it, or None."""
-        opening = self._opening(definition, run_id, sandbox, played)
+        opening = self._opening(definition, run_id, policy, played)
         try:
             await _wait_for_all([opening.session])
             opening.may_start.set()
@@ -245,14 +245,14 @@ class JobSkills:
         except SkillError as error:
             problem = str(error)
         if problem is not None:
-            await self._leave(_key_of(definition, sandbox, played), run_id)
+            await self._leave(_key_of(definition, policy, played), run_id)
         return problem
 
     async def keep_only(
-        self, expert: Expert, run_id: str, sandbox: SandboxPolicy | None, played: Mapping[str, Toolset]
+        self, expert: Expert, run_id: str, policy: SandboxPolicy | None, played: Mapping[str, Toolset]
     ) -> None:
         """Close what a Run has opened besides this Expert's skills, unless another Run of the Job has opened it too."""
-        kept = {_key_of(skill, sandbox, played.get(skill.name)) for skill in with_base(expert.skills)}
+        kept = {_key_of(skill, policy, played.get(skill.name)) for skill in with_base(expert.skills)}
         for key, opening in tuple(self._open.items()):
             if key not in kept and run_id in opening.users:
                 await self._leave(key, run_id)
@@ -264,10 +264,10 @@ class JobSkills:
             del self._open[key]
             await self._end(opening)
 
-    async def sandboxed(self, expert: Expert, run_id: str, sandbox: SandboxPolicy) -> SkillSession:
+    async def sandboxed(self, expert: Expert, run_id: str, policy: SandboxPolicy) -> SkillSession:
         """Return the Expert's base skill with its programs in a sandbox. Raises SkillError and UsageError."""
         definition = next(skill for skill in with_base(expert.skills) if is_base_skill(skill))
-        opening = self._opening(definition, run_id, sandbox, None)
+        opening = self._opening(definition, run_id, policy, None)
         opening.users.add(_WHOLE_JOB)
         opening.may_start.set()
         return await asyncio.shield(opening.session)
@@ -276,7 +276,7 @@ class JobSkills:
     def has_waiting_call(self) -> bool:
         """True while a call of a skill waits for a person's answer, which it can use as long as the skill is open."""
         sessions = [_result(opening.session) for opening in self._open.values() if opening.session.done()]
-        return any(session is not None and session.has_waiting_call for session in sessions)
+        return any(skill_session is not None and skill_session.has_waiting_call for skill_session in sessions)
 
     def pause(self) -> None:
         """Show nothing until `continue_as`: nobody drives the Job, so nobody watches it."""
@@ -294,16 +294,16 @@ class JobSkills:
         await self._runtimes.close()
 
     def _opening(
-        self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
+        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
     ) -> _SkillConnection:
-        key = _key_of(definition, sandbox, played)
+        key = _key_of(definition, policy, played)
         if key not in self._open:
-            self._open[key] = self._begin(definition, run_id, sandbox, played)
+            self._open[key] = self._begin(definition, run_id, policy, played)
         self._open[key].users.add(run_id)
         return self._open[key]
 
     def _begin(
-        self, definition: Skill, run_id: str, sandbox: SandboxPolicy | None, played: Toolset | None
+        self, definition: Skill, run_id: str, policy: SandboxPolicy | None, played: Toolset | None
     ) -> _SkillConnection:
         def show_stderr(line: str) -> None:
             self._show_start(opening)
@@ -313,7 +313,7 @@ class JobSkills:
         async def make_session() -> SkillSession:
             if played is not None:
                 return PlayedSession(played)
-            sandboxed_context = await self._runtimes.context(context, sandbox)
+            sandboxed_context = await self._runtimes.context(context, policy)
             return await open_skill(self._factories, definition, sandboxed_context, self._agreement)
 
         context = replace(self._context, on_stderr=show_stderr)
@@ -324,43 +324,43 @@ class JobSkills:
     async def _start(
         self, definition: Skill, opening: _SkillConnection, show: Callable[[str], None]
     ) -> _ConnectedSkill:
-        session = await opening.session
+        skill_session = await opening.session
         await opening.may_start.wait()
-        if is_base_skill(definition) or isinstance(session, PlayedSession):
-            return _ConnectedSkill(session, await session.tools())
-        connected = await self._reach(definition, opening, session, show)
+        if is_base_skill(definition) or isinstance(skill_session, PlayedSession):
+            return _ConnectedSkill(skill_session, await skill_session.tools())
+        connected = await self._reach(definition, opening, skill_session, show)
         for spec in connected.toolset.specs:
             for problem in unchecked_parts(spec.input_schema):
                 show(f"tool {spec.name}: {problem}")
-        if connected.session is not None:
+        if connected.skill_session is not None:
             for problem in misdeclared(connected.toolset.specs, definition):
                 show(problem)
         return connected
 
     async def _reach(
-        self, definition: Skill, opening: _SkillConnection, session: SkillSession, show: Callable[[str], None]
+        self, definition: Skill, opening: _SkillConnection, skill_session: SkillSession, show: Callable[[str], None]
     ) -> _ConnectedSkill:
         locked = self._lock.toolset_of(definition)
         if locked is not None:
-            connect = partial(self._connect, opening, session)
+            connect = partial(self._connect, opening, skill_session)
             agreed = self._lock.agreed(locked, is_locked=True)
-            return _ConnectedSkill(LockedSession(locked, session, connect), locked, agreed=agreed)
+            return _ConnectedSkill(LockedSession(locked, skill_session, connect), locked, agreed=agreed)
         if notice := self._lock.notice_for(definition):
             show(notice)
         try:
-            toolset = await self._connect(opening, session)
-            return _ConnectedSkill(session, toolset, agreed=self._lock.agreed(toolset, is_locked=False))
+            toolset = await self._connect(opening, skill_session)
+            return _ConnectedSkill(skill_session, toolset, agreed=self._lock.agreed(toolset, is_locked=False))
         except SkillError as error:
             return _ConnectedSkill(None, problem=str(error))
 
-    async def _connect(self, opening: _SkillConnection, session: SkillSession) -> Toolset:
+    async def _connect(self, opening: _SkillConnection, skill_session: SkillSession) -> Toolset:
         began = time.monotonic()
         self._show_start(opening)
         try:
-            toolset = await session.tools()
+            toolset = await skill_session.tools()
         except SkillError as error:
             with suppress(Exception):  # the connection error is the one to show, not an error of closing
-                await session.close()
+                await skill_session.close()
             self._show_end(opening, str(error), error.note)
             raise
         duration_ms = round((time.monotonic() - began) * 1000)
@@ -380,13 +380,13 @@ class JobSkills:
             task.cancel()
         await asyncio.wait(tasks)
         connected, created = _result(opening.work), _result(opening.session)
-        session = created if connected is None else connected.session
-        if session is None:
+        skill_session = created if connected is None else connected.skill_session
+        if skill_session is None:
             return
         limit = asyncio.timeout(CLOSE_TIMEOUT_S)
         try:
             async with limit:
-                await session.close()
+                await skill_session.close()
         except Exception as error:  # noqa: BLE001 - skill code may raise anything; the Job's outcome stays
             reason = (
                 f"it took more than {CLOSE_TIMEOUT_S:g} s" if limit.expired() else str(error) or type(error).__name__
@@ -422,9 +422,9 @@ class JobSkills:
         )
 
 
-def _key_of(definition: Skill, sandbox: SandboxPolicy | None, played: Toolset | None) -> bytes:
+def _key_of(definition: Skill, policy: SandboxPolicy | None, played: Toolset | None) -> bytes:
     """Return the key under which Runs share a skill."""
-    key = shared_definition(definition).to_json() + (b"" if sandbox is None else sandbox.to_json())
+    key = shared_definition(definition).to_json() + (b"" if policy is None else policy.to_json())
     if played is not None:  # recorded toolsets differ between Experts
         key += b"".join(spec.to_json() for spec in played.specs) + b"played"
     return key
@@ -465,8 +465,8 @@ class RunSkills:
 
     def fit_to(self, run: Run, storage: Storage, parts: Parts) -> None:
         """Update the context tools to the Run's context; they are offered from the next `refresh` on."""
-        policy, context = policy_of(run), run.context
-        needs = (policy is not None and policy.offers_pin, context.has_dropped, context.revealed)
+        context_policy, context = policy_of(run), run.context
+        needs = (context_policy is not None and context_policy.offers_pin, context.has_dropped, context.revealed)
         if needs != self._context:
             self._context, self._known_toolsets = needs, {}
             has_tools = needs[0] or context.has_dropped
@@ -486,14 +486,14 @@ class RunSkills:
     async def connect_locked(self, names: Collection[str]) -> bool:
         """Connect to locked skills of these names. Return whether any is newly connected: its tools may differ."""
         sessions = [
-            session
+            skill_session
             for name in names
             if (work := self._work.get(name)) is not None and (connected := _result_if_done(work)) is not None
-            if isinstance(session := connected.session, LockedSession)
-            if not (session.is_connected or session.problem)
+            if isinstance(skill_session := connected.skill_session, LockedSession)
+            if not (skill_session.is_connected or skill_session.problem)
         ]
-        await asyncio.gather(*(session.connect() for session in sessions), return_exceptions=True)
-        return any(session.is_connected for session in sessions)
+        await asyncio.gather(*(locked_session.connect() for locked_session in sessions), return_exceptions=True)
+        return any(locked_session.is_connected for locked_session in sessions)
 
     def _make_catalogue(self, toolsets: Mapping[str, Toolset | None]) -> Catalogue:
         offered: list[OfferedTool] = []
@@ -507,8 +507,8 @@ class RunSkills:
                 offered += interactive_tools(definition) if self._is_coordinator else []
                 continue
             name, toolset = definition.name, toolsets[definition.name]
-            session = None if toolset is None else self._work[name].result().session
-            if toolset is None or session is None:
+            skill_session = None if toolset is None else self._work[name].result().skill_session
+            if toolset is None or skill_session is None:
                 work = self._work[name]
                 missing[name] = f"skill {name!r} is being connected to"
                 if work.done():
@@ -517,7 +517,7 @@ class RunSkills:
                     guidance.append(f"The tools of skill {name} are not there: {unreachable[name]}")
                 continue
             judged = self._judge(name, toolset)
-            tools = skill_tools(definition, session, judged.tools)
+            tools = skill_tools(definition, skill_session, judged.tools)
             offered += tools
             if judged.digests is not None and tools:
                 definitions[name] = agreed_among(judged.digests, tools)
@@ -538,7 +538,7 @@ class RunSkills:
 
     def _judge(self, name: str, toolset: Toolset) -> JudgedToolset:
         connected = self._work[name].result()
-        is_away = isinstance(connected.session, LockedSession) and bool(connected.session.problem)
+        is_away = isinstance(connected.skill_session, LockedSession) and bool(connected.skill_session.problem)
         if connected.agreed is None or is_away:
             return own_tools(toolset)
         return connected.agreed.judge(name, toolset, self._recorded.get(name, {}))
@@ -548,10 +548,10 @@ async def _toolset(work: asyncio.Task[_ConnectedSkill]) -> Toolset | None:
     if not work.done():
         return None
     connected = work.result()
-    if connected.session is None:
+    if connected.skill_session is None:
         return None
     try:
-        return await connected.session.tools()
+        return await connected.skill_session.tools()
     except SkillError:
         return connected.toolset
 
@@ -578,11 +578,11 @@ async def _require_all(required: Mapping[str, asyncio.Task[_ConnectedSkill]]) ->
 async def _problem(work: asyncio.Task[_ConnectedSkill]) -> str | None:
     """Return why a skill cannot be reached, or None. Connect to a locked skill to find out."""
     connected = await asyncio.shield(work)
-    if connected.session is None:
+    if connected.skill_session is None:
         return connected.problem
-    if isinstance(connected.session, LockedSession):
+    if isinstance(connected.skill_session, LockedSession):
         try:
-            await connected.session.connect()
+            await connected.skill_session.connect()
         except SkillError as error:
             return str(error)
     return None

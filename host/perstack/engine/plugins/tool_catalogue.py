@@ -58,8 +58,8 @@ class BuiltinSession(SkillSession):
         return self._toolset
 
     @override
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await self._answer(call)
+    async def call(self, tool_call: ToolCall) -> ToolResult:
+        return await self._answer(tool_call)
 
     @override
     async def close(self) -> None:
@@ -73,8 +73,8 @@ class PlayedSession(BuiltinSession):
         super().__init__(toolset, _not_recorded)
 
 
-async def _not_recorded(call: ToolCall) -> ToolResult:
-    return ToolResult.text(f"{call.tool_name} is not in the recording.", is_error=True)
+async def _not_recorded(tool_call: ToolCall) -> ToolResult:
+    return ToolResult.text(f"{tool_call.tool_name} is not in the recording.", is_error=True)
 
 
 _RESERVED = frozenset({SEARCH_TOOL, PIN_TOOL, RECALL_TOOL})
@@ -94,7 +94,7 @@ class OfferedTool:
     """A tool as offered to a model; `session` runs it, and is None for delegates, questions and loop tools."""
 
     spec: ToolSpec
-    session: SkillSession | None = None
+    skill_session: SkillSession | None = None
     own_name: str = ""  # the tool's name in its skill, which may differ from the one the model sees
     may_sample: bool = False  # True if the skill may ask the Run's model for generations
     may_wait: bool = False  # True if the tool may be deferred behind the tool search
@@ -175,43 +175,43 @@ class Catalogue:
             self._kept_tools = _shared_tools(specs)
         return self._kept_tools
 
-    def find(self, call: DecidedCall) -> OfferedTool | None:
+    def find(self, decided: DecidedCall) -> OfferedTool | None:
         """Return the tool that a call was decided for, also if it has another name after a resume.
 
         Never return a tool of another skill: a decision or approval for one skill must not run a tool of another.
         """
-        offered = self._by_name.get(call.tool_name)
-        if offered is not None and call.skill_name in ("", offered.spec.skill_name):
+        offered = self._by_name.get(decided.tool_name)
+        if offered is not None and decided.skill_name in ("", offered.spec.skill_name):
             return offered
         matches = [
             tool
             for tool in self._by_name.values()
-            if tool.spec.skill_name == call.skill_name and call.tool_name in (tool.plain_name, tool.prefixed_name)
+            if tool.spec.skill_name == decided.skill_name and decided.tool_name in (tool.plain_name, tool.prefixed_name)
         ]
         return matches[0] if len(matches) == 1 else None
 
-    async def decide(self, call: ToolCallPart) -> DecidedCall:
+    async def decide(self, part: ToolCallPart) -> DecidedCall:
         """Return the decision about a call; an invalid call is refused with a message for the model."""
-        offered = self._by_name.get(call.tool_name)
+        offered = self._by_name.get(part.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
-            problem = f"There is no tool {call.tool_name!r}. The tools are: {names}."
+            problem = f"There is no tool {part.tool_name!r}. The tools are: {names}."
             reasons = [f"Not there now: {reason}." for reason in self._missing.values()]
-            if call.tool_name in CHANGING_TOOLS:
+            if part.tool_name in CHANGING_TOOLS:
                 reasons.append("An Expert has it if the `pick` of its base skill in perstack.toml names it.")
-            elif call.tool_name == CREATE_EXPERT:
+            elif part.tool_name == CREATE_EXPERT:
                 reasons.append("Only a person makes an Expert, in perstack.toml.")
-            return _refuse(call, " ".join((problem, *reasons)))
-        if call.raw_args is not None:
-            return _refuse(call, f"The arguments are not a JSON object: {call.raw_args[:200]}", offered.spec)
-        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, call.args))
+            return _refuse(part, " ".join((problem, *reasons)))
+        if part.raw_args is not None:
+            return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
+        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, part.args))
         if violation is not None:
             place = f" at {violation.place}" if violation.place else ""
-            return _refuse(call, f"Wrong arguments{place}: {violation.message}", offered.spec)
+            return _refuse(part, f"Wrong arguments{place}: {violation.message}", offered.spec)
         spec, judged = offered.spec, offered.judged
         return DecidedCall(
-            id=call.tool_call_id,
-            tool_name=call.tool_name,
+            id=part.tool_call_id,
+            tool_name=part.tool_name,
             skill_name=spec.skill_name,
             kind=spec.kind,
             effect=spec.effect,
@@ -222,9 +222,9 @@ class Catalogue:
             changed="" if judged is None else judged.changed,
         )
 
-    async def _search(self, call: ToolCall) -> ToolResult:
-        most = call.args.get("most")
-        names = search(str(call.args["query"]), self.deferred, most if isinstance(most, int) else DEFAULT_RESULTS)
+    async def _search(self, tool_call: ToolCall) -> ToolResult:
+        most = tool_call.args.get("most")
+        names = search(str(tool_call.args["query"]), self.deferred, most if isinstance(most, int) else DEFAULT_RESULTS)
         return ToolResult.text(result_text(names, self.deferred))
 
 
@@ -233,21 +233,21 @@ def builtin_tool(spec: ToolSpec, answer: Callable[[ToolCall], Awaitable[ToolResu
     return OfferedTool(spec, BuiltinSession(Toolset((spec,)), answer), spec.name)
 
 
-def _refuse(call: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
+def _refuse(part: ToolCallPart, problem: str, spec: ToolSpec | None = None) -> DecidedCall:
     skill = spec.skill_name if spec is not None else ""
     return DecidedCall(
-        id=call.tool_call_id, tool_name=call.tool_name, skill_name=skill, kind="refused", problem=problem
+        id=part.tool_call_id, tool_name=part.tool_name, skill_name=skill, kind="refused", problem=problem
     )
 
 
-def skill_tools(definition: Skill, session: SkillSession, tools: Sequence[JudgedTool]) -> list[OfferedTool]:
+def skill_tools(definition: Skill, skill_session: SkillSession, tools: Sequence[JudgedTool]) -> list[OfferedTool]:
     """Return a skill's tools, filtered by its `pick` and `omit`."""
     may_sample = isinstance(definition, McpStdioSkill | McpSseSkill) and definition.sampling
     may_wait = not is_base_skill(definition)
     return [
         OfferedTool(
             replace_name(apply_definition(tool.spec, definition), legal_tool_name(tool.spec.name), definition.name),
-            session,
+            skill_session,
             tool.spec.name,
             may_sample,
             may_wait,
@@ -356,7 +356,7 @@ def _shared_tools(specs: tuple[ToolSpec, ...]) -> KeptTools:
 def _keeps_name(tool: OfferedTool, ranks: Mapping[tuple[str, int], int]) -> bool:
     name = tool.spec.name
     # a recording already has the names that its model was offered
-    is_reserved = tool.rank > 0 and name in _RESERVED and not isinstance(tool.session, PlayedSession)
+    is_reserved = tool.rank > 0 and name in _RESERVED and not isinstance(tool.skill_session, PlayedSession)
     is_of_higher = any((name, rank) in ranks for rank in range(tool.rank))
     return ranks[name, tool.rank] == 1 and not (is_reserved or is_of_higher)
 

@@ -51,32 +51,32 @@ _DENIED_NOTICE = (
 )
 
 
-async def ask_approval(context: RunDrive, call: Call) -> None:
+async def ask_approval(run_drive: RunDrive, call: Call) -> None:
     """Record that a call waits for approval, or the decision if no person is asked."""
-    session, job = context.session, context.job
-    subject = await approval_subject(context, call)
-    granted, doubts = await _decision_by_grant(context, call)
-    settled = granted or await _decision_without_person(context, call)
+    session, drive = run_drive.session, run_drive.drive
+    subject = await approval_subject(run_drive, call)
+    granted, doubts = await _decision_by_grant(run_drive, call)
+    settled = granted or await _decision_without_person(run_drive, call)
     # nobody can agree to what is not shown whole
     if settled is None and sum(map(len, doubts.changes)) > _MAX_CHANGE_CHARS:
         settled, doubts = SettledApproval(Approval(decision="no", text=_TOO_LONG)), _Doubts()
     subject = replace(subject, changes=doubts.changes, changed_files=doubts.changed_files)
     if settled is not None and settled.approval.rule:
         subject = replace(subject, offers=tuple(dict.fromkeys((*subject.offers, settled.approval.rule))))
-    if settled is not None and settled.approval.decision == "sandboxed" and not job.has_sandboxed:
-        job.has_sandboxed = True
-        show_progress(context, call)(_NOTICE)
+    if settled is not None and settled.approval.decision == "sandboxed" and not drive.has_sandboxed:
+        drive.has_sandboxed = True
+        show_progress(run_drive, call)(_NOTICE)
     session.record_all(approval_events(call, subject, session.stamp, settled))
     await session.flush()
 
 
-async def begins_as_approved(context: RunDrive, call: Call) -> bool:
+async def begins_as_approved(run_drive: RunDrive, call: Call) -> bool:
     """Record that an approved call begins if it is exactly what was approved. Return False if it does not begin.
 
     If the file that it changes is another by now, a person is asked again. A call with other arguments or paths has an
     error result, as has one whose tool's definition is no longer that of its digest (`tool_calls`).
     """
-    session, rulings, catalogue = context.session, context.job.rulings, context.catalogue
+    session, rulings, catalogue = run_drive.session, run_drive.drive.rulings, run_drive.catalogue
     if call.digest != call.requested or await rulings.resolved_paths(call, catalogue) != call.leads_to:
         text = "Not run: this is not the call that was approved, or its paths lead elsewhere by now."
         session.add(text_result_event(call, text, session.stamp, is_error=True).warned(session.run))
@@ -85,31 +85,31 @@ async def begins_as_approved(context: RunDrive, call: Call) -> bool:
     # Only an approval of one call is bound to the file. Requests of earlier versions have no digest.
     if is_once and call.content and call.content != await rulings.content(call):
         again = "the file has changed since its change was shown"
-        session.add(request_event(call, await approval_subject(context, call), session.stamp, again))
+        session.add(request_event(call, await approval_subject(run_drive, call), session.stamp, again))
         return False
     session.add(start_call_event(call, session.stamp))
     return True
 
 
-async def approval_subject(context: RunDrive, call: Call) -> ApprovalSubject:
+async def approval_subject(run_drive: RunDrive, call: Call) -> ApprovalSubject:
     """Return what an approval of a call is bound to, as it is now."""
-    rulings, catalogue = context.job.rulings, context.catalogue
+    rulings, catalogue = run_drive.drive.rulings, run_drive.catalogue
     return ApprovalSubject(
         await rulings.resolved_paths(call, catalogue),
-        await rulings.offers(call, catalogue, context.session.run.rules),
+        await rulings.offers(call, catalogue, run_drive.session.run.rules),
         await rulings.content(call),
     )
 
 
-def show_progress(context: RunDrive, call: Call) -> Callable[[str], None]:
+def show_progress(run_drive: RunDrive, call: Call) -> Callable[[str], None]:
     """Return a function that shows a line about a call to the person who watches the Job."""
-    run, job, numbers = context.session.run, context.job, count(1)
+    run, drive, numbers = run_drive.session.run, run_drive.drive, count(1)
 
     def show(message: str) -> None:
-        job.emit.display(
+        drive.emit.display(
             ToolProgress(
                 id=f"{call_key(run, call)}-{next(numbers)}",
-                timestamp=job.host.clock.now(),
+                timestamp=drive.setup.clock.now(),
                 job_id=run.start.job_id,
                 run_id=run.id,
                 expert_key=run.start.expert_key,
@@ -123,10 +123,10 @@ def show_progress(context: RunDrive, call: Call) -> Callable[[str], None]:
     return show
 
 
-async def sandboxed_session(context: RunDrive) -> SkillSession:
+async def sandboxed_session(run_drive: RunDrive) -> SkillSession:
     """Return the base skill with its programs in a sandbox. Raises SkillError and UsageError."""
-    run = context.session.run
-    return await context.job.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
+    run = run_drive.session.run
+    return await run_drive.drive.skills.sandboxed(run.start.expert, run.id, _sandbox(run))
 
 
 class _Doubts(NamedTuple):
@@ -136,29 +136,29 @@ class _Doubts(NamedTuple):
     changed_files: tuple[str, ...] = ()  # that the granted rule names
 
 
-async def _decision_by_grant(context: RunDrive, call: Call) -> tuple[SettledApproval | None, _Doubts]:
+async def _decision_by_grant(run_drive: RunDrive, call: Call) -> tuple[SettledApproval | None, _Doubts]:
     """Return the decision that a person has made for the whole project, if it covers the call.
 
     A decision by a rule that names files is for this call only, so that they are compared again at the next one.
     """
-    tool = context.catalogue.find(call.decided)
+    tool = run_drive.catalogue.find(call.decided)
     judged = None if tool is None else tool.judged
     changes = () if judged is None or not call.decided.changed else judged.changes
-    if context.plays_recording:
+    if run_drive.plays_recording:
         return None, _Doubts(changes)
-    job, run = context.job, context.session.run
-    grants = await asyncio.to_thread(job.host.grants.readable)
+    drive, run = run_drive.drive, run_drive.session.run
+    grants = await asyncio.to_thread(drive.setup.grants.readable)
     held, stale = _divided(grants, call, tool)
-    files = job.host.parts.get(RUN_FILES)
+    files = drive.setup.parts.get(RUN_FILES)
     changed_files: tuple[str, ...] = ()
-    while (rule := await job.rulings.granted_rule(call, context.catalogue, run.rules, [*held])) is not None:
+    while (rule := await drive.rulings.granted_rule(call, run_drive.catalogue, run.rules, [*held])) is not None:
         grant = held.pop(rule)
-        contents = await asyncio.to_thread(files.contents_of_rule, rule, job.host.workspace)
+        contents = await asyncio.to_thread(files.contents_of_rule, rule, drive.setup.workspace)
         changed_files = grant.changed_files(contents)
         if not changed_files:
             approval = Approval(decision="once") if files.names_files(rule) else Approval(decision="job", rule=rule)
             return SettledApproval(approval, GRANT), _Doubts()
-    rule = await job.rulings.granted_rule(call, context.catalogue, run.rules, stale)
+    rule = await drive.rulings.granted_rule(call, run_drive.catalogue, run.rules, stale)
     if rule is None or judged is None or tool is None:
         return None, _Doubts(changes, changed_files)
     reason = f"of this tool has changed since {rule} was allowed in this project, or was not shown then; it is now:"
@@ -182,42 +182,42 @@ def _divided(
     return held, tuple(stale)
 
 
-async def _decision_without_person(context: RunDrive, call: Call) -> SettledApproval | None:
+async def _decision_without_person(run_drive: RunDrive, call: Call) -> SettledApproval | None:
     """Return the decision without a person; None to ask one."""
-    run, host = context.session.run, context.job.host
-    if run.asks_exec and await context.job.rulings.is_allowed(call, context.catalogue, run.permissions):
-        return await _decide_exec(context, call)
+    run, setup = run_drive.session.run, run_drive.drive.setup
+    if run.asks_exec and await run_drive.drive.rulings.is_allowed(call, run_drive.catalogue, run.permissions):
+        return await _decide_exec(run_drive, call)
     text = _REMEDY_OF_CHANGE if call.decided.changed else ""
-    return SettledApproval(Approval(decision="no", text=text)) if host.overrides.unattended else None
+    return SettledApproval(Approval(decision="no", text=text)) if setup.overrides.unattended else None
 
 
-async def _decide_exec(context: RunDrive, call: Call) -> SettledApproval | None:
+async def _decide_exec(run_drive: RunDrive, call: Call) -> SettledApproval | None:
     """Return the decision about `exec` that the definition does not name; None to ask a person, or the recording."""
-    host = context.job.host
-    if host.overrides.open:  # a Run that began without it
+    setup = run_drive.drive.setup
+    if setup.overrides.open:  # a Run that began without it
         return SettledApproval(Approval(decision="once"), OPEN)
-    if context.plays_recording:
+    if run_drive.plays_recording:
         return (
             None
-            if playback_of(context).has_recorded_decision(context, call)
+            if playback_of(run_drive).has_recorded_decision(run_drive, call)
             else SettledApproval(Approval(decision="sandboxed"))
         )
-    is_alone = host.overrides.unattended or not host.is_attended()
-    if not is_alone and context.session.run.start.sandbox is None:
+    is_alone = setup.overrides.unattended or not setup.is_attended()
+    if not is_alone and run_drive.session.run.start.sandbox is None:
         return None
-    if await _has_sandbox(context):
+    if await _has_sandbox(run_drive):
         return SettledApproval(Approval(decision="sandboxed"))
     if not is_alone:
         return None
-    if not context.job.has_denied:
-        context.job.has_denied = True
-        notice(f"{context.session.run.start.expert_key}: {_DENIED_NOTICE}")
+    if not run_drive.drive.has_denied:
+        run_drive.drive.has_denied = True
+        notice(f"{run_drive.session.run.start.expert_key}: {_DENIED_NOTICE}")
     return SettledApproval(Approval(decision="no", text=_REMEDY))
 
 
-async def _has_sandbox(context: RunDrive) -> bool:
+async def _has_sandbox(run_drive: RunDrive) -> bool:
     try:
-        await context.job.host.check_policies((_sandbox(context.session.run),))
+        await run_drive.drive.setup.check_policies((_sandbox(run_drive.session.run),))
     except UsageError:
         return False
     return True

@@ -199,15 +199,15 @@ async def _try_once(
 # Fallback models: the endpoint of the model in force, and the records of a switch.
 
 
-async def open_endpoint(job: JobDrive, session: RunSession) -> OpenProvider | None:
+async def open_endpoint(drive: JobDrive, session: RunSession) -> OpenProvider | None:
     """Open the endpoint of the model in force. Returns None if the Run failed, and records that.
 
     A fallback model without a key is skipped. Raises PerstackError if the first model's endpoint cannot be opened.
     """
-    host, prices = job.host, job.prices
+    setup, prices = drive.setup, drive.prices
     while True:
         try:
-            return host.providers.for_run(session.run, host.project, host.overrides)
+            return setup.providers.for_run(session.run, setup.project, setup.overrides)
         except PerstackError as error:
             if not session.run.uses_fallback:
                 raise
@@ -296,9 +296,9 @@ def adapted_request(request: GenerationRequest, adaptations: Adaptations) -> Gen
 
 
 def adapt_as_before(
-    job: JobDrive, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
+    drive: JobDrive, session: RunSession, model: str, tools: Iterable[ToolSpec] = (), messages: Iterable[Message] = ()
 ) -> None:
     """Record what other Runs of the Job have learned about a model's endpoint, so that it need not refuse it again."""
-    adaptations = job.missing_adaptations(session.run, model, tools, messages)
+    adaptations = drive.missing_adaptations(session.run, model, tools, messages)
     if adaptations:
         session.add(AdaptRequest(**session.stamp(), model=model, adaptations=adaptations))

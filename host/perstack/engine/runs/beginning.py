@@ -54,13 +54,13 @@ class NewRun:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     attachments: tuple[ResultContent, ...] = ()
     continued_from: ContinuedFrom | None = None
-    base: Run | None = None  # the state that the Run continues from
+    base_run: Run | None = None  # the state that the Run continues from
     answer: PersonAnswer | None = None  # to the question that `base` asks
     run_id: str | None = None  # None for the Job's next number
     delegated_by: DelegatedBy | None = None
-    within: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
+    outer_policy: SandboxPolicy | None = None  # sandbox policy of the parent Run; this Run's policy is narrowed to it
     above: tuple[RuleSet, ...] = ()  # permission rules of the parent Run
-    shared: Limits | None = None  # limits that a delegate shares with the whole Job; None for a Coordinator
+    shared_limits: Limits | None = None  # limits that a delegate shares with the whole Job; None for a Coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class ResumedRun:
 class RunStarter:
     """Begins and resumes the Runs of one Job."""
 
-    def __init__(self, job: JobDrive) -> None:
-        self._job = job
+    def __init__(self, drive: JobDrive) -> None:
+        self._drive = drive
 
     def start(self, start: NewRun | ResumedRun) -> RunSession:
         """Do `begin` or `resume`."""
@@ -88,20 +88,20 @@ class RunStarter:
 
     def begin(self, new: NewRun) -> RunSession:
         """Record the start of a new Run. Raises UsageError or ProviderError if it cannot be set up."""
-        job, host, expert, base, by = self._job, self._job.host, new.expert, new.base, new.delegated_by
-        expert = _as_started(job, expert)
-        settings = _settings(job, expert, new.shared, job.job.total_steps)
-        output = host.overrides.output if by is None else None
+        drive, setup, expert, base, by = self._drive, self._drive.setup, new.expert, new.base_run, new.delegated_by
+        expert = _as_started(drive, expert)
+        settings = _settings(drive, expert, new.shared_limits, drive.job.total_steps)
+        output = setup.overrides.output if by is None else None
         # the rules of a continued Run hold in addition to today's
-        parent_rules = new.above if base is None else job.runs.get(base.id, base).permissions
-        parent = None if by is None else job.job.runs.get(by.run_id)
+        parent_rules = new.above if base is None else drive.runs.get(base.id, base).permissions
+        parent = None if by is None else drive.job.runs.get(by.run_id)
         inherited = (None if parent is None else parent.start, None if base is None else base.start)
-        masks = masks_secrets(host.project, expert, *inherited)
-        sandbox = _sandbox(job, expert, new.within, base)
-        if job.is_driven_here:
-            host.providers.check(settings, host.project, expert)
-        run_id = new.run_id or run_id_of(job.job.id, job.job.next_number)
-        session = job.new_session(RunRef(job.job.id, run_id), expert.key)
+        masks = masks_secrets(setup.project, expert, *inherited)
+        sandbox = _sandbox(drive, expert, new.outer_policy, base)
+        if drive.is_driven_here:
+            setup.providers.check(settings, setup.project, expert)
+        run_id = new.run_id or run_id_of(drive.job.id, drive.job.next_number)
+        session = drive.new_session(RunRef(drive.job.id, run_id), expert.key)
         session.base = base
         session.add(
             StartRun(
@@ -110,7 +110,7 @@ class RunStarter:
                 model=settings.model,
                 provider=settings.provider.provider_name,
                 fallbacks=settings.fallbacks,
-                **_read_instruction(job, expert, output, is_coordinator=by is None, masks_secrets=masks),
+                **_read_instruction(drive, expert, output, is_coordinator=by is None, masks_secrets=masks),
                 expert=without_secrets(expert),
                 limits=settings.limits,
                 reasoning_budget=settings.reasoning_budget,
@@ -118,14 +118,14 @@ class RunStarter:
                 continued_from=new.continued_from,
                 runtime_version=VERSION,
                 labels=dict(new.labels),
-                overrides=host.overrides.chosen,
-                permissions=begun_under(parent_rules, rule_sets(host.project, expert), job.job.widenings),
+                overrides=setup.overrides.chosen,
+                permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
                 sandbox=sandbox,
                 output=output,
                 attachments=new.attachments,
-                snapshots=job.host.project.snapshots if parent is None else parent.start.snapshots,
-                exec_grant=_exec_grant(job, expert, sandbox, *inherited),
+                snapshots=drive.setup.project.snapshots if parent is None else parent.start.snapshots,
+                exec_grant=_exec_grant(drive, expert, sandbox, *inherited),
                 counts_rounds=True,
             )
         )
@@ -135,15 +135,15 @@ class RunStarter:
             self._record_answer(session, new.answer)
         return session
 
-    def begin_delegate(self, parent: RunSession, delegation: Delegation, shared: Limits) -> RunSession:
-        """Record the start of a delegate's Run; `shared` are the Job's limits. Raises PerstackError."""
-        added = parent.run.added_experts.get(delegation.expert_key)
-        expert = added or self._job.host.project.expert(delegation.expert_key)
+    def begin_delegate(self, parent_session: RunSession, delegation: Delegation, shared_limits: Limits) -> RunSession:
+        """Record the start of a delegate's Run; `shared_limits` are the Job's limits. Raises PerstackError."""
+        added = parent_session.run.added_experts.get(delegation.expert_key)
+        expert = added or self._drive.setup.project.expert(delegation.expert_key)
         if expert is None:
             raise PerstackError(f"there is no Expert {delegation.expert_key!r} in perstack.toml any more")
         by = DelegatedBy(
-            expert_key=parent.expert_key,
-            run_id=parent.ref.run_id,
+            expert_key=parent_session.expert_key,
+            run_id=parent_session.ref.run_id,
             tool_call_id=delegation.tool_call_id,
             tool_name=delegation.tool_name,
         )
@@ -153,9 +153,9 @@ class RunStarter:
                 delegation.query,
                 run_id=delegation.run_id,
                 delegated_by=by,
-                within=parent.run.start.sandbox,
-                above=parent.run.permissions,
-                shared=shared,
+                outer_policy=parent_session.run.start.sandbox,
+                above=parent_session.run.permissions,
+                shared_limits=shared_limits,
             )
         )
 
@@ -164,13 +164,13 @@ class RunStarter:
 
         A Run that failed before its model replied resumes under today's definition and settings.
         """
-        job, host, run, decisions = self._job, self._job.host, resumed_run.run, self._job.decisions
+        drive, setup, run, decisions = self._drive, self._drive.setup, resumed_run.run, self._drive.decisions
         definition, limits = None, resumed_run.limits
-        if run.may_be_redefined and job.is_driven_here:
-            definition, limits = _redefinition(job, run, limits)
-        if definition is None and not run.uses_fallback and job.is_driven_here:
-            host.providers.for_run(run, host.project, host.overrides)
-        session = job.session_of(run)
+        if run.may_be_redefined and drive.is_driven_here:
+            definition, limits = _redefinition(drive, run, limits)
+        if definition is None and not run.uses_fallback and drive.is_driven_here:
+            setup.providers.for_run(run, setup.project, setup.overrides)
+        session = drive.session_of(run)
         session.add(
             resume_event(
                 run,
@@ -181,18 +181,18 @@ class RunStarter:
                 by=None if limits is None else decisions.limited_by or this_user(),
                 signal=decisions.signal,
                 definition=definition,
-                permissions=_stricter_rules_today(job, run, resumed_run.above),
-                worker="" if resumed_run.reason == "parent" else job.worker.name,
+                permissions=_stricter_rules_today(drive, run, resumed_run.above),
+                worker="" if resumed_run.reason == "parent" else drive.worker.name,
             )
         )
         self._widen(session)
-        answer = resumed_run.answer or job.take_answer(run.id)
+        answer = resumed_run.answer or drive.take_answer(run.id)
         if answer is not None:
             self._record_answer(session, answer)
         return session
 
     def _widen(self, session: RunSession) -> None:
-        overrides = self._job.host.overrides
+        overrides = self._drive.setup.overrides
         if overrides.widening is not None:
             by = overrides.widened_by or this_user()
             session.add(WidenPermissions(**session.stamp(), widening=overrides.widening, by=by))
@@ -200,9 +200,9 @@ class RunStarter:
     def _record_answer(self, session: RunSession, answer: PersonAnswer) -> None:
         if isinstance(answer.answer, Approval) and answer.answer.decision == "project":
             # before it is recorded: a failure answers nothing
-            rule, host = answer.answer.rule, self._job.host
-            contents = host.parts.get(RUN_FILES).contents_of_rule(rule, host.workspace)
-            host.grants.add(rule, answer.by, _pins(session.run, rule), contents)
+            rule, setup = answer.answer.rule, self._drive.setup
+            contents = setup.parts.get(RUN_FILES).contents_of_rule(rule, setup.workspace)
+            setup.grants.add(rule, answer.by, _pins(session.run, rule), contents)
         session.add(answer_event(session.run, answer.answer, session.stamp, answer.by))
 
 
@@ -232,13 +232,13 @@ def _pins(run: Run, rule: str) -> Definitions:
 # The recorded settings of a new or redefined Run.
 
 
-def _as_started(job: JobDrive, expert: Expert) -> Expert:
-    return strict(job, job.knowledge.with_skill_digests(expert))
+def _as_started(drive: JobDrive, expert: Expert) -> Expert:
+    return strict(drive, drive.knowledge.with_skill_digests(expert))
 
 
-def strict(job: JobDrive, expert: Expert) -> Expert:
+def strict(drive: JobDrive, expert: Expert) -> Expert:
     """Return the Expert, with all its skills required if strict skills were asked for."""
-    return with_skills_required(expert) if job.host.overrides.strict_skills else expert
+    return with_skills_required(expert) if drive.setup.overrides.strict_skills else expert
 
 
 class _Instruction(TypedDict):
@@ -250,14 +250,14 @@ class _Instruction(TypedDict):
 
 
 def _read_instruction(
-    job: JobDrive, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
+    drive: JobDrive, expert: Expert, output: JsonObject | None, *, is_coordinator: bool, masks_secrets: bool
 ) -> _Instruction:
-    knowledge, files = job.knowledge.instruction_parts(expert, is_coordinator=is_coordinator)
+    knowledge, files = drive.knowledge.instruction_parts(expert, is_coordinator=is_coordinator)
     parts = instruction_parts(
         expert,
-        delegate_infos(delegate_tools(expert, job.host.project.experts)),
-        time=iso(job.host.clock.now()),
-        directory=job.directory,
+        delegate_infos(delegate_tools(expert, drive.setup.project.experts)),
+        time=iso(drive.setup.clock.now()),
+        directory=drive.directory,
         is_coordinator=is_coordinator,
         schema=result_schema(expert, output, is_coordinator=is_coordinator),
         knowledge=knowledge,
@@ -266,19 +266,21 @@ def _read_instruction(
     return _Instruction(instruction=SEPARATOR.join(parts.values()), agents_md=files, mask_secrets=masks_secrets)
 
 
-def _sandbox(job: JobDrive, expert: Expert, within: SandboxPolicy | None, base: Run | None) -> SandboxPolicy | None:
+def _sandbox(
+    drive: JobDrive, expert: Expert, outer_policy: SandboxPolicy | None, base_run: Run | None
+) -> SandboxPolicy | None:
     """Return the sandbox policy of a new Run: its own, narrowed to that of its parent or of the Run that it continues.
 
     A continuation that names a runtime is not narrowed to the Run that it continues.
     """
-    own_policy = reachable(resolve_sandbox(job.host.project, expert, job.host.overrides), expert, job.directory)
-    if base is not None and job.host.overrides.runtime is None:
-        within = base.start.sandbox
-    return narrow_policy(own_policy, within)
+    own_policy = reachable(resolve_sandbox(drive.setup.project, expert, drive.setup.overrides), expert, drive.directory)
+    if base_run is not None and drive.setup.overrides.runtime is None:
+        outer_policy = base_run.start.sandbox
+    return narrow_policy(own_policy, outer_policy)
 
 
 def _exec_grant(
-    job: JobDrive, expert: Expert, sandbox: SandboxPolicy | None, *inherited: StartRun | None
+    drive: JobDrive, expert: Expert, policy: SandboxPolicy | None, *inherited: StartRun | None
 ) -> ExecGrant | None:
     """Return the grant of `exec` for a new Run. `inherited`: the start of the parent, and of the Run that it continues.
 
@@ -287,46 +289,48 @@ def _exec_grant(
     inherited_starts = [start for start in inherited if start is not None]
     if any(start.exec_grant is None for start in inherited_starts):
         return None
-    chosen = job.host.overrides
-    widenings = (*job.job.widenings, *(() if chosen.widening is None else (chosen.widening,)))
+    chosen = drive.setup.overrides
+    widenings = (*drive.job.widenings, *(() if chosen.widening is None else (chosen.widening,)))
     is_open = chosen.open or any(start.exec_grant == "open" for start in inherited_starts)
-    return exec_grant_of(job.host.project, expert, sandbox, widenings, is_open=is_open)
+    return exec_grant_of(drive.setup.project, expert, policy, widenings, is_open=is_open)
 
 
-def _stricter_rules_today(job: JobDrive, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
-    expert = job.host.project.expert(run.start.expert_key) or run.start.expert
-    new_rules = not_in_force(rule_sets(job.host.project, expert), run.permissions, job.job.widenings)
-    return (*new_rules, *missing_from((*run.permissions, *new_rules), above, job.host.overrides.widening))
+def _stricter_rules_today(drive: JobDrive, run: Run, above: tuple[RuleSet, ...]) -> tuple[RuleSet, ...]:
+    expert = drive.setup.project.expert(run.start.expert_key) or run.start.expert
+    new_rules = not_in_force(rule_sets(drive.setup.project, expert), run.permissions, drive.job.widenings)
+    return (*new_rules, *missing_from((*run.permissions, *new_rules), above, drive.setup.overrides.widening))
 
 
-def _settings(job: JobDrive, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
+def _settings(drive: JobDrive, expert: Expert, job_limits: Limits | None, steps_before: int) -> RunSettings:
     """Return a new Run's settings; `job_limits`: what a delegate shares. Raises UsageError, MissingCredential."""
-    settings = job.host.providers.settings(job.host.project, expert, job.host.overrides, steps_before=steps_before)
+    settings = drive.setup.providers.settings(
+        drive.setup.project, expert, drive.setup.overrides, steps_before=steps_before
+    )
     if job_limits is None:
         return settings
     shared = {name: getattr(job_limits, name) for name in ("max_steps", "max_depth", "budget")}
     return replace(settings, limits=settings.limits.model_copy(update=shared))
 
 
-def _redefinition(job: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
+def _redefinition(drive: JobDrive, run: Run, limits: Limits | None) -> tuple[Definition | None, Limits | None]:
     """Return today's definition and limits of an Expert, where they differ from its Run's, if it may be redefined."""
-    expert = job.host.project.expert(run.start.expert_key)
+    expert = drive.setup.project.expert(run.start.expert_key)
     if expert is None:
         return None, limits
-    expert = _as_started(job, expert)
-    overrides = with_recorded_choices(job.host.overrides, run.start)
-    steps_before = job.job.total_steps - run.step
-    settings = job.host.providers.settings(job.host.project, expert, overrides, steps_before=steps_before)
-    job.host.providers.check(settings, job.host.project, expert)
-    masks = masks_secrets(job.host.project, expert, run.start)
+    expert = _as_started(drive, expert)
+    overrides = with_recorded_choices(drive.setup.overrides, run.start)
+    steps_before = drive.job.total_steps - run.step
+    settings = drive.setup.providers.settings(drive.setup.project, expert, overrides, steps_before=steps_before)
+    drive.setup.providers.check(settings, drive.setup.project, expert)
+    masks = masks_secrets(drive.setup.project, expert, run.start)
     definition = Definition(
         model=settings.model,
         provider=settings.provider.provider_name,
-        **_read_instruction(job, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
+        **_read_instruction(drive, expert, run.start.output, is_coordinator=run.is_coordinator, masks_secrets=masks),
         expert=without_secrets(expert),
         reasoning_budget=settings.reasoning_budget,
         fallbacks=settings.fallbacks,
     )
     if run.status == "queued":
-        return definition_in_directory(run, definition, job.directory), limits
+        return definition_in_directory(run, definition, drive.directory), limits
     return changed_definition(run, definition, settings.limits, limits)

@@ -153,9 +153,9 @@ class JobBudget:
         mine = Amount.of_usage(before[0]) + Amount.of_charge(before[1])
         return await self._room(run, bound, mine)
 
-    def settle_sample(self, run: Run, key: str, used: Usage, granted: Amount) -> None:
+    def settle_sample(self, run: Run, key: str, used_usage: Usage, granted: Amount) -> None:
         """Count the actual usage of a sample in place of the granted amount, until its call has a result."""
-        self.ledger.hold(key, run.id, Amount.of_usage(used) - granted)
+        self.ledger.hold(key, run.id, Amount.of_usage(used_usage) - granted)
         self._notify()
 
     def confirm_sample(self, key: str) -> None:

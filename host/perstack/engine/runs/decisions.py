@@ -47,7 +47,7 @@ class PendingQuestion:
 
     def __init__(self, question: OpenQuestion) -> None:
         """Create its futures in the running event loop."""
-        self.asking = question
+        self.question = question
         loop = asyncio.get_running_loop()
         # the answer is None once no other Run of the Job is active
         self.answered: asyncio.Future[PersonAnswer | None] = loop.create_future()
@@ -89,11 +89,11 @@ class LiveQuestions:
 
     async def answer_to(self, pending: PendingQuestion) -> PersonAnswer | None:
         """Wait for the answer to a question. Returns None once no other Run of the Job is active."""
-        question_id = pending.asking.id
+        question_id = pending.question.id
         self._pending[question_id] = pending
         self._leave()
         if not pending.answered.done():
-            self.on_asked(pending.asking)
+            self.on_asked(pending.question)
         try:
             return await pending.answered
         finally:
@@ -102,7 +102,7 @@ class LiveQuestions:
     @property
     def open(self) -> tuple[OpenQuestion, ...]:
         """The questions that wait for an answer, oldest first."""
-        return tuple(pending.asking for pending in self._pending.values())
+        return tuple(pending.question for pending in self._pending.values())
 
     def has(self, question_id: str) -> bool:
         return question_id in self._pending
@@ -113,7 +113,7 @@ class LiveQuestions:
         Raises UsageError if the answer does not fit, Conflict if the Job was stopped before it was recorded.
         """
         pending = self._pending[question_id]
-        answer = PersonAnswer(given_answer.to(pending.asking), given_answer.by)
+        answer = PersonAnswer(given_answer.to(pending.question), given_answer.by)
         del self._pending[question_id]
         self._active += 1
         pending.answered.set_result(answer)

@@ -43,48 +43,52 @@ class Delegates:
     """The delegates of all Runs that one loop drives, in its process or on other workers."""
 
     def __init__(
-        self, job: JobDrive, allowance: Allowance, drive: Callable[[RunSession, str | None], Awaitable[None]]
+        self, job_drive: JobDrive, allowance: Allowance, drive: Callable[[RunSession, str | None], Awaitable[None]]
     ) -> None:
         """Serve the Runs of this Job. `drive` drives a Run within the time of the Expert with that key."""
-        self._job = job
+        self._job_drive = job_drive
         self._allowance = allowance
         self._drive = drive
-        self._starter = RunStarter(job)
+        self._starter = RunStarter(job_drive)
 
-    async def await_all(self, parent: RunSession, delegations: Sequence[Delegation]) -> bool:
+    async def await_all(self, parent_session: RunSession, delegations: Sequence[Delegation]) -> bool:
         """Drive all delegates of a Run. Record each result as it arrives, and a stop if some have none.
 
         Returns True if some have none because this process is leaving: then the caller records an interrupt.
         """
-        remote = self._remote(parent, delegations)
+        remote = self._remote(parent_session, delegations)
         if remote is not None:
-            stopped, has_open = await self._await_remote(remote, parent)
+            stopped, has_open = await self._await_remote(remote, parent_session)
         else:
-            stopped, has_open = await self._await_local(parent, delegations), False
-        if (stopped or has_open) and self._job.stop.after_step:
+            stopped, has_open = await self._await_local(parent_session, delegations), False
+        if (stopped or has_open) and self._job_drive.stop.after_step:
             return True
-        if stopped and pending(parent.run) is not None:
-            parent.add(stop_event_after_delegates(stopped, self._allowance.limits.max_steps or 0, parent.stamp))
+        if stopped and pending(parent_session.run) is not None:
+            parent_session.add(
+                stop_event_after_delegates(stopped, self._allowance.limits.max_steps or 0, parent_session.stamp)
+            )
         return False
 
-    def _remote(self, parent: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:
-        if not self._job.worker.distributes:
+    def _remote(self, parent_session: RunSession, delegations: Sequence[Delegation]) -> RemoteDelegates | None:
+        if not self._job_drive.worker.distributes:
             return None
-        return self._job.host.parts.get(REMOTE).remote_delegates(self._job, self._allowance, parent, delegations)
+        return self._job_drive.setup.parts.get(REMOTE).remote_delegates(
+            self._job_drive, self._allowance, parent_session, delegations
+        )
 
-    async def _await_local(self, parent: RunSession, delegations: Sequence[Delegation]) -> list[Run]:
+    async def _await_local(self, parent_session: RunSession, delegations: Sequence[Delegation]) -> list[Run]:
         stopped: list[Run] = []
         open_count = len(delegations)
-        questions = self._job.questions
+        questions = self._job_drive.questions
         questions.begin(open_count)
 
         async def drive_one(delegation: Delegation) -> None:
             nonlocal open_count
-            result = await self._drive_delegate(parent, delegation)
+            result = await self._drive_delegate(parent_session, delegation)
             if result.stopped is not None:
                 stopped.append(result.stopped)
             else:
-                await self._record(parent, delegation, result)
+                await self._record(parent_session, delegation, result)
             open_count -= 1
             questions.end(open_count)
 
@@ -96,27 +100,27 @@ class Delegates:
                 group.create_task(drive_one(delegation))
         return stopped
 
-    async def _await_remote(self, remote: RemoteDelegates, parent: RunSession) -> tuple[list[Run], bool]:
+    async def _await_remote(self, remote: RemoteDelegates, parent_session: RunSession) -> tuple[list[Run], bool]:
         """Return the delegates that stopped without a result, and whether some are still active on other workers."""
         stopped: list[Run] = []
-        self._job.worker.on_waiting(True)
+        self._job_drive.worker.on_waiting(True)
         try:
             async with remote, aclosing(remote.results()) as results:
                 async for delegation, result in results:
                     if result.text is None:
                         stopped += [] if result.run is None else [result.run]
                     else:
-                        await self._record(parent, delegation, result)
+                        await self._record(parent_session, delegation, result)
             return stopped, remote.has_open
         finally:
-            self._job.worker.on_waiting(False)
+            self._job_drive.worker.on_waiting(False)
 
-    async def _record(self, parent: RunSession, delegation: Delegation, result: DelegateResult) -> None:
-        max_chars = self._job.host.project.result_limit or RESULT_LIMIT
-        text = await _text_for_caller(result, self._job.blobs, max_chars)
+    async def _record(self, parent_session: RunSession, delegation: Delegation, result: DelegateResult) -> None:
+        max_chars = self._job_drive.setup.project.result_limit or RESULT_LIMIT
+        text = await _text_for_caller(result, self._job_drive.blobs, max_chars)
         report = None if result.run is None else report_of(result.run, delegation.tool_name)
         finished = FinishToolCall(
-            **parent.stamp(),
+            **parent_session.stamp(),
             tool_call_id=delegation.tool_call_id,
             tool_name=delegation.tool_name,
             contents=(TextPart(text=text),),
@@ -124,82 +128,84 @@ class Delegates:
             delegate=result.head,
             report=report,
         )
-        parent.add(finished.warned(parent.run))
-        await parent.flush()
+        parent_session.add(finished.warned(parent_session.run))
+        await parent_session.flush()
 
     # --- one delegate in this process -----------------------------------------------------------------------------
 
-    async def _drive_delegate(self, parent: RunSession, delegation: Delegation) -> DelegateResult:
-        run = self._job.runs.pop(delegation.run_id, None)
+    async def _drive_delegate(self, parent_session: RunSession, delegation: Delegation) -> DelegateResult:
+        run = self._job_drive.runs.pop(delegation.run_id, None)
         if run is not None and not has_ended(run) and run.queued is not None:
-            return await self._reclaim(parent, delegation, run)
-        return await self._continue_driving(parent, delegation, run)
+            return await self._reclaim(parent_session, delegation, run)
+        return await self._continue_driving(parent_session, delegation, run)
 
-    async def _reclaim(self, parent: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
+    async def _reclaim(self, parent_session: RunSession, delegation: Delegation, run: Run) -> DelegateResult:
         """Drive a delegate that was queued for another worker, holding its lease so that no other can drive it."""
         from perstack.engine.log.leases_and_stop_requests import DelegateLeases
 
-        job, host = self._job, self._job.host
-        job.runs[run.id] = run
-        await host.parts.get(REMOTE).stop_remote(host, job.job, job.runs, job.emit, only=run.id)
-        holders = DelegateLeases(host.storage)
+        drive, setup = self._job_drive, self._job_drive.setup
+        drive.runs[run.id] = run
+        await setup.parts.get(REMOTE).stop_remote(setup, drive.job, drive.runs, drive.emit, only=run.id)
+        holders = DelegateLeases(setup.storage)
         async with holders.lease(run.id, this_process()):
-            result = await self._continue_driving(parent, delegation, job.runs.pop(run.id, run))
+            result = await self._continue_driving(parent_session, delegation, drive.runs.pop(run.id, run))
         if result.run is not None and has_ended(result.run):
             await holders.forget(run.id)
         return result
 
-    async def _continue_driving(self, parent: RunSession, delegation: Delegation, run: Run | None) -> DelegateResult:
+    async def _continue_driving(
+        self, parent_session: RunSession, delegation: Delegation, run: Run | None
+    ) -> DelegateResult:
         if run is not None and has_ended(run):
             return DelegateResult.of(run)
         try:
             if run is None:
-                session = self._starter.begin_delegate(parent, delegation, self._allowance.limits)
+                session = self._starter.begin_delegate(parent_session, delegation, self._allowance.limits)
             else:
-                session = self._resume(parent, run)
+                session = self._resume(parent_session, run)
         except PerstackError as error:
             return DelegateResult.failed(str(error))
-        result = await self._drive_until_stop(parent, session)
+        result = await self._drive_until_stop(parent_session, session)
         while (asking := _asking_run(result.stopped)) is not None:
-            continued = await self._drive_after_answer(parent, asking)
+            continued = await self._drive_after_answer(parent_session, asking)
             if continued is None:
                 break
             result = continued
         return result
 
-    async def _drive_until_stop(self, parent: RunSession, session: RunSession) -> DelegateResult:
+    async def _drive_until_stop(self, parent_session: RunSession, session: RunSession) -> DelegateResult:
         await self._drive(session, session.run.start.expert_key)
-        return self._result(parent, session.run)
+        return self._result(parent_session, session.run)
 
-    async def _drive_after_answer(self, parent: RunSession, asking_run: Run) -> DelegateResult | None:
+    async def _drive_after_answer(self, parent_session: RunSession, asking_run: Run) -> DelegateResult | None:
         """Drive a delegate further after its answer. Returns None if no other Run is active, so that the Job rests."""
-        question = PendingQuestion(next(reversed(asking_run.questions.values())))
+        pending_question = PendingQuestion(next(reversed(asking_run.questions.values())))
         session: RunSession | None = None
         try:
-            answer = await self._job.questions.answer_to(question)
+            answer = await self._job_drive.questions.answer_to(pending_question)
             if answer is None:
                 return None
-            session = self._resume(parent, asking_run, answer)
+            session = self._resume(parent_session, asking_run, answer)
             await session.flush()
-            question.recorded.set_result(None)
+            pending_question.recorded.set_result(None)
         except PerstackError as error:
-            question.recorded.set_exception(error)
+            pending_question.recorded.set_exception(error)
             if session is not None:
                 raise
             return DelegateResult.failed(str(error))
         finally:
-            question.recorded.cancel()
-        return await self._drive_until_stop(parent, session)
+            pending_question.recorded.cancel()
+        return await self._drive_until_stop(parent_session, session)
 
-    def _resume(self, parent: RunSession, run: Run, answer: PersonAnswer | None = None) -> RunSession:
-        limits = limits_of_delegate(run, self._job.host.overrides)
-        return self._starter.resume(ResumedRun(run, "parent", limits, parent.run.permissions, answer))
+    def _resume(self, parent_session: RunSession, run: Run, answer: PersonAnswer | None = None) -> RunSession:
+        limits = limits_of_delegate(run, self._job_drive.setup.overrides)
+        return self._starter.resume(ResumedRun(run, "parent", limits, parent_session.run.permissions, answer))
 
-    def _result(self, parent: RunSession, run: Run) -> DelegateResult:
+    def _result(self, parent_session: RunSession, run: Run) -> DelegateResult:
         """Return the result of a Run: a failure if its Expert's own budget stopped it, a stop if the Job's did."""
         result, exceeded, budget = DelegateResult.of(run), run.exceeded, self._allowance.budget
         if result.stopped is None or exceeded is None or budget is None:
             return result
-        if budget.ledger.covers(parent.ref.run_id, exceeded.expert):
+        if budget.ledger.covers(parent_session.ref.run_id, exceeded.expert):
             return result
         return DelegateResult.failed(exceeded.words, run)

@@ -56,11 +56,11 @@ from perstack.ports.provider import Delta, Generation, GenerationRequest
 from perstack.system.user import notice
 
 
-async def generate(context: RunDrive, command: Generate) -> None:
+async def generate(run_drive: RunDrive, command: Generate) -> None:
     """Call the model until it replies or a further try is useless, paused or over budget. Record each outcome."""
-    session, job, endpoint = context.session, context.job, context.endpoint
-    tools = context.catalogue.kept_tools(session.run.messages)
-    await job.blobs.keep(tools.sha256, tools.blob)
+    session, drive, endpoint = run_drive.session, run_drive.drive, run_drive.endpoint
+    tools = run_drive.catalogue.kept_tools(session.run.messages)
+    await drive.blobs.keep(tools.sha256, tools.blob)
     expert = session.run.start.expert
     rules = session.run.rules if expert.provider_tools else ()  # most Experts have none, and rules are costly
 
@@ -69,11 +69,11 @@ async def generate(context: RunDrive, command: Generate) -> None:
         return offer_tools(expert, endpoint.name, endpoint.provider.tools, rules, refused)
 
     async def begin() -> bool:
-        return await _begin(context, command, tools, offer())
+        return await _begin(run_drive, command, tools, offer())
 
-    adapt_as_before(job, session, session.run.active_model, tools.specs, session.run.messages)
+    adapt_as_before(drive, session, session.run.active_model, tools.specs, session.run.messages)
     if session.run.messages.blobs(len(session.run.messages)):
-        await job.host.parts.get(MEDIA).fit_request(session, endpoint.provider, job.blobs)
+        await drive.setup.parts.get(MEDIA).fit_request(session, endpoint.provider, drive.blobs)
     if not await begin():
         return
     await asyncio.sleep(0)  # a Run whose model and tools never wait must not keep others from running
@@ -83,7 +83,7 @@ async def generate(context: RunDrive, command: Generate) -> None:
         instruction=run.instruction,
         messages=run.messages,
         tools=offered_tools(tools.specs, run.adaptations),
-        blobs=job.blobs.get,
+        blobs=drive.blobs.get,
         allow_tools=not command.final,
         reasoning_budget=run.start.reasoning_budget,
         expert_key=run.start.expert_key,
@@ -92,30 +92,30 @@ async def generate(context: RunDrive, command: Generate) -> None:
         max_tokens=run.reply_token_limit,
         provider_tools=offer().tools,
         output=run.result_schema,
-        place=session.place if context.plays_recording else None,
+        place=session.place if run_drive.plays_recording else None,
         adaptations=run.adaptations,
         memo=session.memo,
     )
-    show = _show_deltas(session, command.step, job.emit)
-    job.prices.prepare(run.provider)
-    with endpoint.turns(_show_wait(session, command.step, job.emit)) as turns:
+    show = _show_deltas(session, command.step, drive.emit)
+    drive.prices.prepare(run.provider)
+    with endpoint.turns(_show_wait(session, command.step, drive.emit)) as turns:
         attempts = Attempts(session, endpoint.provider, turns)
-        is_reserved = context.budget is not None
+        is_reserved = run_drive.budget is not None
         reply = await _reply(
-            session, request, show, attempts, job.prices, begin, is_reserved=is_reserved, tools_bytes=len(tools.blob)
+            session, request, show, attempts, drive.prices, begin, is_reserved=is_reserved, tools_bytes=len(tools.blob)
         )
     if reply is None:
         return
     generation, problem = reply
     session.first_try = None
-    if not context.plays_recording:
+    if not run_drive.plays_recording:
         generation = _without_unoffered(generation, offer(), session.run)
-    usage, window = await job.prices.cost_and_window(run.provider, request.model, generation)
+    usage, window = await drive.prices.cost_and_window(run.provider, request.model, generation)
     reserved = session.run.spending.reserved
     excess = excess_over(usage, reserved)
     goes_on = not generation.is_cut_early and may_continue(run, generation.reply, generation.finish_reason)
-    if goes_on and context.plays_recording:  # why a recorded reply was not continued is not in the recording
-        goes_on = not playback_of(context).ends_with(context, command.step)
+    if goes_on and run_drive.plays_recording:  # why a recorded reply was not continued is not in the recording
+        goes_on = not playback_of(run_drive).ends_with(run_drive, command.step)
     if excess is not None:
         dollars = "" if excess.cost_usd is None else f", ${excess.cost_usd:.4f}"
         amount = f"{excess.tokens:,} tokens{dollars}"
@@ -223,16 +223,16 @@ def _without_unoffered(generation: Generation, offer: ProviderToolOffer, run: Ru
     return replace(generation, reply=ExpertMessage(contents=contents))
 
 
-async def _begin(context: RunDrive, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
-    session, granted = context.session, None
-    settings = {**context.endpoint.reply_settings, **offer.settings}
-    if context.budget is not None:
-        instruction = whole_instruction(session.run.start.instruction, context.catalogue.guidance)
-        reserving = context.budget.reserve(session.run, tools, instruction, settings, offer.tools)
+async def _begin(run_drive: RunDrive, command: Generate, tools: KeptTools, offer: ProviderToolOffer) -> bool:
+    session, granted = run_drive.session, None
+    settings = {**run_drive.endpoint.reply_settings, **offer.settings}
+    if run_drive.budget is not None:
+        instruction = whole_instruction(session.run.start.instruction, run_drive.catalogue.guidance)
+        reserving = run_drive.budget.reserve(session.run, tools, instruction, settings, offer.tools)
         granted = await reserve_or_stop(session, reserving)
         if granted is None:
             return False
-    event = _start_event(session, command, context.catalogue, tools.digest, settings, granted)
+    event = _start_event(session, command, run_drive.catalogue, tools.digest, settings, granted)
     if offer.withheld != session.withheld:
         session.withheld = offer.withheld
         event = event.model_copy(update={"unreachable": {**event.unreachable, **offer.withheld}})
@@ -343,7 +343,7 @@ def _with_unique_ids(reply: ExpertMessage, *, final: bool, step: int) -> ExpertM
     calls = reply.tool_calls
     if final and calls:
         return ExpertMessage(contents=tuple(part for part in reply.contents if not isinstance(part, ToolCallPart)))
-    ids = [call.tool_call_id for call in calls]
+    ids = [tool_call_part.tool_call_id for tool_call_part in calls]
     if all(ids) and len(set(ids)) == len(ids) and all(part.id for part in reply.provider_tools):
         return reply
     seen_ids: set[str] = set()

@@ -35,9 +35,9 @@ ATTACHMENTS: Part[Callable[[HostSetup, str, Sequence[Attachable]], Awaitable[Sto
 """Reads attachments. Raises UsageError if one cannot be read, or the Expert's model does not take it."""
 
 
-async def read_attachments(context: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
+async def read_attachments(setup: HostSetup, expert_key: str, attachments: Sequence[Attachable]) -> StoreAttachments:
     """Read attachments, if there are any. Raises UsageError if the Expert's model does not take them."""
-    return await context.parts.get(ATTACHMENTS)(context, expert_key, attachments) if attachments else _store_nothing
+    return await setup.parts.get(ATTACHMENTS)(setup, expert_key, attachments) if attachments else _store_nothing
 
 
 async def _store_nothing(storage: Storage, job_id: str) -> tuple[ResultContent, ...]:

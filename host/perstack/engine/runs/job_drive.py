@@ -65,10 +65,10 @@ class JobDrive:
 
     def __init__(
         self,
-        host: HostSetup,
-        loaded: Job,
+        setup: HostSetup,
+        job: Job,
         emit: Emitter,
-        lock: ToolLock,
+        tool_lock: ToolLock,
         knowledge: Knowledge,
         *,
         decisions: PersonDecisions,
@@ -77,32 +77,32 @@ class JobDrive:
         is_driven_here: bool = True,
     ) -> None:
         """Create the context of a loaded Job. `is_driven_here` false: another process has the providers."""
-        self.host = host
-        self.job = loaded
-        self.runs = dict(loaded.runs)  # loaded states; a delegate that is continued is taken out
+        self.setup = setup
+        self.job = job
+        self.runs = dict(job.runs)  # loaded states; a delegate that is continued is taken out
         self.emit = emit
-        self.lock = lock
+        self.lock = tool_lock
         self.knowledge = knowledge
-        self.directory = str(host.workspace)  # the working directory that the model is given
+        self.directory = str(setup.workspace)  # the working directory that the model is given
         self.decisions = decisions
         self.worker = worker
         self.stop = stop
         self.is_driven_here = is_driven_here
         self.skills = JobSkills(
-            host.plugins.skills,
-            host.skill_context(self.job.id),
+            setup.plugins.skills,
+            setup.skill_context(self.job.id),
             emit,
-            lock,
-            host.clock,
-            runtimes=host.runtimes(self.job.id),
-            agreement=host.agreement,
+            tool_lock,
+            setup.clock,
+            runtimes=setup.runtimes(self.job.id),
+            agreement=setup.agreement,
             knowledge=knowledge,
         )
-        self.blobs = JobBlobs(host.storage, self.job.id)
-        self.prices = Prices(host.providers.factories, host.project.prices)
-        self.snapshots = host.snapshots(self.job.id)
+        self.blobs = JobBlobs(setup.storage, self.job.id)
+        self.prices = Prices(setup.providers.factories, setup.project.prices)
+        self.snapshots = setup.snapshots(self.job.id)
         self.rulings = Rulings(self.directory)
-        self.summary_file = JobSummaryFile(host.storage, self.job)
+        self.summary_file = JobSummaryFile(setup.storage, self.job)
         self.has_sandboxed = False  # True once the person who watches was told that programs run in a sandbox
         self.has_denied = False  # True once it was said that programs are denied because nobody can be asked
         self.questions = LiveQuestions()  # the questions that delegates ask while other Runs of the Job are active
@@ -116,15 +116,15 @@ class JobDrive:
 
     def new_session(self, ref: RunRef, expert_key: str) -> RunSession:
         """Create the writer of a new Run; each of its writes marks job.json as outdated."""
-        host, changed = self.host, self.summary_file.mark_changed
-        session = RunSession(host.storage, self.job, self.emit, ref, expert_key, changed, host.clock)
+        setup, changed = self.setup, self.summary_file.mark_changed
+        session = RunSession(setup.storage, self.job, self.emit, ref, expert_key, changed, setup.clock)
         self.sessions[ref.run_id] = session
         return session
 
     def session_of(self, run: Run) -> RunSession:
         """Create the writer of a Run that has begun."""
-        host, changed = self.host, self.summary_file.mark_changed
-        session = RunSession.of(host.storage, self.job, run, self.emit, changed, host.clock)
+        setup, changed = self.setup, self.summary_file.mark_changed
+        session = RunSession.of(setup.storage, self.job, run, self.emit, changed, setup.clock)
         self.sessions[run.id] = session
         return session
 
@@ -179,7 +179,7 @@ class JobDrive:
             return None
         if self._vault is None:
             block = self.job.root  # processes that drive parts of a Job must not give two secrets one number
-            self._vault = self.host.vault(self.job.id, block)
+            self._vault = self.setup.vault(self.job.id, block)
             self._vault.continue_after((other.last_secret_number for other in self.runs.values()), block)
         return self._vault
 
@@ -204,34 +204,34 @@ class Allowance:
         return self.job.steps_left(self.limits, self.outside_steps)
 
     @classmethod
-    async def open(cls, job: JobDrive, root: RunSession) -> Allowance:
+    async def open(cls, drive: JobDrive, root_session: RunSession) -> Allowance:
         """Compute the allowance of a Run; one driven apart has its share in its limits. Raises UnknownPrice."""
-        run, limits = root.run, root.run.limits
-        runs = {**job.runs, run.id: run}
+        run, limits = root_session.run, root_session.run.limits
+        runs = {**drive.runs, run.id: run}
         outside_steps = 0
-        if job.job.root:
+        if drive.job.root:
             descendants = {run.id}
             for other in sorted(runs.values(), key=lambda other: number_of_run(other.id)):
                 if other.start.delegated_by is not None and other.start.delegated_by.run_id in descendants:
                     descendants.add(other.id)
             runs = {run_id: other for run_id, other in runs.items() if run_id in descendants}
-            outside_steps = job.job.total_steps - sum(job.job.runs[run_id].step for run_id in descendants)
-        experts = (*job.host.project.experts.values(), *(other.start.expert for other in job.runs.values()))
+            outside_steps = drive.job.total_steps - sum(drive.job.runs[run_id].step for run_id in descendants)
+        experts = (*drive.setup.project.experts.values(), *(other.start.expert for other in drive.runs.values()))
         budget: JobBudget | None = None
         if limits.budget is not None or any(expert.budget is not None for expert in experts):
             root_id = "" if run.is_coordinator else run.id
-            prices, parts, read = job.prices, job.host.parts, job.blobs.get
-            budget = JobBudget(job.job, limits.budget, prices, runs.values(), parts, read, job.sessions, root_id)
+            prices, parts, read = drive.prices, drive.setup.parts, drive.blobs.get
+            budget = JobBudget(drive.job, limits.budget, prices, runs.values(), parts, read, drive.sessions, root_id)
             await budget.check_prices(run)
-            job.job.watch = budget.watch
-        return cls(job.job, run.id, limits, outside_steps, budget)
+            drive.job.watch = budget.watch
+        return cls(drive.job, run.id, limits, outside_steps, budget)
 
 
 @dataclass(frozen=True, slots=True)
 class RunDrive:
     """Services for one Run while one model is in force."""
 
-    job: JobDrive
+    drive: JobDrive
     session: RunSession
     skills: RunSkills
     endpoint: OpenProvider
@@ -250,5 +250,5 @@ class RunDrive:
 
     async def refresh(self) -> Catalogue:
         """Return the tools that the next request offers."""
-        self.skills.fit_to(self.session.run, self.job.host.storage, self.job.host.parts)
+        self.skills.fit_to(self.session.run, self.drive.setup.storage, self.drive.setup.parts)
         return await self.skills.refresh()

@@ -99,16 +99,16 @@ _MAX_CHARACTERS_OUTSIDE_THREAD = 50_000  # of a result that is validated in the 
 class RunLoop:
     """Drives a Run, and all Runs that it delegates to, from the points that their logs have reached."""
 
-    def __init__(self, job: JobDrive, allowance: Allowance) -> None:
+    def __init__(self, drive: JobDrive, allowance: Allowance) -> None:
         """Drive Runs of this Job within the allowance of the Run that was given to drive."""
-        self._job = job
+        self._drive = drive
         self._allowance = allowance
-        self._text_inbox = job.host.parts.get(TEXT_INBOX)(job.host.storage)
-        self._delegates = Delegates(job, allowance, self.drive_within_time)
+        self._text_inbox = drive.setup.parts.get(TEXT_INBOX)(drive.setup.storage)
+        self._delegates = Delegates(drive, allowance, self.drive_within_time)
 
     async def drive_job(self, session: RunSession) -> JobSummary:
         """Drive a Coordinator's Run until it ends or stops. Returns the Job's summary, as written last."""
-        summary_file = self._job.summary_file
+        summary_file = self._drive.summary_file
         await summary_file.mark_stale()  # also after an error it says "running": readers trust only the logs
         await session.flush()
         try:
@@ -140,17 +140,17 @@ class RunLoop:
         try:
             await session.flush()
             skills = await self._open_skills(session)
-            run = None if skills is None else await self._with_model(session, skills)
-            while run is not None and (command := self._next_command(session)) is not None:
-                if self._job.stop.after_step and begins_step(session.run, command):
+            run_drive = None if skills is None else await self._with_model(session, skills)
+            while run_drive is not None and (command := self._next_command(session)) is not None:
+                if self._drive.stop.after_step and begins_step(session.run, command):
                     self._record_interrupt(session)
-                elif takes_posted(session.run, command) and await self._take_posted(run):
+                elif takes_posted(session.run, command) and await self._take_posted(run_drive):
                     continue
                 elif isinstance(command, Switch):
-                    await switch_model(session, command.error, self._job.prices)
-                elif not (isinstance(command, Generate) and await return_to_first_model(session, self._job.prices)):
-                    await self._perform(run, command)
-                run = await self._renewed(run)
+                    await switch_model(session, command.error, self._drive.prices)
+                elif not (isinstance(command, Generate) and await return_to_first_model(session, self._drive.prices)):
+                    await self._perform(run_drive, command)
+                run_drive = await self._renewed(run_drive)
             await session.flush()
         except asyncio.CancelledError:
             await shield_until_done(self._stop_cancelled(session))
@@ -161,62 +161,62 @@ class RunLoop:
         allowance = self._allowance
         return pending(session.run, allowance.limits.max_steps if allowance.steps_left == 0 else None)
 
-    async def _take_posted(self, run: RunDrive) -> bool:
+    async def _take_posted(self, run_drive: RunDrive) -> bool:
         """Record texts that people posted to the Run, and return whether there were new ones."""
-        if run.plays_recording and playback_of(run).take_recorded(run):
+        if run_drive.plays_recording and playback_of(run_drive).take_recorded(run_drive):
             return True
-        return await self._text_inbox.take(self._job.job, run.session)
+        return await self._text_inbox.take(self._drive.job, run_drive.session)
 
-    async def _perform(self, run: RunDrive, command: Work) -> None:  # noqa: C901 - one case for each command
-        if await differs_from_recording(run, command):
+    async def _perform(self, run_drive: RunDrive, command: Work) -> None:  # noqa: C901 - one case for each command
+        if await differs_from_recording(run_drive, command):
             return
-        session, job = run.session, self._job
+        session, drive = run_drive.session, self._drive
         match command:
             case Generate():
-                await run.refresh()
-                await generate(run, command)
+                await run_drive.refresh()
+                await generate(run_drive, command)
             case DecideCalls():
-                await self._decide_calls(run, command)
+                await self._decide_calls(run_drive, command)
             case RunTools():
-                await run_tools(run, command)
-            case StartDelegates() if not job.job.has_numbers(len(command.calls)):
+                await run_tools(run_drive, command)
+            case StartDelegates() if not drive.job.has_numbers(len(command.calls)):
                 text = f"Delegation failed: {session.run.id} has no numbers left for more delegates."
                 refuse_calls(session, [(call, text) for call in command.calls])
             case StartDelegates():
-                session.record_all(events_of_command(session.run, command, session.stamp, job.job.next_number))
+                session.record_all(events_of_command(session.run, command, session.stamp, drive.job.next_number))
                 await session.flush()  # the ids of the delegates are on disk before one starts
                 await session.write_checkpoint()
             case AwaitDelegates():
                 if await self._delegates.await_all(session, command.delegations):
                     self._record_interrupt(session)
-            case Ask() if job.host.overrides.unattended and not run.plays_recording:
+            case Ask() if drive.setup.overrides.unattended and not run_drive.plays_recording:
                 text = INTERRUPTED if command.call.settlement == "ask" else NOBODY_ANSWERS
                 refuse_calls(session, ((command.call, text),))
             case Ask():
-                tool = run.catalogue.find(command.call.decided)
+                tool = run_drive.catalogue.find(command.call.decided)
                 approval = tool is not None and tool.spec.approval
                 session.record_all(question_events(session.run, command.call, session.stamp, approval=approval))
                 await session.flush()
             case AskApproval():
-                await ask_approval(run, command.call)
+                await ask_approval(run_drive, command.call)
             case DecideChange():
-                await decide_change(run, command.call)
+                await decide_change(run_drive, command.call)
             case JudgeResult():
                 judged = await self._judge_result(session.run, command)
                 session.add(result_event(session.run, command.text, judged, session.stamp))
             case Shrink() | Compact():
-                await job.host.parts.get(MAKE_ROOM)(run, command)
+                await drive.setup.parts.get(MAKE_ROOM)(run_drive, command)
             case Snapshot():
-                session.add(await job.snapshots.record(session.run, session.stamp))
+                session.add(await drive.snapshots.record(session.run, session.stamp))
             case RecordResult() | Complete() | EndStep() | Fail() | EndRun() | StopAtLimit():
-                session.record_all(events_of_command(session.run, command, session.stamp, job.job.next_number))
+                session.record_all(events_of_command(session.run, command, session.stamp, drive.job.next_number))
             case _:
                 assert_never(command)
 
-    async def _decide_calls(self, run: RunDrive, command: DecideCalls) -> None:
-        session, budget = run.session, run.budget
-        calls = await decide_calls(run, command.calls)
-        count = sum(call.kind in COUNTED_CALLS for call in calls)
+    async def _decide_calls(self, run_drive: RunDrive, command: DecideCalls) -> None:
+        session, budget = run_drive.session, run_drive.budget
+        calls = await decide_calls(run_drive, command.calls)
+        count = sum(decided.kind in COUNTED_CALLS for decided in calls)
         exceeded = None if budget is None else budget.ledger.room_for_calls(session.run.id, count)
         if exceeded is None:
             session.add(CallTools(**session.stamp(), calls=tuple(calls)))
@@ -224,7 +224,7 @@ class RunLoop:
             session.add(budget_stop_event(exceeded, session.stamp))
 
     async def _judge_result(self, run: Run, command: JudgeResult) -> ResultCheck:
-        text, check = command.text, self._job.host.check_result if run.is_coordinator else None
+        text, check = command.text, self._drive.setup.check_result if run.is_coordinator else None
         result = (
             check_result(text, command.schema, QUICK_STEPS) if len(text) <= _MAX_CHARACTERS_OUTSIDE_THREAD else None
         )
@@ -235,41 +235,41 @@ class RunLoop:
 
     # --- opening and stopping -------------------------------------------------------------------------------------
 
-    async def _renewed(self, run: RunDrive) -> RunDrive | None:
+    async def _renewed(self, run_drive: RunDrive) -> RunDrive | None:
         """Return the context with the model and skills in force; None if they cannot be opened, and the Run failed."""
-        session, skills = run.session, run.skills
-        if run.fallback_model != session.run.fallback_model:  # another model has taken over
+        session, skills = run_drive.session, run_drive.skills
+        if run_drive.fallback_model != session.run.fallback_model:  # another model has taken over
             return await self._with_model(session, skills)
         if skills.changes == session.run.expert_changes or session.run.phase is not Phase.READY:
-            return run  # what the Run has changed holds once the calls of its reply have their results
+            return run_drive  # what the Run has changed holds once the calls of its reply have their results
         renewed = await self._open_skills(session, again=True)
-        return None if renewed is None else replace(run, skills=renewed)
+        return None if renewed is None else replace(run_drive, skills=renewed)
 
     async def _open_skills(self, session: RunSession, *, again: bool = False) -> RunSkills | None:
         """Open the skills of a Run, `again` if it has changed them. Return None if that failed, and so the Run has."""
-        job, run = self._job, session.run
+        drive, run = self._drive, session.run
         try:
-            skills = await (reopen_skills(job, run) if again else open_skills(job, run))
+            skills = await (reopen_skills(drive, run) if again else open_skills(drive, run))
         except Exception as error:  # noqa: BLE001 - whatever a skill's code raises, the Run ends with its message
             await fail(session, ErrorInfo(name=type(error).__name__, message=str(error)))
             return None
         if run.is_tightened and run.phase is Phase.CALLING:
-            refuse_calls(session, await job.rulings.judge_again(run, skills.catalogue))
+            refuse_calls(session, await drive.rulings.judge_again(run, skills.catalogue))
         return skills
 
     async def _with_model(self, session: RunSession, skills: RunSkills) -> RunDrive | None:
         """Open the endpoint of the model in force; return None if that failed, and so the Run has."""
-        endpoint = await open_endpoint(self._job, session)
+        endpoint = await open_endpoint(self._drive, session)
         if endpoint is None:
             return None
-        stand_in, vault = session.run.fallback_model, self._job.vault(session.run)
-        return RunDrive(self._job, session, skills, endpoint, stand_in, self._allowance.budget, vault)
+        stand_in, vault = session.run.fallback_model, self._drive.vault(session.run)
+        return RunDrive(self._drive, session, skills, endpoint, stand_in, self._allowance.budget, vault)
 
     async def _stop_cancelled(self, session: RunSession) -> None:
         if not session.has_begun:
             return
         budget = self._allowance.budget
-        await self._job.snapshots.record_unfinished_changes(session, self._job.worker.name)
+        await self._drive.snapshots.record_unfinished_changes(session, self._drive.worker.name)
         exceeded = None if budget is None else budget.expired_time_limit(session.run)
         if exceeded is not None and session.run.status in ACTIVE:
             session.add(budget_stop_event(exceeded, session.stamp))
@@ -280,5 +280,5 @@ class RunLoop:
     def _record_interrupt(self, session: RunSession) -> None:
         # a worker that leaves queues the Run that it was given again
         session.record_all(interrupt_events(session.run, session.stamp))
-        if session.run.id == self._allowance.root_id and (queue_fields := self._job.requeue(session.run)) is not None:
+        if session.run.id == self._allowance.root_id and (queue_fields := self._drive.requeue(session.run)) is not None:
             session.add(QueueRun(**session.stamp(), **queue_fields))

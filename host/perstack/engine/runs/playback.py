@@ -42,23 +42,23 @@ class Playback(Protocol):
         """Return the skills of a Run that are not opened because the recording answers for their tools, by name."""
         ...
 
-    async def played_results(self, context: RunDrive, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
+    async def played_results(self, run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[str, PlayedResult] | None:
         """Return the recorded results of these calls, by id; None, and fail the Run, if one is missing."""
         ...
 
-    async def has_other_results(self, context: RunDrive) -> bool:
+    async def has_other_results(self, run_drive: RunDrive) -> bool:
         """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
         ...
 
-    def has_recorded_decision(self, context: RunDrive, call: Call) -> bool:
+    def has_recorded_decision(self, run_drive: RunDrive, call: Call) -> bool:
         """Return True if the recording has a person's decision about a call that counts."""
         ...
 
-    def ends_with(self, context: RunDrive, step: int) -> bool:
+    def ends_with(self, run_drive: RunDrive, step: int) -> bool:
         """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
         ...
 
-    def take_recorded(self, context: RunDrive) -> bool:
+    def take_recorded(self, run_drive: RunDrive) -> bool:
         """Record the texts that people posted before the next generation; return False without any."""
         ...
 
@@ -66,13 +66,13 @@ class Playback(Protocol):
 PLAYBACK: Part[Playback] = Part("playback of recordings")
 
 
-def playback_of(context: RunDrive) -> Playback:
+def playback_of(run_drive: RunDrive) -> Playback:
     """Return the functions that play the recording of a Run."""
-    return context.job.host.parts.get(PLAYBACK)
+    return run_drive.drive.setup.parts.get(PLAYBACK)
 
 
-async def differs_from_recording(context: RunDrive, command: Work) -> bool:
+async def differs_from_recording(run_drive: RunDrive, command: Work) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
-    if not isinstance(command, Complete | EndStep) or not context.plays_recording:
+    if not isinstance(command, Complete | EndStep) or not run_drive.plays_recording:
         return False
-    return await playback_of(context).has_other_results(context)
+    return await playback_of(run_drive).has_other_results(run_drive)

@@ -35,15 +35,15 @@ class RemoteDelegation(Protocol):
     """Functions that have delegates driven by other workers."""
 
     def remote_delegates(
-        self, job: JobDrive, allowance: Allowance, parent: RunSession, delegations: Sequence[Delegation]
+        self, drive: JobDrive, allowance: Allowance, parent_session: RunSession, delegations: Sequence[Delegation]
     ) -> RemoteDelegates | None:
-        """Return the delegates of `parent` for other workers; None if they must be driven here."""
+        """Return the delegates of `parent_session` for other workers; None if they must be driven here."""
         ...
 
     async def stop_remote(
         self,
-        host: HostSetup,
-        loaded: Job,
+        setup: HostSetup,
+        job: Job,
         runs: dict[str, Run],
         emit: Emitter,
         *,

@@ -35,47 +35,47 @@ EXPERT_OF_FILE: Part[Callable[[HostSetup, str, str], Expert]] = Part("Experts of
 """Returns an Expert of a definition file in the workspace, by its path and name. Raises PerstackError if refused."""
 
 
-async def open_skills(job: JobDrive, run: Run) -> RunSkills:
+async def open_skills(drive: JobDrive, run: Run) -> RunSkills:
     """Open the skills that a Run has now. Raises SkillError, or what the code of a skill raises."""
-    skills = await _open(job, run)
+    skills = await _open(drive, run)
     skills.changes = run.expert_changes
-    skills.fit_to(run, job.host.storage, job.host.parts)
+    skills.fit_to(run, drive.setup.storage, drive.setup.parts)
     await skills.refresh()
     return skills
 
 
-async def reopen_skills(job: JobDrive, run: Run) -> RunSkills:
+async def reopen_skills(drive: JobDrive, run: Run) -> RunSkills:
     """Open the skills of a Run that has changed, and close those that it no longer has. Raises as `open_skills`."""
-    skills = await open_skills(job, run)
-    await job.skills.keep_only(skills.expert, run.id, run.start.sandbox, played_skills(job, run))
+    skills = await open_skills(drive, run)
+    await drive.skills.keep_only(skills.expert, run.id, run.start.sandbox, played_skills(drive, run))
     return skills
 
 
-def played_skills(job: JobDrive, run: Run) -> Mapping[str, Toolset]:
+def played_skills(drive: JobDrive, run: Run) -> Mapping[str, Toolset]:
     """Return the skills that are not opened for a Run, because a recording answers for their tools."""
-    host = job.host
+    setup = drive.setup
     try:
-        provider = host.providers.for_run(run, host.project, host.overrides).provider
+        provider = setup.providers.for_run(run, setup.project, setup.overrides).provider
     except PerstackError:
         return {}  # the Run fails with it when it opens its endpoint
     if provider.player is None:
         return {}
-    return host.parts.get(PLAYBACK).played_skills(provider, run)
+    return setup.parts.get(PLAYBACK).played_skills(provider, run)
 
 
-async def _open(job: JobDrive, run: Run) -> RunSkills:
-    start, project = run.start, _known_project(job.host.project, run)
+async def _open(drive: JobDrive, run: Run) -> RunSkills:
+    start, project = run.start, _known_project(drive.setup.project, run)
     tools = expert_changes.changing_tools_of(run.expert, project)
-    changes = BuiltinSession(Toolset(tools), _ExpertChanges(job, run).perform) if tools else None
-    return await job.skills.open(
-        _openable_expert(job, run),
+    changes = BuiltinSession(Toolset(tools), _ExpertChanges(drive, run).perform) if tools else None
+    return await drive.skills.open(
+        _openable_expert(drive, run),
         project,
         run_id=run.id,
         is_coordinator=run.is_coordinator,
-        sandbox=start.sandbox,
-        played=played_skills(job, run),
-        vault=job.vault(run),
-        recorded=job.offered_definitions(run),
+        policy=start.sandbox,
+        played=played_skills(drive, run),
+        vault=drive.vault(run),
+        recorded=drive.offered_definitions(run),
         own_tools=[OfferedTool(spec, changes, spec.name) for spec in tools],
     )
 
@@ -86,16 +86,16 @@ def _known_project(project: Project, run: Run) -> Project:
     return project.model_copy(update={"experts": {**added, **project.experts}}) if added else project
 
 
-def _openable_expert(job: JobDrive, run: Run) -> Expert:
+def _openable_expert(drive: JobDrive, run: Run) -> Expert:
     """Return the Expert as it is opened: with secrets, and with all skills required if that was asked for."""
-    expert, project = run.expert, job.host.project
+    expert, project = run.expert, drive.setup.project
     today = project.experts.get(run.start.expert_key)
     if run.expert_changes or today is None:
         declared = [skill for other in project.experts.values() for skill in with_tools(other.skills)]
         equal = {skill.name: skill for skill in reversed(declared) if skill_without_secrets(skill) in expert.skills}
         own = {} if today is None else {skill.name: skill for skill in today.skills}
         today = expert.model_copy(update={"skills": tuple({**own, **equal}.values())})
-    return with_secrets(strict(job, expert), today)
+    return with_secrets(strict(drive, expert), today)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +108,19 @@ class ChangeResult(ToolResult):
 class _ExpertChanges:
     """The changes that the calls of one reply make, one after the other."""
 
-    def __init__(self, job: JobDrive, run: Run) -> None:
-        self._job = job
+    def __init__(self, drive: JobDrive, run: Run) -> None:
+        self._drive = drive
         self._run = run
         self._lock = asyncio.Lock()
 
-    async def perform(self, call: ToolCall) -> ToolResult:
+    async def perform(self, tool_call: ToolCall) -> ToolResult:
         """Carry out one call. Raises PerstackError if it changes nothing."""
         async with self._lock:
-            change = await self._change_of(call)
+            change = await self._change_of(tool_call)
             changed = replace(self._run, expert_changes=(*self._run.expert_changes, change))
             if change.skill is not None:
                 await self._reach(changed, change.name)
-            catalogue = (await _open(self._job, changed)).catalogue
+            catalogue = (await _open(self._drive, changed)).catalogue
             self._run = changed
         specs = (*catalogue.shown, *catalogue.deferred)
         result: dict[str, object] = {"removed": change.name}
@@ -131,33 +131,37 @@ class _ExpertChanges:
             result = {"added": change.name, "tools": [*names]}
         return ChangeResult((TextPart(text=json.dumps(result, ensure_ascii=False)),), change=change)
 
-    async def _change_of(self, call: ToolCall) -> ExpertChange:
-        host, expert = self._job.host, self._run.expert
-        project = _known_project(host.project, self._run)
-        name = str(call.args["name"])
-        match call.tool_name:
+    async def _change_of(self, tool_call: ToolCall) -> ExpertChange:
+        setup, expert = self._drive.setup, self._run.expert
+        project = _known_project(setup.project, self._run)
+        name = str(tool_call.args["name"])
+        match tool_call.tool_name:
             case "addSkill":
-                skill = expert_changes.skill_to_add(project, expert, name, str(call.args.get("expert", "")))
+                skill = expert_changes.skill_to_add(project, expert, name, str(tool_call.args.get("expert", "")))
                 return ExpertChange(tool="addSkill", name=name, skill=skill_without_secrets(skill))
             case "removeSkill":
                 return ExpertChange(tool="removeSkill", name=expert_changes.skill_to_remove(expert, name))
             case "addDelegate":
                 delegate = expert_changes.delegate_to_add(project, expert, name)
-                await host.check_policies(host.policies(delegate))
+                await setup.check_policies(setup.policies(delegate))
                 return ExpertChange(tool="addDelegate", name=delegate.key)
             case "removeDelegate":
                 entry = expert_changes.delegate_to_remove(project, expert, name)
                 return ExpertChange(tool="removeDelegate", name=entry)
             case _:
-                delegate = await asyncio.to_thread(host.parts.get(EXPERT_OF_FILE), host, str(call.args["path"]), name)
+                delegate = await asyncio.to_thread(
+                    setup.parts.get(EXPERT_OF_FILE), setup, str(tool_call.args["path"]), name
+                )
                 expert_changes.check_foreign(project, expert, delegate)
-                await host.check_policies((host.policy(delegate),))
+                await setup.check_policies((setup.policy(delegate),))
                 return ExpertChange(tool="addDelegateFromConfig", name=name, expert=without_secrets(delegate))
 
-    async def _reach(self, changed: Run, name: str) -> None:
-        job = self._job
-        definition = next(skill for skill in with_tools(_openable_expert(job, changed).skills) if skill.name == name)
-        played = played_skills(job, changed).get(name)
-        problem = await job.skills.reach(definition, changed.id, changed.start.sandbox, played)
+    async def _reach(self, changed_run: Run, name: str) -> None:
+        drive = self._drive
+        definition = next(
+            skill for skill in with_tools(_openable_expert(drive, changed_run).skills) if skill.name == name
+        )
+        played = played_skills(drive, changed_run).get(name)
+        problem = await drive.skills.reach(definition, changed_run.id, changed_run.start.sandbox, played)
         if problem is not None:
             raise SkillError(f"skill {name!r} is not added: {problem}")

@@ -57,43 +57,45 @@ if TYPE_CHECKING:
 # Decisions on calls, before any of them runs.
 
 
-async def decide_calls(context: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
+async def decide_calls(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
     """Return what the catalogue and the permission rules decide about the calls of a reply.
 
     A locked skill is connected to before its first call is decided: its tools may differ from the lock.
     """
-    decided = await _decide(context, parts)
-    called = {call.skill_name for call in decided if call.kind == "tool" and call.definition}
-    if called and await context.skills.connect_locked(called):
-        await context.skills.refresh()
-        return await _decide(context, parts)
+    decided = await _decide(run_drive, parts)
+    called = {
+        decided_call.skill_name for decided_call in decided if decided_call.kind == "tool" and decided_call.definition
+    }
+    if called and await run_drive.skills.connect_locked(called):
+        await run_drive.skills.refresh()
+        return await _decide(run_drive, parts)
     return decided
 
 
-async def _decide(context: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
-    decided = [await context.catalogue.decide(part) for part in parts]
-    run, vault, job = context.session.run, context.vault, context.job
-    catalogue, rules, approvals = context.catalogue, run.rules_for(decided), job.job.standing
-    if not rules and not any(call.changed for call in decided):
+async def _decide(run_drive: RunDrive, parts: Sequence[ToolCallPart]) -> Sequence[DecidedCall]:
+    decided = [await run_drive.catalogue.decide(part) for part in parts]
+    run, vault, drive = run_drive.session.run, run_drive.vault, run_drive.drive
+    catalogue, rules, approvals = run_drive.catalogue, run.rules_for(decided), drive.job.standing
+    if not rules and not any(decided_call.changed for decided_call in decided):
         return decided
-    shown = await job.rulings.of(parts, decided, catalogue, rules, approvals)
+    shown = await drive.rulings.of(parts, decided, catalogue, rules, approvals)
     if vault is None:
         return shown
     # with masked secrets the rules apply to the arguments that tools receive, too
-    filled = await job.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
+    filled = await drive.rulings.of(vault.filled_parts(parts), decided, catalogue, rules, approvals)
     return [vault.stricter(decision, filled_decision) for decision, filled_decision in zip(shown, filled, strict=True)]
 
 
-async def decide_change(context: RunDrive, call: Call) -> None:
+async def decide_change(run_drive: RunDrive, call: Call) -> None:
     """Record what the rules in force decide about a call with the arguments that a person has given it."""
-    session, changed = context.session, replace(call, part=call.changed_part)
-    (decided,) = await decide_calls(context, (changed.part,))
-    subject = await approval_subject(context, replace(changed, decided=decided))
+    session, changed = run_drive.session, replace(call, part=call.changed_part)
+    (decided,) = await decide_calls(run_drive, (changed.part,))
+    subject = await approval_subject(run_drive, replace(changed, decided=decided))
     session.add(changed_call_event(changed, decided, subject, session.stamp))
     await session.flush()
 
 
-async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decided: DecidedCall) -> str | None:
+async def _problem_of_definition(tool: OfferedTool, skill_session: SkillSession, decided: DecidedCall) -> str | None:
     """Return why a call must not run: its tool has changed since the decision. None if it has not.
 
     Compare right before the call, because a server may change its tools at any time after the decision.
@@ -101,7 +103,7 @@ async def _problem_of_definition(tool: OfferedTool, session: SkillSession, decid
     if tool.judged is None:
         return None
     try:
-        spec = await tool_in_force(session, tool.own_name)
+        spec = await tool_in_force(skill_session, tool.own_name)
     except SkillError:
         return None  # the call fails with it
     if spec is None:
@@ -127,35 +129,35 @@ def refuse_calls(session: RunSession, refused: Iterable[tuple[Call, str]]) -> No
 class Sampling:
     """Access to the Run's model for one tool call, and the total cost of its generations."""
 
-    def __init__(self, context: RunDrive, call: Call) -> None:
-        self._context = context
+    def __init__(self, run_drive: RunDrive, call: Call) -> None:
+        self._run_drive = run_drive
         self._call = call
-        self._run = context.session.run
+        self._run = run_drive.session.run
         self._key = call_key(self._run, call)
         self.usage: Usage | None = None
         self.assumed: Charge | None = None
         """Reserved amounts of generations whose usage was not reported; they count in addition to `usage`."""
         self._numbers = count(1)
 
-    async def __call__(self, request: SampleRequest) -> Sample:
+    async def __call__(self, sample_request: SampleRequest) -> Sample:
         """Generate once, without tools and without retries. Raises ProviderError, also if no budget allows it."""
-        context, start = self._context, self._run.start
+        context, start = self._run_drive, self._run.start
         key = f"{self._key}/{next(self._numbers)}"
-        messages = History(request.messages)
-        input_bytes = messages.size(len(messages)) + len(request.instruction.encode("utf-8", "surrogatepass"))
-        granted = await self._reserve(request, input_bytes)
+        messages = History(sample_request.messages)
+        input_bytes = messages.size(len(messages)) + len(sample_request.instruction.encode("utf-8", "surrogatepass"))
+        granted = await self._reserve(sample_request, input_bytes)
         if granted is not None:
             await self._record_start(granted.amount.as_charge())
         known = await self._fit_media(messages)
         generation = GenerationRequest(
             model=self._run.model,
-            instruction=request.instruction,
-            messages=request.messages,
+            instruction=sample_request.instruction,
+            messages=sample_request.messages,
             tools=(),
-            blobs=context.job.blobs.get,
+            blobs=context.drive.blobs.get,
             allow_tools=False,
-            max_tokens=request.max_tokens if granted is None else granted.max_tokens,
-            temperature=request.temperature,
+            max_tokens=sample_request.max_tokens if granted is None else granted.max_tokens,
+            temperature=sample_request.temperature,
             adaptations=known,
             expert_key=start.expert_key,
             place=context.session.place if context.plays_recording else None,
@@ -171,7 +173,7 @@ class Sampling:
             else:
                 self._assume(granted)
             raise
-        usage, _ = await context.job.prices.cost_and_window(self._run.provider, self._run.model, reply)
+        usage, _ = await context.drive.prices.cost_and_window(self._run.provider, self._run.model, reply)
         if granted is None and context.endpoint.provider.may_omit_usage:
             usage = usage.completed(estimated_tokens(input_bytes), generated_tokens(reply.reply))
         self.usage = (self.usage or NO_USAGE) + usage
@@ -188,7 +190,7 @@ class Sampling:
             try:
                 return await self._try_once(request)
             except ProviderError as error:
-                provider = self._context.endpoint.provider
+                provider = self._run_drive.endpoint.provider
                 adaptations = adaptations_after(provider, request, error) if rungs_left else ()
                 if not adaptations:
                     raise
@@ -198,11 +200,11 @@ class Sampling:
 
     async def _fit_media(self, messages: History) -> Adaptations:
         """Return how the request is sent, with what its images and documents need."""
-        context, known = self._context, self._context.session.run.adaptations
+        context, known = self._run_drive, self._run_drive.session.run.adaptations
         if not messages.blobs(len(messages)):
             return known
-        media = context.job.host.parts.get(MEDIA)
-        found = await media.substitutes(context.session, context.endpoint.provider, context.job.blobs, messages)
+        media = context.drive.setup.parts.get(MEDIA)
+        found = await media.substitutes(context.session, context.endpoint.provider, context.drive.blobs, messages)
         # media that are too many together may fit another request, so nothing of them is kept
         crowded = tuple(item for item in found if item.shared_limit)
         if crowded:
@@ -211,7 +213,7 @@ class Sampling:
         return (*known, *found)
 
     async def _record_adaptations(self, adaptations: Adaptations, error: ErrorInfo | None) -> None:
-        session, call_id = self._context.session, self._call.decided.id
+        session, call_id = self._run_drive.session, self._call.decided.id
         new = new_adaptations(session.run.adaptations, adaptations)  # another call may have recorded them meanwhile
         if new:
             session.add(
@@ -229,35 +231,37 @@ class Sampling:
         limit = self._run.limits.timeout
         try:
             async with asyncio.timeout(limit / 1000):
-                return await self._context.endpoint.provider.generate(request, lambda delta: None)
+                return await self._run_drive.endpoint.provider.generate(request, lambda delta: None)
         except TimeoutError as error:
             raise ProviderError(f"no whole reply within {limit} ms", name="Timeout", is_retryable=True) from error
 
     def confirm_recorded(self) -> None:
         """Tell the ledger that the Run's log contains the usage of this call."""
-        budget = self._context.budget
+        budget = self._run_drive.budget
         if budget is not None:
             for number in range(1, next(self._numbers)):
                 budget.confirm_sample(f"{self._key}/{number}")
 
     async def _record_start(self, reserved: Charge) -> None:
-        session = self._context.session
+        session = self._run_drive.session
         session.add(StartSample(**session.stamp(), tool_call_id=self._call.decided.id, reserved=reserved))
         await session.flush()
 
     def _settle(self, key: str, usage: Usage, granted: Grant | None) -> None:
-        if self._context.budget is not None and granted is not None:
-            self._context.budget.settle_sample(self._run, key, usage, granted.amount)
+        if self._run_drive.budget is not None and granted is not None:
+            self._run_drive.budget.settle_sample(self._run, key, usage, granted.amount)
 
     def _assume(self, granted: Grant | None) -> None:
         if granted is not None:
             self.assumed = granted.amount.as_charge() + self.assumed
 
-    async def _reserve(self, request: SampleRequest, sent: int) -> Grant | None:
-        if self._context.budget is None:
+    async def _reserve(self, sample_request: SampleRequest, sent: int) -> Grant | None:
+        if self._run_drive.budget is None:
             return None
         used = (self.usage or NO_USAGE, self.assumed)
-        granted = await self._context.budget.reserve_sample(self._run, sent, request.messages, request.max_tokens, used)
+        granted = await self._run_drive.budget.reserve_sample(
+            self._run, sent, sample_request.messages, sample_request.max_tokens, used
+        )
         if isinstance(granted, Exceeded):
             raise ProviderError("no generation: the budget leaves no room for it", name="ExceededBudget")
         return granted
@@ -278,27 +282,29 @@ class ToolOutcome:
     secrets: int = 0  # the highest number of a secret's placeholder when the call ended
 
 
-async def run_tools(context: RunDrive, command: RunTools) -> None:
+async def run_tools(run_drive: RunDrive, command: RunTools) -> None:
     """Run the calls concurrently and record each result, or question, as it arrives.
 
     Intent before effect: if one of them may have a side effect, all are on disk before any begins.
     """
-    session, played = context.session, await _play_calls(context, command.calls)
+    session, played = run_drive.session, await _play_calls(run_drive, command.calls)
     if played is None:
         return
     calls = [
-        call for call in command.calls if not call.decided.asks or call.began or await begins_as_approved(context, call)
+        call
+        for call in command.calls
+        if not call.decided.asks or call.began or await begins_as_approved(run_drive, call)
     ]
     if any(call.decided.effect == "sideEffect" for call in calls):
         await session.flush()
     if len(calls) == 1 and not session.has_unwritten:  # nothing to do while it runs: it needs no task
-        outcome = await _despite_swallowed_cancellation(_result_of(context, calls[0], played))
+        outcome = await _despite_swallowed_cancellation(_result_of(run_drive, calls[0], played))
         _record(session, calls[0], outcome)
         if outcome.sampling is not None:
             outcome.sampling.confirm_recorded()
         return
     async with asyncio.TaskGroup() as group:
-        running = {group.create_task(_result_of(context, call, played)): call for call in calls}
+        running = {group.create_task(_result_of(run_drive, call, played)): call for call in calls}
         while running:
             timeout_s = _FIRST_RESULT_TIMEOUT_S if session.has_unwritten else None
             done, _ = await asyncio.wait(running, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -324,11 +330,11 @@ async def _despite_swallowed_cancellation(work: Awaitable[ToolOutcome]) -> ToolO
     return outcome
 
 
-async def _play_calls(context: RunDrive, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
+async def _play_calls(run_drive: RunDrive, calls: Sequence[Call]) -> Mapping[str, ToolOutcome] | None:
     """Return the recorded results of these calls; None, and fail the Run, if one is missing from the recording."""
-    if not context.plays_recording:
+    if not run_drive.plays_recording:
         return {}
-    results = await playback_of(context).played_results(context, calls)
+    results = await playback_of(run_drive).played_results(run_drive, calls)
     if results is None:
         return None
     return {key: ToolOutcome(played.result, usage=played.usage) for key, played in results.items()}
@@ -366,56 +372,56 @@ def _record(session: RunSession, call: Call, outcome: ToolOutcome) -> None:
     session.add(finished.warned(session.run))
 
 
-async def _result_of(context: RunDrive, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:
+async def _result_of(run_drive: RunDrive, call: Call, played: Mapping[str, ToolOutcome]) -> ToolOutcome:
     outcome = played.get(call.decided.id)
-    return await perform_call(context, call) if outcome is None else outcome
+    return await perform_call(run_drive, call) if outcome is None else outcome
 
 
-async def perform_call(context: RunDrive, call: Call) -> ToolOutcome:
+async def perform_call(run_drive: RunDrive, call: Call) -> ToolOutcome:
     """Run a call and return its outcome. Every error becomes an error result for the model."""
-    began, run, job = time.monotonic(), context.session.run, context.job
-    tool = context.catalogue.find(call.decided)
-    if tool is None or tool.session is None:
+    began, run, drive = time.monotonic(), run_drive.session.run, run_drive.drive
+    tool = run_drive.catalogue.find(call.decided)
+    if tool is None or tool.skill_session is None:
         text = f"The tool {call.decided.tool_name} is not available now."
         return ToolOutcome(ToolResult.text(text, is_error=True))
-    sampling = Sampling(context, call) if tool.may_sample else None
-    request = ToolCall(
+    sampling = Sampling(run_drive, call) if tool.may_sample else None
+    tool_call = ToolCall(
         tool_name=tool.own_name,
         args=call.part.args,
         key=call_key(run, call),
         run_id=run.id,
         expert_key=run.start.expert_key,
-        blobs=job.blobs,
-        on_progress=show_progress(context, call),
+        blobs=drive.blobs,
+        on_progress=show_progress(run_drive, call),
         answers=call.answers,
-        may_ask=not job.host.overrides.unattended,
+        may_ask=not drive.setup.overrides.unattended,
         opens=call.decided.opens,
         sample=sampling,
     )
     is_confined = call.approval is not None and call.approval.decision == "sandboxed"
     try:
-        session = await sandboxed_session(context) if is_confined else tool.session
+        skill_session = await sandboxed_session(run_drive) if is_confined else tool.skill_session
     except PerstackError as error:
         return ToolOutcome(ToolResult.text(f"Not run: {error}", is_error=True))
-    problem = await _problem_of_definition(tool, session, call.decided)
+    problem = await _problem_of_definition(tool, skill_session, call.decided)
     if problem is not None:
         return ToolOutcome(ToolResult.text(problem, is_error=True))
-    if context.vault is None:
-        result = await _call_skill(session, request)
+    if run_drive.vault is None:
+        result = await _call_skill(skill_session, tool_call)
     else:
-        result = await _call_masked(tool, session, request, context.vault)
+        result = await _call_masked(tool, skill_session, tool_call, run_drive.vault)
     if is_confined and isinstance(result, ToolResult):
         result = replace(result, contents=(*result.contents, TextPart(text=SANDBOXED)))
     if isinstance(result, ToolResult) and any(isinstance(part, BlobPart) for part in result.contents):
-        result = await job.host.parts.get(MEDIA).repair_result(result, job.blobs.get, call.decided.tool_name)
+        result = await drive.setup.parts.get(MEDIA).repair_result(result, drive.blobs.get, call.decided.tool_name)
     spent = sampling.usage if sampling is not None else None
-    highest = 0 if context.vault is None else context.vault.highest
+    highest = 0 if run_drive.vault is None else run_drive.vault.highest
     return ToolOutcome(result, round((time.monotonic() - began) * 1000), spent, sampling, highest)
 
 
-async def _call_skill(skill: SkillSession, request: ToolCall) -> ToolResult | Question:
+async def _call_skill(skill: SkillSession, tool_call: ToolCall) -> ToolResult | Question:
     try:
-        return await skill.call(request)
+        return await skill.call(tool_call)
     except PerstackError as error:
         return ToolResult.text(str(error), is_error=True)
     except Exception as error:  # noqa: BLE001 - a fault in a skill's code goes to the model; it must not end the Run
@@ -423,12 +429,12 @@ async def _call_skill(skill: SkillSession, request: ToolCall) -> ToolResult | Qu
 
 
 async def _call_masked(
-    tool: OfferedTool, skill: SkillSession, request: ToolCall, vault: SecretVault
+    tool: OfferedTool, skill: SkillSession, tool_call: ToolCall, vault: SecretVault
 ) -> ToolResult | Question:
     from perstack.engine.plugins.secret_masking import MaskedCall  # only for Runs that mask
 
     try:
-        call = MaskedCall(vault, request, tool.spec.subject)
+        masked_call = MaskedCall(vault, tool_call, tool.spec.subject)
     except SkillError as error:
         return ToolResult.text(str(error), is_error=True)
-    return await call.outcome(await _call_skill(skill, call.request))
+    return await masked_call.outcome(await _call_skill(skill, masked_call.request))

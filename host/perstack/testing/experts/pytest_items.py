@@ -49,7 +49,7 @@ from perstack.trust.agreements import environment_of
 class Ran:
     """A Job that has ended or stopped, for assertions."""
 
-    job: JobSummary
+    summary: JobSummary
     workspace: Path  # working directory of its tools
     storage: str  # storage address: `perstack log JOB --storage …` shows the Job
     calls: tuple[PolicyCall, ...]  # calls of all its Runs, with `tool`, `skill` and `args`
@@ -57,16 +57,16 @@ class Ran:
     @property
     def text(self) -> str:
         """The result; empty if there is none."""
-        return self.job.text or ""
+        return self.summary.text or ""
 
     @property
     def cost(self) -> Cost | None:
         """US dollars; `unknown` if a price is unknown, None if nothing was spent."""
-        return "unknown" if self.job.unpriced_tokens else self.job.usage.cost_usd
+        return "unknown" if self.summary.unpriced_tokens else self.summary.usage.cost_usd
 
     def called(self, rule: str) -> tuple[PolicyCall, ...]:
         """Return the calls that a permission rule matches under `deny`. Raises ValueError for an invalid rule."""
-        return tuple(call for call in self.calls if matches_call(rule, call))
+        return tuple(policy_call for policy_call in self.calls if matches_call(rule, policy_call))
 
     def read(self, path: str) -> str:
         """Return the content of a file in the workspace. Raises AssertionError if it cannot be read."""
@@ -103,15 +103,15 @@ class Ran:
         except ValidationError as error:
             raise UsageError(" ".join(first_problem(error))) from None
         texts = contents(self.workspace, expected.files)
-        reasons = judge(expected, replace(facts_of(self.job, self.calls), files=texts))
+        reasons = judge(expected, replace(facts_of(self.summary, self.calls), files=texts))
         if reasons:
-            command = f"perstack log {self.job.id} --storage {self.storage}"
+            command = f"perstack log {self.summary.id} --storage {self.storage}"
             raise AssertionError("\n".join((*reasons, f"{self}", command)))
 
     def __str__(self) -> str:
         """Return one line with the Job's status and calls."""
         calls = ", ".join(map(shown_call, self.calls)) or "none"
-        return f"Job {self.job.id} of {self.job.expert_key}: {self.job.status}; calls: {calls}"
+        return f"Job {self.summary.id} of {self.summary.expert_key}: {self.summary.status}; calls: {calls}"
 
 
 class HostBench:
@@ -153,12 +153,12 @@ class HostBench:
     async def arun(self, expert: str, query: str, *, answers: Sequence[str] = ()) -> Ran:
         """Do what `run` does, as a coroutine."""
         async with self.host() as host:
-            job = await host.run(expert, query, job_id=f"test-{next(self._numbers)}")
+            summary = await host.run(expert, query, job_id=f"test-{next(self._numbers)}")
             for text in answers:
-                if job.asking is None or job.status != "stoppedByInteractiveTool":
+                if summary.asking is None or summary.status != "stoppedByInteractiveTool":
                     break
-                job = await host.answer(text, question_id=job.asking.id, by=this_user("test"), drive=True)
-            return Ran(job, self.workspace, self.storage, await host.audit.calls(job.id))
+                summary = await host.answer(text, question_id=summary.asking.id, by=this_user("test"), drive=True)
+            return Ran(summary, self.workspace, self.storage, await host.audit.calls(summary.id))
 
 
 class MakeBench:

@@ -45,27 +45,27 @@ async def take_test(
 
     Raises UsageError, and keeps nothing, if the recording plays to another end or the name is taken.
     """
-    job = await host.job(job_id)
+    summary = await host.job(job_id)
     project = definition.to_project(strict=False).project
-    project.check_broken(job.expert_key)
-    draft = definition.drafts.get(job.expert_key)
+    project.check_broken(summary.expert_key)
+    draft = definition.drafts.get(summary.expert_key)
     if draft is None:
-        raise UsageError(f"Job {job.id} is of Expert `{job.expert_key}`, which {definition.path} does not have")
+        raise UsageError(f"Job {summary.id} is of Expert `{summary.expert_key}`, which {definition.path} does not have")
     problem = wrong_name(name)
     if problem is not None:
         raise UsageError(f"--name {problem}")
-    if any(written.expert == job.expert_key and written.test.name == name for written in read_tests(definition)):
-        raise UsageError(f"Expert `{job.expert_key}` has a test `{name}` already: choose another --name")
-    status = _status(job)
+    if any(written.expert == summary.expert_key and written.test.name == name for written in read_tests(definition)):
+        raise UsageError(f"Expert `{summary.expert_key}` has a test `{name}` already: choose another --name")
+    status = _status(summary)
     file = draft.report.source.path
     folder = file.parent.absolute()
-    recording = folder / "tests" / f"{_file_name(job.expert_key, name)}.json"
+    recording = folder / "tests" / f"{_file_name(summary.expert_key, name)}.json"
     if recording.exists():
         raise UsageError(f"{recording} is there already: choose another --name")
-    data = (await host.exports.record(job.id)).to_bytes()
+    data = (await host.exports.record(summary.id)).to_bytes()
     test = ExpertTest(
         name=name,
-        query=job.query,
+        query=summary.query,
         model=str(recording.relative_to(folder)),
         workspace=None if fixture is None else _relative_to(folder, fixture),
         expect=Expected(status=status),
@@ -74,15 +74,15 @@ async def take_test(
     with recording.open("xb") as output:
         output.write(data)
     try:
-        expected = await _observe(WrittenTest(job.expert_key, test, str(file), folder), Bench(project, env, Path()))
-        fields: dict[str, str | list[str]] = {"name": name, "query": job.query, "model": test.model or ""}
+        expected = await _observe(WrittenTest(summary.expert_key, test, str(file), folder), Bench(project, env, Path()))
+        fields: dict[str, str | list[str]] = {"name": name, "query": summary.query, "model": test.model or ""}
         if test.workspace is not None:
             fields["workspace"] = test.workspace
-        await asyncio.to_thread(add_test, file, job.expert_key, fields, expected)
+        await asyncio.to_thread(add_test, file, summary.expert_key, fields, expected)
     except BaseException:
         recording.unlink(missing_ok=True)
         raise
-    return AddedTest(job.expert_key, file, recording, expected)
+    return AddedTest(summary.expert_key, file, recording, expected)
 
 
 async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[str] | Mapping[str, str]]:
@@ -96,8 +96,8 @@ async def _observe(written: WrittenTest, bench: Bench) -> dict[str, str | list[s
             )
         expected: dict[str, str | list[str] | Mapping[str, str]] = {"status": written.test.expect.status}
         calls = () if judged.facts is None else judged.facts.calls
-        calls_by_rule = {rule_of(call): call for call in calls}
-        called = [rule for rule, call in calls_by_rule.items() if matches_call(rule, call)][:_MAX_CALLS]
+        calls_by_rule = {rule_of(policy_call): policy_call for policy_call in calls}
+        called = [rule for rule, policy_call in calls_by_rule.items() if matches_call(rule, policy_call)][:_MAX_CALLS]
         if called:
             expected["called"] = called
         files = await asyncio.to_thread(_files, room / "played" / "workspace", calls)
@@ -112,18 +112,24 @@ def _room() -> Path:
     return Path(tempfile.mkdtemp(prefix="perstack-test-")).resolve()
 
 
-def rule_of(call: PolicyCall) -> str:
+def rule_of(policy_call: PolicyCall) -> str:
     """Return a permission rule that matches this call and similar ones: with its paths, without its texts."""
-    if call.kind == "delegate":
-        return f"delegate/{call.tool}"
-    paths = {name: names[0] for name, names in call.paths().items() if len(names) == 1 and name in call.args}
+    if policy_call.kind == "delegate":
+        return f"delegate/{policy_call.tool}"
+    paths = {
+        name: names[0] for name, names in policy_call.paths().items() if len(names) == 1 and name in policy_call.args
+    }
     shown = ", ".join(f"{name}={re.sub(_SPECIAL, _ESCAPED, path)}" for name, path in paths.items())
-    return f"{call.tool}({shown})" if shown else call.tool
+    return f"{policy_call.tool}({shown})" if shown else policy_call.tool
 
 
 def _files(workspace: Path, calls: Iterable[PolicyCall]) -> dict[str, str]:
     paths = dict.fromkeys(
-        names[0] for call in calls if call.effect != "readOnly" for names in call.paths().values() if len(names) == 1
+        names[0]
+        for policy_call in calls
+        if policy_call.effect != "readOnly"
+        for names in policy_call.paths().values()
+        if len(names) == 1
     )
     inner = [path for path in paths if not path.startswith("/") and path != "."][:_MAX_FILES]
     texts = contents(workspace, inner)
@@ -135,12 +141,12 @@ def _first_line(content: str) -> str:
     return line if line.isprintable() else ""
 
 
-def _status(job: JobSummary) -> ExpectedStatus:
-    if len([run for run in job.runs if run.delegated_by is None]) > 1:
-        raise UsageError(f"Job {job.id} was continued, and a test asks once: take a Job that was not")
-    word = status_word(job.status)
+def _status(summary: JobSummary) -> ExpectedStatus:
+    if len([run_summary for run_summary in summary.runs if run_summary.delegated_by is None]) > 1:
+        raise UsageError(f"Job {summary.id} was continued, and a test asks once: take a Job that was not")
+    word = status_word(summary.status)
     if word in ("running", "interrupted"):
-        raise UsageError(f"Job {job.id} is {word}: take one that came to an end")
+        raise UsageError(f"Job {summary.id} is {word}: take one that came to an end")
     return cast("ExpectedStatus", word)
 
 

@@ -48,28 +48,28 @@ def judge(expected: Expected, facts: JobFacts) -> tuple[str, ...]:
     return tuple(one_line(reason) for reason in _reasons(expected, facts))
 
 
-def matches_call(rule: str, call: PolicyCall) -> bool:
+def matches_call(rule: str, policy_call: PolicyCall) -> bool:
     """Return True if the rule concerns this call as a deny rule would, or a call that is exempt from rules."""
-    subject = None if call.subject is None or call.subject.is_nothing else call.subject
+    subject = None if policy_call.subject is None or policy_call.subject.is_nothing else policy_call.subject
     judged = PolicyCall(
-        tool=call.tool,
-        skill=call.skill,
-        args=call.args,
-        kind="delegate" if call.kind == "delegate" else "tool",
-        effect=call.effect,
+        tool=policy_call.tool,
+        skill=policy_call.skill,
+        args=policy_call.args,
+        kind="delegate" if policy_call.kind == "delegate" else "tool",
+        effect=policy_call.effect,
         subject=subject,
-        shown=call.shown,
-        resolve=call.resolve,
-        root=call.root,
+        shown=policy_call.shown,
+        resolve=policy_call.resolve,
+        root=policy_call.root,
     )
     rules = RuleSet(source="tests", permissions=Permissions(deny=(rule,)))
     return decide_call((rules,), judged).decision == "deny"
 
 
-def shown_call(call: PolicyCall) -> str:
+def shown_call(policy_call: PolicyCall) -> str:
     """Return a call as one shortened line: `writeTextFile(path=out.md, text=…)`."""
-    name = f"delegate/{call.tool}" if call.kind == "delegate" else call.tool
-    arguments = ", ".join(f"{key}={_value(value)}" for key, value in call.args.items())
+    name = f"delegate/{policy_call.tool}" if policy_call.kind == "delegate" else policy_call.tool
+    arguments = ", ".join(f"{key}={_value(value)}" for key, value in policy_call.args.items())
     return _shorten(f"{name}({arguments})" if arguments else name, _MAX_CALL_CHARS)
 
 
@@ -110,10 +110,10 @@ def _wrong_status(expected: ExpectedStatus, facts: JobFacts) -> str:
 
 def _calls(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
     for rule in expected.called:
-        if not any(matches_call(rule, call) for call in calls):
+        if not any(matches_call(rule, policy_call) for policy_call in calls):
             yield f"no call is `{rule}`; {_list_calls(calls)}"
     for rule in expected.not_called:
-        offending = next((call for call in calls if matches_call(rule, call)), None)
+        offending = next((policy_call for policy_call in calls if matches_call(rule, policy_call)), None)
         if offending is not None:
             yield f"a call is `{rule}`: {shown_call(offending)}"
 
@@ -121,7 +121,7 @@ def _calls(expected: Expected, calls: Sequence[PolicyCall]) -> Iterator[str]:
 def _list_calls(calls: Sequence[PolicyCall]) -> str:
     if not calls:
         return "there was none"
-    shown = ", ".join(dict.fromkeys(shown_call(call) for call in calls[:_MAX_SHOWN_CALLS]))
+    shown = ", ".join(dict.fromkeys(shown_call(policy_call) for policy_call in calls[:_MAX_SHOWN_CALLS]))
     return f"calls: {shown}" + (f" and {len(calls) - _MAX_SHOWN_CALLS} more" if len(calls) > _MAX_SHOWN_CALLS else "")
 
 

@@ -223,7 +223,7 @@ class JudgedJob:
     """A Job that was driven and judged."""
 
     reasons: tuple[str, ...]
-    job: JobSummary | None = None  # summary of the Job; None if none began
+    summary: JobSummary | None = None  # summary of the Job; None if none began
     facts: JobFacts | None = None
 
 
@@ -243,39 +243,39 @@ async def drive_and_judge(written: WrittenTest, bench: Bench, folder: Path, job_
     async with host:
         problem = await _drive(host, written, job_id)
         try:
-            job = await host.job(job_id)
+            summary = await host.job(job_id)
         except NotFound:
             return JudgedJob((problem or "it could not be run: no Job was begun",))
         if problem:
-            return JudgedJob((problem,), job)
+            return JudgedJob((problem,), summary)
         failed = ""
         if test.expect.command is not None:
             failed = await host.experts.test_command(
                 written.expert,
                 test.expect.command,
-                job.text or "",
+                summary.text or "",
                 timeout=test.timeout,
                 variables={PROJECT_VARIABLE: str(written.folder)},
             )
-        facts = facts_of(job, await host.audit.calls(job.id))
+        facts = facts_of(summary, await host.audit.calls(summary.id))
         files = await asyncio.to_thread(contents, host.workspace, test.expect.files)
         facts = replace(facts, files=files, command_failed=failed)
-    return JudgedJob(judge(test.expect, facts), job, facts)
+    return JudgedJob(judge(test.expect, facts), summary, facts)
 
 
 def _attempt(number: int, judged: JudgedJob) -> Attempt:
-    job = judged.job
-    if job is None:
+    summary = judged.summary
+    if summary is None:
         return Attempt(number=number, reasons=judged.reasons)
     return Attempt(
         number=number,
         reasons=judged.reasons,
-        status=job.status,
-        steps=job.total_steps,
-        usage=job.usage,
-        cost_usd=cost_of(job.usage, job.unpriced_tokens),
-        unpriced_tokens=job.unpriced_tokens,
-        job=job.id,
+        status=summary.status,
+        steps=summary.total_steps,
+        usage=summary.usage,
+        cost_usd=cost_of(summary.usage, summary.unpriced_tokens),
+        unpriced_tokens=summary.unpriced_tokens,
+        job=summary.id,
     )
 
 
@@ -284,12 +284,12 @@ async def _drive(host: Host, written: WrittenTest, job_id: str) -> str:
     test = written.test
     try:
         async with asyncio.timeout(test.timeout / 1000):
-            job = await host.run(written.expert, test.query, job_id=job_id)
+            summary = await host.run(written.expert, test.query, job_id=job_id)
             for number, text in enumerate(test.answers, 1):
-                if job.asking is None or job.status != "stoppedByInteractiveTool":
+                if summary.asking is None or summary.status != "stoppedByInteractiveTool":
                     break
                 try:
-                    job = await host.answer(text, question_id=job.asking.id, by=this_user("test"), drive=True)
+                    summary = await host.answer(text, question_id=summary.asking.id, by=this_user("test"), drive=True)
                 except PerstackError as error:
                     return f"answer {number} was not taken: {error}"
     except TimeoutError:
@@ -297,14 +297,14 @@ async def _drive(host: Host, written: WrittenTest, job_id: str) -> str:
     return ""
 
 
-def facts_of(job: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
+def facts_of(summary: JobSummary, calls: tuple[PolicyCall, ...]) -> JobFacts:
     """Return the facts of a Job that are judged, except its files."""
     return JobFacts(
-        status=job.status,
-        result=job.text or "",
-        because=job.error or job.exceeded or job.asks or "",
-        steps=job.total_steps,
-        cost="unknown" if job.unpriced_tokens else cost_of(job.usage, 0),
+        status=summary.status,
+        result=summary.text or "",
+        because=summary.error or summary.exceeded or summary.asks or "",
+        steps=summary.total_steps,
+        cost="unknown" if summary.unpriced_tokens else cost_of(summary.usage, 0),
         calls=calls,
     )
 

@@ -110,9 +110,9 @@ class RedactionContract(ContractBase):
         for record in (other, forged, b"", lines[0]):
             with pytest.raises(Conflict):
                 await storage.redact(RUN, 1, record)
-        for run, seq in ((RUN, 3), (RUN, 0), (RunRef("nowhere", "nowhere-1"), 1)):
+        for ref, seq in ((RUN, 3), (RUN, 0), (RunRef("nowhere", "nowhere-1"), 1)):
             with pytest.raises(NotFound):
-                await storage.redact(run, seq, remove_payload(lines[0], "noted", "job-1-1"))
+                await storage.redact(ref, seq, remove_payload(lines[0], "noted", "job-1-1"))
         assert await opener().read(RUN) == lines
 
 

@@ -48,15 +48,15 @@ class CrashContract(ContractBase):
             before = await writer.append("before")
             last = await writer.append("eins", "zwei ß")
             length = sum(len(record) + 1 for record in last)
-            opener.tear(writer.run, min(torn, length))
+            opener.tear(writer.ref, min(torn, length))
             reader = opener.open()
-            read = await reader.read(writer.run)
+            read = await reader.read(writer.ref)
             assert read in (before, writer.written), f"half an append is seen after {torn} bytes were torn off"
             assert read == before or torn <= 1, f"{torn} bytes were torn off and none is missed"
-            assert await reader.read(writer.run, after=1) == read[1:]
-            continued = Writer(reader, writer.run, _head_of(read), read)
+            assert await reader.read(writer.ref, after=1) == read[1:]
+            continued = Writer(reader, writer.ref, _head_of(read), read)
             await continued.append("on", "and on")
-            assert await writer.storage.read(writer.run) == continued.written
+            assert await writer.storage.read(writer.ref) == continued.written
             await reader.close()
             return length
 
@@ -146,7 +146,7 @@ class CrashContract(ContractBase):
             other = Writer(opener(), RunRef(RUN.job_id, f"{RUN.job_id}-2"))
             await other.append("a", "b")
             opener.damage(RUN, 0)
-            assert [text_of(record) for record in await opener().read(other.run)] == ["a", "b"]
+            assert [text_of(record) for record in await opener().read(other.ref)] == ["a", "b"]
 
         _require_hook(opener.damage, NO_DAMAGE)
         wait_for(work())
@@ -284,9 +284,9 @@ class LeaseContract(ContractBase):
         storage = opener()
         writer = await new_writer(storage)
         await writer.append("x", "y")
-        for run, seq in ((RUN, 1), (RUN, 3), (RunRef(JOB, f"{JOB}-2"), 2)):
+        for ref, seq in ((RUN, 1), (RUN, 3), (RunRef(JOB, f"{JOB}-2"), 2)):
             with pytest.raises(Conflict):
-                await opener().delete_job(JOB, expected=(run, seq))
+                await opener().delete_job(JOB, expected=(ref, seq))
         assert await storage.read(RUN) == writer.written
         assert (await storage.runs(JOB)).ids == (RUN.run_id,)
         await opener().delete_job(JOB, expected=(RUN, 2))

@@ -53,7 +53,7 @@ class JobContract(ContractBase):
         writer = await new_writer(storage, RunRef(job, f"{job}-1"))
         await writer.append("x")
         async with storage.lease(job, "me"):
-            assert await storage.read(writer.run) == writer.written
+            assert await storage.read(writer.ref) == writer.written
 
     @in_loop
     async def test_a_list_of_jobs_in_pages_misses_and_repeats_none(self, storage: Storage) -> None:
@@ -191,7 +191,7 @@ class JobContract(ContractBase):
                 assert not await storage.has_job(JOB)
                 assert await storage.read(RUN) == []
             for other in others:
-                assert await storage.read(other.run) == other.written
+                assert await storage.read(other.ref) == other.written
 
         wait_for(work())
 

@@ -131,9 +131,9 @@ class LogContract(ContractBase):
         writers = [await new_writer(storage, ref) for ref in refs]
         for _ in range(2):
             for writer in writers:
-                await writer.append(writer.run.run_id, "more")
+                await writer.append(writer.ref.run_id, "more")
         for writer in writers:
-            assert await storage.read(writer.run) == writer.written
+            assert await storage.read(writer.ref) == writer.written
 
     @in_loop
     async def test_nothing_is_lost_with_more_runs_than_files_may_be_open(self, storage: Storage) -> None:
@@ -143,7 +143,7 @@ class LogContract(ContractBase):
             for writer in writers:
                 await writer.append("x")
         for writer in writers:
-            assert await storage.read(writer.run) == writer.written
+            assert await storage.read(writer.ref) == writer.written
 
     @pytest.mark.parametrize("seq", [0, 1, 3, 100])
     @in_loop
@@ -296,7 +296,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.views = [self.opener(), self.opener()]
         for job in ("a", "b"):
             wait_for(self.views[0].create_job(job))
-        self.logs = {run: Writer(self.views[0], run) for run in _RUNS}
+        self.logs = {ref: Writer(self.views[0], ref) for ref in _RUNS}
         self.latest = ["b", "a"]
         self.summaries: dict[str, bytes] = {}
 
@@ -305,26 +305,26 @@ class StorageMachine(RuleBasedStateMachine):
         self.opener.close()
 
     @rule(run=_RUN, view=_VIEW, texts=_TEXTS)
-    def append(self, run: RunRef, view: int, texts: list[str]) -> None:
+    def append(self, ref: RunRef, view: int, texts: list[str]) -> None:
         """Append records as a driver in either process."""
-        self.logs[run].storage = self.views[view]
-        wait_for(self.logs[run].append(*texts))
+        self.logs[ref].storage = self.views[view]
+        wait_for(self.logs[ref].append(*texts))
 
     @rule(run=_RUN, view=_VIEW, off=st.integers(-3, 3).filter(bool))
-    def append_at_a_stale_place(self, run: RunRef, view: int, off: int) -> None:
+    def append_at_a_stale_place(self, ref: RunRef, view: int, off: int) -> None:
         """Check that a driver with a stale or too high expectation is refused."""
-        head = self.logs[run].head
+        head = self.logs[ref].head
         seq = max(0, head.seq + off)
         if seq != head.seq:
             records, _ = seal(Head(seq, head.hash), [payload("stale")])
             with pytest.raises(Conflict):
-                wait_for(self.views[view].append(run, seq, records))
+                wait_for(self.views[view].append(ref, seq, records))
 
     @rule(run=_RUN, view=_VIEW, after=st.integers(0, 12), limit=st.none() | st.integers(0, 6))
-    def read(self, run: RunRef, view: int, after: int, limit: int | None) -> None:
+    def read(self, ref: RunRef, view: int, after: int, limit: int | None) -> None:
         """Check that any part of a log reads as written."""
-        expected = self.logs[run].written[after : None if limit is None else after + limit]
-        assert wait_for(self.views[view].read(run, after, limit)) == expected
+        expected = self.logs[ref].written[after : None if limit is None else after + limit]
+        assert wait_for(self.views[view].read(ref, after, limit)) == expected
 
     @rule(view=_VIEW)
     def reopen(self, view: int) -> None:
@@ -343,7 +343,7 @@ class StorageMachine(RuleBasedStateMachine):
     def list_runs(self, view: int) -> None:
         """Check that Runs are listed as soon as they have a record."""
         for job in ("a", "b"):
-            expected = tuple(run.run_id for run in _RUNS if run.job_id == job and self.logs[run].written)
+            expected = tuple(ref.run_id for ref in _RUNS if ref.job_id == job and self.logs[ref].written)
             assert wait_for(self.views[view].runs(job)).ids == expected
 
     @invariant()

@@ -265,9 +265,9 @@ def _problem_of(reply: ExpertMessage, reason: FinishReason) -> ErrorInfo | None:
 
 def _of_provider_tool(part: ProviderToolPart) -> list[LogRow]:
     call_text = f"{part.tool_name} {json.dumps(part.args, ensure_ascii=False) if part.args else ''}".rstrip()
-    call = LogRow("calls", f"{call_text} (the provider runs it)", "cyan", "call")
+    log_row = LogRow("calls", f"{call_text} (the provider runs it)", "cyan", "call")
     result = LogRow("error" if part.is_error else "result", part.result, "red" * part.is_error, "result")
-    return [call] * (not part.is_rest) + [result] * bool(part.result)
+    return [log_row] * (not part.is_rest) + [result] * bool(part.result)
 
 
 def _generation_difference(event: LaterEvent, run: Run, command: Command | None) -> str | None:

@@ -71,12 +71,12 @@ class ResumeRun(LaterEvent):
     permissions: RuleSets = Field(default=(), exclude_if=falsy)  # today's that are not in force yet
     worker: str = Field(default="", exclude_if=falsy)  # that drives the Run from now on; empty: this process
 
-    def start(self, before: StartRun) -> StartRun:
-        """Return `before` with the definition and limits of this resumption in place of the original ones."""
+    def start(self, previous_start: StartRun) -> StartRun:
+        """Return `previous_start` with the definition and limits of this resumption in place of the original ones."""
         if self.definition is None:
-            return before
+            return previous_start
         fields = fields_of(self.definition, Definition)
-        return before.model_copy(update={**fields, "limits": self.limits or before.limits})
+        return previous_start.model_copy(update={**fields, "limits": self.limits or previous_start.limits})
 
     @override
     def repeated(self, run: Run) -> Iterator[Repetition]:

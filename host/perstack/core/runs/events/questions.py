@@ -83,14 +83,16 @@ class CallInteractiveTool(LaterEvent):
 
     @override
     def repeated(self, run: Run) -> Iterator[Repetition]:
-        call, question = open_call(run, self.tool_call_id), self.question
+        call, tool_question = open_call(run, self.tool_call_id), self.question
         yield Repetition("the tool", self.tool_name, call.decided.tool_name, True)
         yield Repetition("the skill", self.skill_name, call.decided.skill_name, True)
-        args = call.part.args if question is None else {"question": question.message}
+        args = call.part.args if tool_question is None else {"question": tool_question.message}
         args = settling_args(call.decided.tool_name, call.part.args) if self.settles else args
-        is_unknown = is_emptied(self.args) or (is_emptied(call.part) if question is None else is_emptied(question))
+        is_unknown = is_emptied(self.args) or (
+            is_emptied(call.part) if tool_question is None else is_emptied(tool_question)
+        )
         yield Repetition("the arguments", self.args, args, True, is_emptied=is_unknown)
-        if question is None and not self.settles:
+        if tool_question is None and not self.settles:
             yield Repetition("the kind of call", "interactive", call.decided.kind, True)
 
     def fold(self, run: Run) -> Run:
@@ -105,7 +107,7 @@ class CallInteractiveTool(LaterEvent):
         return replace(
             run,
             spending=add_spending(run, self.usage, self.assumed).end_call(self.tool_call_id),
-            calls={**run.calls, self.tool_call_id: replace(call, question=self.question)},
+            calls={**run.calls, self.tool_call_id: replace(call, tool_question=self.question)},
         )
 
     @override
@@ -140,14 +142,14 @@ class AnswerQuestion(LaterEvent):
 
     @override
     def repeated(self, run: Run) -> Iterator[Repetition]:
-        asked = open_call(run, self.tool_call_id).question
+        asked = open_call(run, self.tool_call_id).tool_question
         is_unknown = asked is not None and (is_emptied(asked) or is_emptied(self.answer.question))
         yield Repetition("the question", self.answer.question, asked, True, is_emptied=is_unknown)
 
     def fold(self, run: Run) -> Run:
         """Keep the answer for the repeated call."""
         call = open_call(run, self.tool_call_id)
-        call = replace(call, question=None, answers=(*call.answers, self.answer))
+        call = replace(call, tool_question=None, answers=(*call.answers, self.answer))
         content = self.answer.content
         text = json.dumps(content, ensure_ascii=False) if content else ""
         return with_saying(_with_call(run, call), self.id, text, self.by)

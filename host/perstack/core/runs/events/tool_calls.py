@@ -99,15 +99,17 @@ class CallTools(LaterEvent):
     def difference(self, run: Run, command: Command | None) -> str | None:
         if not isinstance(command, DecideCalls):
             return unexpected_event(self, run, command)
-        return difference_of([call.tool_call_id for call in command.calls], [call.id for call in self.calls], "calls")
+        return difference_of(
+            [part.tool_call_id for part in command.calls], [decided.id for decided in self.calls], "calls"
+        )
 
     @override
     def describe(self, context: EventContext) -> list[LogRow]:
         # a delegate's query and a user's question have their own events
-        calls = [call for call in self.calls if context.full or call.kind not in ("delegate", "interactive")]
+        calls = [decided for decided in self.calls if context.full or decided.kind not in ("delegate", "interactive")]
         return [
-            LogRow("calls", f"{call.tool_name} {arguments(context.calls.get(call.id))}".rstrip(), "cyan", "call")
-            for call in calls
+            LogRow("calls", f"{decided.tool_name} {arguments(context.calls.get(decided.id))}".rstrip(), "cyan", "call")
+            for decided in calls
         ]
 
 

@@ -112,16 +112,16 @@ def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int
     # Perstack wrote this definition, so nobody is asked; a stored agreement would stay behind in the home.
     host, lines = (
         options.open_host(agreement=Agreement(Project())),
-        JobOutput(OutputOptions(output="human", no_input=True)),
+        JobOutput(OutputOptions(chosen_form="human", no_input=True)),
     )
 
     async def work(on_event: OnEvent) -> JobSummary:
         return await host.run(expert, query, on_event=on_event)
 
-    job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
-    if job is None or job.status == "stoppedByInterrupt":
-        return job, INTERRUPTED
-    if job.status != "completed":
-        return job, report_outcome(job, lines)
-    lines.result(job.text)
-    return job, 0
+    summary = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    if summary is None or summary.status == "stoppedByInterrupt":
+        return summary, INTERRUPTED
+    if summary.status != "completed":
+        return summary, report_outcome(summary, lines)
+    lines.result(summary.text)
+    return summary, 0
