@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from perstack.core.definitions.skills import ARGUMENTS_STAGE, CATALOGUE_STAGE, RULES_STAGE, DecidedCall
+from perstack.core.definitions.skills import ARGUMENTS_STAGE, CATALOGUE_STAGE, RULES_STAGE, DecidedCall, Strictness
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.permissions.calls import Difference
 from perstack.core.runs.call_stages import (
@@ -126,6 +126,8 @@ def decision_difference(recorded: RecordedCall) -> Difference | None:
     doubtful: Difference | None = None
     if decider and all(stage.name != decider for stage in STAGES):
         return recorded.differs(f"decided by the stage {decider!r}, and there is none of that name")
+    if recorded.decided.stage and recorded.decided.strictness < Strictness.ASKED:
+        return recorded.differs("allowed, and a stage is named for it")
     for stage in STAGES:
         difference = stage.difference(recorded)
         if difference is not None and not difference.doubt:
