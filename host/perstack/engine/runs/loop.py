@@ -75,6 +75,7 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
 from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_model, switch_model
+from perstack.engine.runs.call_stages import decide_calls, decide_change
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
 from perstack.engine.runs.inputs import TEXT_INBOX
@@ -82,8 +83,6 @@ from perstack.engine.runs.job_drive import Allowance, JobDrive, RunDrive
 from perstack.engine.runs.playback import differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
-    decide_calls,
-    decide_change,
     refuse_calls,
     run_tools,
 )
