@@ -178,7 +178,7 @@ class JobServer:
         start, limits = session.run.start, session.run.limits
         drive.emit.display(runtime_begins(start, limits, self._reader.storage.location, clock.now()))
         try:
-            await RunLoop(drive, await Allowance.open(drive, session)).drive_without_writing(session)
+            await RunLoop(drive, await Allowance.open(drive, session)).drive_root(session)
         finally:
             await drive.close()
 
