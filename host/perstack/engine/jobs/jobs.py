@@ -160,18 +160,19 @@ class Jobs(JobReader):
         expert, query = context.expert(expert_key), check_query(query)
         context.project.check_guarded(expert.key)
         job_id = await self.resolve(job_id)
-        store_attachments = await read_attachments(context, expert.key, attachments)
+        store_attachments = await read_attachments(context, expert.key, attachments) if attachments else None
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             base = await self._base(job, resume_from)
             check_same_expert(base, expert, job_id)
-            contents = await store_attachments(self.storage, job_id)
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return NewRun(expert, query, labels, contents, continued_from=origin, base_run=base)
+            return NewRun(expert, query, labels, continued_from=origin, base_run=base)
 
-        return results.read(await self.runner.run_existing(context, job_id, decide, on_event))
+        return results.read(
+            await self.runner.run_existing(context, job_id, decide, on_event, store_attachments=store_attachments)
+        )
 
     async def answer(
         self,
