@@ -180,9 +180,9 @@ def report_outcome(summary: JobSummary, output: JobOutput, next_step: str | None
     """
     was_lost = output.lost is not None
     if summary.status == "completed":
-        output.result(summary.text or "")
+        output.result(summary.id, summary.text or "")
     text = outcome_line(summary, next_step)
-    if summary.without_effect and not output.has_shown(summary.text):  # the view has shown the warning with the result
+    if summary.without_effect and not output.has_shown(summary.id):  # the view has shown the warning with the result
         print_err(f"warning: {summary.expert_key}: {WITHOUT_EFFECT}")
     if summary.status == "stoppedByError" or (output.form == "text" and summary.status != "completed"):
         print_err(text)

@@ -140,7 +140,7 @@ def report_series(series: SeriesState, output: JobOutput) -> int:
     best = series.best
     if best is not None:
         if series.status == "completed":
-            output.result(best.artefact)
+            output.result(best.job_id, best.artefact)
         did += f", the best is {best.number} with {best.score:g}"
     steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
     pause_words = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"

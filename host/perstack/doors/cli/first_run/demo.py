@@ -123,5 +123,5 @@ def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int
         return summary, INTERRUPTED
     if summary.status != "completed":
         return summary, report_outcome(summary, lines)
-    lines.result(summary.text)
+    lines.result(summary.id, summary.text)
     return summary, 0
