@@ -238,7 +238,7 @@ def iterate_command(
     host = open_attended_host(options, output_options)
     lines = SeriesOutput(output_options)
 
-    async def work() -> SeriesState:
+    async def begin_series() -> SeriesState:
         series = await host.iterations.begin(
             expert,
             query_text,
@@ -252,7 +252,7 @@ def iterate_command(
         )
         return await lines.approved(host, series)
 
-    series = run_interruptible(host, work, lambda: lines.state(host), lines.on_event)
+    series = run_interruptible(host, begin_series, lambda: lines.state(host), lines.on_event)
     sys.exit(INTERRUPTED if series is None else report_series(series, lines.on_event))
 
 

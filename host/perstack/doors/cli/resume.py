@@ -203,7 +203,7 @@ def resume_command(
     host = open_attended_host(options, output_options)
     lines = SeriesOutput(output_options)
 
-    async def work() -> JobSummary | SeriesState:
+    async def resume_target() -> JobSummary | SeriesState:
         job = await host.jobs.find(typed, ("job", "iterations"))
         if answer is not None:
             await lines.on_event.begin(host, job)
@@ -236,7 +236,7 @@ def resume_command(
     async def state_after_interrupt() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
 
-    result = run_interruptible(host, work, state_after_interrupt, lines.on_event)
+    result = run_interruptible(host, resume_target, state_after_interrupt, lines.on_event)
     if result is None:
         sys.exit(INTERRUPTED)
     sys.exit(
