@@ -84,7 +84,7 @@ def create_command(
     async def run_or_resume(on_event: OnEvent) -> JobSummary:
         if job is None:
             return await host.run(COORDINATOR, text, on_event=on_event)
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         summary = await host.job(job_id)
         if summary.expert_key != COORDINATOR:
             raise UsageError(f"Job {summary.id} was not begun by `perstack create`: perstack resume {summary.id}")

@@ -109,7 +109,7 @@ def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int
     host, lines = open_attended_host(options, output_options), JobOutput(output_options)
 
     async def find_asking_job(on_event: OnEvent) -> JobSummary:
-        item = _item(await host.inbox(), await host.jobs.find(ident, ("job", "task")))
+        item = _item(await host.inbox(), await host.jobs.complete_id(ident, ("job", "task")))
         if item is None or item.job_id is None or item.question is None:
             if item is not None and item.task_id is not None:
                 raise UsageError(f"give the answer to a task as TEXT; {_place_of_item(item)} shows its question")
@@ -130,7 +130,7 @@ async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool
 
     A number is the option that `perstack inbox` shows with it.
     """
-    ident = await host.jobs.find(ident, ("job", "task"))
+    ident = await host.jobs.complete_id(ident, ("job", "task"))
     item = _item(await host.inbox(), ident)
     if is_change and (item is None or item.question is None or not item.question.call_digest):
         raise UsageError(f"{ident} asks for no approval of a call, so it has no arguments to change")
@@ -325,7 +325,7 @@ def signal_command(target: str, is_driven: bool, output_options: OutputOptions, 
 
 async def _answer_task(host: Host, target: str, cloud_event: CloudEvent) -> tuple[str, TaskState | None]:
     """Return the whole id, and the task with that id after answering it; None if there is no such task."""
-    target = await host.jobs.find(target, ("job", "task"))
+    target = await host.jobs.complete_id(target, ("job", "task"))
     try:
         await host.tasks.get(target)
     except (NotFound, UsageError):

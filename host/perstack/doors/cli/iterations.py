@@ -274,7 +274,7 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
     """Show the best result of the iterations ID, its measurement, and the scores of the other iterations."""
 
     async def look(host: Host) -> SeriesState:
-        return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
+        return await host.iterations.get(await host.jobs.complete_id(series_id, ("iterations",)))
 
     series = options.look(look)
     chosen = _select_iteration(series, iteration)

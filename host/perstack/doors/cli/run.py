@@ -104,7 +104,7 @@ def run_command(
         return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 
     async def run_existing(on_event: OnEvent) -> JobSummary:
-        job, start = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
+        job, start = await host.jobs.complete_id(continue_job), await host.jobs.complete_id(resume_from)
         await output.begin(host, job)
         if is_answer:
             by = this_user("cli")
