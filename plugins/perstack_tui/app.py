@@ -555,7 +555,7 @@ def run_start(
 
     async def main() -> tuple[int, tuple[JobSummary, ...]]:
         async with host:
-            job_id = await host.jobs.find(job)
+            job_id = await host.jobs.complete_id(job)
             typed = [
                 summary.query
                 for summary in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs)

@@ -403,7 +403,7 @@ class PlainProgram:
             self._print_prompt()
 
     async def _do_open(self, argument: str) -> None:
-        job_id = self._lists.job(argument) or await self.host.jobs.find(argument or None)
+        job_id = self._lists.job(argument) or await self.host.jobs.complete_id(argument or None)
         if job_id is None:
             self.put("which? a number of /history or /inbox, or a Job's id")
             return

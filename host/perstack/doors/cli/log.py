@@ -231,9 +231,9 @@ async def _show(host: Host, log_request: _Request) -> int:
 
 async def _resolve_request(host: Host, typed: _Request) -> _Request:
     """Return the request with whole ids and the Job that they name; None for the latest. Raises UsageError."""
-    job_id = await host.jobs.find(typed.job_id)
-    run_id = await host.jobs.find(typed.run_id)
-    checkpoint_id = await host.jobs.find(typed.checkpoint_id)
+    job_id = await host.jobs.complete_id(typed.job_id)
+    run_id = await host.jobs.complete_id(typed.run_id)
+    checkpoint_id = await host.jobs.complete_id(typed.checkpoint_id)
     if run_id is not None:
         check_id(run_id, "run")
     if checkpoint_id is not None:

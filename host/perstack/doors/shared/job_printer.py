@@ -70,7 +70,7 @@ class JobPrinter:
         self._replies: dict[str, _Reply] = {}  # by Run
         self._heading = ""
         self.cut = ""  # the full text of the line that was cut last
-        self.result: str | None = None  # the result whose text was printed last
+        self.finished_job_id: str | None = None  # the Job whose result was printed last
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class JobPrinter:
         else:
             if (activity is None or event.text != activity.said) and event.text.strip():
                 self._print_whole(event.run_id, event.text)
-            self.result = event.text
+            self.finished_job_id = event.job_id
         self._rows(lines[1:])
 
 
