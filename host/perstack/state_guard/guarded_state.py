@@ -53,7 +53,7 @@ def guard_state(storage: Storage, place: ProjectPlace, describe: Describe, named
     is_agreed = is_state_named(state.path, place.state_root) or is_state_named(state.path, place.folder)
     is_open = False
     with suppress(StorageError):  # of a key that cannot be used: the state can be read, and what acts reports it
-        is_open = mark.is_valid()
+        is_open = mark.validate()
     if is_agreed and not is_open and not mark.is_absent():
         return storage
     return GuardedStorage(storage, StateGate(storage, mark, describe, named, is_agreed=is_agreed, is_open=is_open))

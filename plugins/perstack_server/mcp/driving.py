@@ -31,7 +31,7 @@ from perstack.doors.shared.next_steps import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, UsageError
-from perstack.oversight.decisions import Decisions, digest_of, needs_person
+from perstack.oversight.decisions import Decisions, digest_of, person_refusal
 from perstack_server.mcp import elicitation
 from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
@@ -122,12 +122,12 @@ class ClientCall(OperationCall[Outcome]):
         else:
             digest, page = digest_of(decisions), _page(self.by, decisions)
             if len(page) > _MAX_PAGE_CHARS:
-                raise needs_person(decisions, reason=f"a form of {len(page):,} characters is too long to read")
+                raise person_refusal(decisions, reason=f"a form of {len(page):,} characters is too long to read")
             if elicitation.uses_returned_questions(self.context):
                 return _DECISION.ask_by_result(page, digest)
             is_agreed = await _DECISION.ask_now(self.context, page)
         if not is_agreed:
-            raise needs_person(decisions, reason="the person did not agree")
+            raise person_refusal(decisions, reason="the person did not agree")
         return await agreed(self, digest)
 
     async def _converse(self, begin: Callable[[JobProgress | None], Awaitable[JobSummary]]) -> Outcome:

@@ -444,7 +444,7 @@ class _LogFollower:
         view = None if request.as_json else LiveView(rows=self.rows, state=JobActivity(full=request.full))
         try:
             async for line in host.jobs.watch(job_id, queued=True):
-                has_rows = self._is_shown(line)
+                has_rows = self._take_line(line)
                 if view is not None:
                     view.take(line.event, has_rows=has_rows)
                 elif has_rows:
@@ -459,7 +459,8 @@ class _LogFollower:
                 print_out(summary.text or "")
             print_out(one_line(outcome_line(summary)))
 
-    def _is_shown(self, line: StoredLine[StoredEvent]) -> bool:
+    def _take_line(self, line: StoredLine[StoredEvent]) -> bool:
+        """Keep a line for entries that later lines complete, and return whether it is shown."""
         run_id, event_filter = line.event.run_id, self._request.event_filter
         if line.seq <= self._known.get(run_id, 0) or self._request.run_id not in (None, run_id):
             return False

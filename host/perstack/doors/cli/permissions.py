@@ -325,7 +325,7 @@ def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -
     if revoke:
         print_err(f"no longer trusted: {path}" if mark.remove() else "this state was not trusted")
         return
-    has_mark = mark.is_valid()
+    has_mark = mark.validate()
     page = options.look(_work_of_others)
     for line in page:
         print_out(one_line(line))
@@ -362,7 +362,7 @@ async def _work_of_others(host: Host) -> list[str]:
     from perstack.state_guard.guarded_state import unmarked_owners
 
     _, mark = await _marked_state(host)
-    owners = await unmarked_owners(host.storage) if mark.is_valid() else None
+    owners = await unmarked_owners(host.storage) if mark.validate() else None
     return await waiting_work(host.storage.as_evidence(), owners) if owners is None or owners else []
 
 

@@ -36,7 +36,7 @@ from perstack.oversight.decisions import (
     decisions_in,
     digest_of,
     mark_in,
-    needs_person,
+    person_refusal,
 )
 from perstack.tasks import operation_table
 from perstack.tasks.decisions import TaskSubject
@@ -88,14 +88,14 @@ class OperationCall(ABC, Generic[R]):
 
     async def ask_question(self, job_id: str, decisions: Decisions) -> R:
         """Show a person, never a model, the question that the Job waits with. Raises NeedsPerson if nobody can."""
-        raise needs_person(decisions, self.advice)
+        raise person_refusal(decisions, self.advice)
 
     async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[R], str], Awaitable[R]]) -> R:
         """Ask a person; on a yes, return what `agreed` returns for the call and the digest of what was shown.
 
         Raises NeedsPerson if nobody can be asked, or the answer is no.
         """
-        raise needs_person(decisions, self.advice)
+        raise person_refusal(decisions, self.advice)
 
 
 class Arguments(BaseModel):
@@ -271,7 +271,7 @@ async def change_task(
     if not may_decide:
         decisions = await _decisions_of(operation, arguments, partial(arguments.subject_in, memory, hides))
         if decisions:
-            raise needs_person(decisions, advice)
+            raise person_refusal(decisions, advice)
     return await arguments.change(memory, hides)
 
 

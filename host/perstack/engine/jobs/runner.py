@@ -319,7 +319,7 @@ class JobRunner:
 
     async def _check_not_begun(self, job_id: str) -> None:
         """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
-        state = await self._reader.has_begun(job_id)
+        state = await self._reader.begun_state(job_id)
         if state == "begun":
             raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
         if state == "removed":
