@@ -30,6 +30,7 @@ from perstack.diagnostics.experts_and_skills import Experts, Skills
 from perstack.engine.context.audit_trail import NO_AUDIT
 from perstack.engine.context.connections import dispatching_of
 from perstack.engine.context.host_setup import HostSetup, SetupSource, not_attended
+from perstack.engine.jobs.job_request import takes_caller_fields
 from perstack.engine.jobs.jobs import Jobs, asked_id, person_answer
 from perstack.engine.plugins.providers import ProviderPool
 from perstack.engine.plugins.registry import load_plugins
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from perstack.core.jobs.summary import JobSummary, OutputT, ParsedJob
     from perstack.core.runs.events import StoredEvent
     from perstack.core.runs.facts import Settlement
+    from perstack.core.runs.start import CallerFields
     from perstack.engine.log.event_log import StoredLine
     from perstack.engine.log.run_session import OnEvent
     from perstack.engine.runs.inputs import Attachable
@@ -75,20 +77,18 @@ if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
     from perstack.workers.serving import JobServer
 
-    class NewJobOptions(TypedDict, total=False):
+    class NewJobOptions(CallerFields, total=False):
         """Keyword arguments of `Host.run` other than `output`."""
 
         job_id: str | None
         attachments: Sequence[Attachable]
-        labels: Mapping[str, str] | None
         on_event: OnEvent | None
 
-    class SubmitOptions(TypedDict, total=False):
+    class SubmitOptions(CallerFields, total=False):
         """Keyword arguments of `Host.submit`."""
 
         at: int | None
         priority: int
-        labels: Mapping[str, str] | None
         attachments: Sequence[Attachable]
         job_id: str | None
         by: By | None
@@ -531,6 +531,7 @@ class Host:
         return run_to_end(work, "run")
 
     @checked_call
+    @takes_caller_fields
     def stream(
         self,
         expert_key: str,
@@ -538,8 +539,8 @@ class Host:
         *,
         job_id: str | None = None,
         attachments: Sequence[Attachable] = (),
-        labels: Mapping[str, str] | None = None,
         output: type[BaseModel] | None = None,
+        **caller_fields: Unpack[CallerFields],
     ) -> JobStream:
         """Return the events of a new Job, which is driven while they are iterated over.
 
@@ -549,7 +550,9 @@ class Host:
         """
 
         def drive(jobs: Jobs, listener: OnEvent) -> Coroutine[object, object, JobSummary]:
-            return jobs.run(expert_key, query, job_id=job_id, attachments=attachments, labels=labels, on_event=listener)
+            return jobs.run(
+                expert_key, query, job_id=job_id, attachments=attachments, on_event=listener, **caller_fields
+            )
 
         return self._streams.open(drive, output)
 
@@ -657,6 +660,7 @@ async def run(
     expert: str, query: str, *, output: type[BaseModel] | None = None, **options: Unpack[RunOptions]
 ) -> JobSummary: ...
 @checked_call
+@takes_caller_fields
 async def run(
     expert: str,
     query: str,
@@ -667,11 +671,11 @@ async def run(
     storage: str | None = None,
     job_id: str | None = None,
     attachments: Sequence[Attachable] = (),
-    labels: Mapping[str, str] | None = None,
     output: type[BaseModel] | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Overrides | None = None,
     plugins: Iterable[object] = (),
+    **caller_fields: Unpack[CallerFields],
 ) -> JobSummary:
     """Run an Expert on a query as a new Job, and return the Job's summary when it ends or stops.
 
@@ -690,7 +694,7 @@ async def run(
         config=config, workspace=workspace, storage=storage, env=env, overrides=overrides, plugins=plugins
     ) as host:
         return await host.run(
-            expert, query, job_id=job_id, attachments=attachments, labels=labels, output=output, on_event=on_event
+            expert, query, job_id=job_id, attachments=attachments, output=output, on_event=on_event, **caller_fields
         )
 
 

@@ -8,9 +8,9 @@ and drives it, or queues it for a worker. `decide` writes nothing: it returns th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.model_output import ResultReader
+from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
@@ -32,7 +32,7 @@ from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
 from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
-from perstack.engine.runs.inputs import Attachable, read_attachments
+from perstack.engine.runs.inputs import read_attachments
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
 from perstack.ports.parts import Part
@@ -67,18 +67,6 @@ class RunnableContext:
         knowledge = setup.knowledge(tool_lock)
         await knowledge.read(with_delegates(setup.project, (expert_key,)))
         return cls(setup, tool_lock, knowledge)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A caller's request for a new Job. `labels` and the model of `results` are checked, the rest needs a context."""
-
-    expert_key: str
-    query: str
-    job_id: str | None
-    attachments: Sequence[Attachable]
-    labels: Mapping[str, str]
-    results: ResultReader = field(default_factory=ResultReader)
 
 
 WAITING_COMMANDS: Part[Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]]]] = Part("commands of tasks")
@@ -132,7 +120,7 @@ class JobRunner:
                     if created_id == job_id:
                         await self._check_not_begun(created_id)  # check again under the lease
                     contents = await store_attachments(self._reader.storage, created_id)
-                    new = NewRun(expert, query, job_request.labels, contents)
+                    new = NewRun(expert, query, job_request.caller_fields, contents)
                     return await self.drive(runnable, Job(created_id), new, listener, stop, queue=queue)
 
         return job_request.results.read(await in_own_task(work()))

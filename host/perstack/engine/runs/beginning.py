@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from perstack.config.settings import (
     exec_grant_of,
@@ -51,7 +51,7 @@ class NewRun:
 
     expert: Expert
     query: str
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked, by their names in `StartRun`
     attachments: tuple[ResultContent, ...] = ()
     continued_from: ContinuedFrom | None = None
     base_run: Run | None = None  # the state that the Run continues from
@@ -117,7 +117,7 @@ class RunStarter:
                 delegated_by=by,
                 continued_from=new.continued_from,
                 runtime_version=VERSION,
-                labels=dict(new.labels),
+                **new.caller_fields,
                 overrides=setup.overrides.chosen,
                 permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
