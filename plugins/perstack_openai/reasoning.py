@@ -55,7 +55,7 @@ def call_fields(part: ToolCallPart, opaque_owner: OpaqueOwner) -> JsonObject:
 
 
 def message_fields(message: ExpertMessage, opaque_owner: OpaqueOwner) -> JsonObject:
-    """Return the fields that a reply is sent back with: `_content` and `_tags` are for `content_sent_back`."""
+    """Return the fields that a reply is sent back with; `_content` and `_tags` tell how its text is written."""
     found: JsonObject = {}
     for part in message.contents:
         if isinstance(part, ThinkingPart):
