@@ -43,6 +43,7 @@ ADDITIONS = {
         },
     ),
     "a setting of Runs": Addition(3),
+    "a field of a Job that its caller gives": Addition(6),
     "an operation on Jobs over MCP or HTTP": Addition(2),
     "an endpoint that speaks OpenAI's formats": Addition(
         2,
