@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
-from perstack.config.project import ProjectPlace, check_workspace, find_place, workspace_folder
+from perstack.config.project_place import ProjectPlace, check_workspace, find_place, workspace_folder
 from perstack.core.base.ids import event_id_of
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -38,7 +38,7 @@ from perstack.errors import UsageError
 from perstack.parts import describe_waiting_work, parts_of_features
 from perstack.ports.environment import Environment
 from perstack.ports.storage import Storage
-from perstack.python_api.calls import called_as, checked_call
+from perstack.python_api.checked_calls import called_as, checked_call
 from perstack.state_guard.guarded_state import guard_state, open_own_state
 from perstack.system.clock import SYSTEM, Clock
 from perstack.system.concurrency import run_to_end
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from perstack.ports.skill import SkillFactory
     from perstack.posted_texts.model import Delivery
     from perstack.posted_texts.posting import PostedTexts
-    from perstack.recordings.export import JobExports
+    from perstack.recordings.job_exports import JobExports
     from perstack.schedules.scheduler import Scheduler
     from perstack.schedules.schedules import JobLauncher, Schedules
     from perstack.snapshots.job_files import JobFiles
@@ -349,7 +349,7 @@ class Host:
     @property
     def programs_note(self) -> str:
         """A line to show when a Job begins, if `exec` runs every program without a question; empty otherwise."""
-        from perstack.config.settings import reason_for_open_exec
+        from perstack.config.resolved_settings import reason_for_open_exec
 
         reason = reason_for_open_exec(self.project, self._source.setup.overrides)
         return _PROGRAMS_RUN.format(reason) if reason else ""
@@ -428,7 +428,7 @@ class Host:
     @cached_property
     def exports(self) -> JobExports:
         """Exports and recordings of Jobs."""
-        from perstack.recordings.export import JobExports
+        from perstack.recordings.job_exports import JobExports
 
         return JobExports(self._source, self.jobs)
 
@@ -485,7 +485,7 @@ class Host:
     async def inbox(self) -> tuple[InboxItem, ...]:
         """Return every open question of Jobs and tasks, and each Job and task that cannot be read, oldest first."""
         from perstack.oversight.inbox import in_order, waiting_jobs
-        from perstack.tasks.inbox import damaged_tasks, waiting_tasks
+        from perstack.tasks.waiting_tasks import damaged_tasks, waiting_tasks
 
         of_tasks = (await waiting_tasks(self.tasks), await damaged_tasks(self.tasks))
         return in_order(await waiting_jobs(self.jobs), *of_tasks)

@@ -10,7 +10,7 @@ from typing import Any
 from perstack.core.base.records import Record
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.errors import SkillError
-from perstack.oversight.decisions import Free, decisions_in, person_refusal
+from perstack.oversight.needed_decisions import Free, decisions_in, person_refusal
 from perstack.tasks.memory import TASK_MEMORY, TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand

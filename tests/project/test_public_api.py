@@ -21,7 +21,7 @@ from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.reader import JobReader
 from perstack.errors import PerstackError
 from perstack.posted_texts.posting import PostedTexts
-from perstack.recordings.export import JobExports
+from perstack.recordings.job_exports import JobExports
 from perstack.snapshots.job_files import JobFiles
 from perstack.testing.scripted import ScriptedProvider, fail, text
 from perstack.workers.queue import DispatcherQueue

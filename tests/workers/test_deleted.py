@@ -11,7 +11,7 @@ from hosts import Bench, expert, wait_for
 from terminal import reply
 from worker_processes import Cluster, effect
 
-from perstack.engine.log.storage import ensure_storage_name, read_storage_name
+from perstack.engine.log.storage_access import ensure_storage_name, read_storage_name
 from perstack.host import Host
 from perstack.ports.dispatcher import Claim, Load
 from perstack.testing.scripted import text

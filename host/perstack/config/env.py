@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
-from perstack.config.keys import KeyStore
-from perstack.config.project import check_owner
+from perstack.config.project_place import check_owner
 from perstack.config.source import NotRead, read_bounded
+from perstack.config.user_keys import KeyStore
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment

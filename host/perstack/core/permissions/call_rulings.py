@@ -19,9 +19,9 @@ from perstack.core.definitions.permissions import (
     wrong_rule,
 )
 from perstack.core.definitions.skills import DecidedCall, legal_tool_name
-from perstack.core.permissions.calls import PolicyCall
 from perstack.core.permissions.command_patterns import literal_word
-from perstack.core.permissions.decisions import Ruling, decide_call
+from perstack.core.permissions.policy_calls import PolicyCall
+from perstack.core.permissions.rule_decisions import Ruling, decide_call
 from perstack.dataclass import dataclass
 
 _MAX_RULE_CHARS = 1_000

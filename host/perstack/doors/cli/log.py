@@ -27,10 +27,10 @@ from perstack.doors.cli.live import LiveView, RowPrinter
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.terminal import print_out, table, write_bytes, write_json_line
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_in, parts_of, standing_of
-from perstack.doors.shared.job_status import run_status_of
+from perstack.doors.shared.checkpoint_view import MessagesDiff, facts_of, new_in, parts_of, standing_of
 from perstack.doors.shared.log_view import branches, entries_of, in_order, origin_text, places_in
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.status_phrases import run_status_of
 from perstack.doors.shared.text import local_time
 from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import RunLog

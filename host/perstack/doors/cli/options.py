@@ -19,11 +19,11 @@ import click
 from perstack.core.definitions.options import BUDGET_OPTIONS, OPTIONS, Option
 from perstack.dataclass import dataclass
 from perstack.doors.cli.terminal import print_err
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import DefinitionError, NotAgreed, UsageError
 
 if TYPE_CHECKING:
-    from perstack.config.project import ProjectPlace
+    from perstack.config.project_place import ProjectPlace
     from perstack.core.definitions.permissions import Widening
     from perstack.core.definitions.project import Project
     from perstack.core.definitions.settings import Compaction, Overrides, ReasoningBudget
@@ -109,7 +109,7 @@ class HostOptions:
 
     def find(self) -> ProjectPlace:
         """Return where the project is. Raises UsageError for a named file or folder that does not exist."""
-        from perstack.config.project import find_place
+        from perstack.config.project_place import find_place
 
         if self.workspace is not None and not Path(self.workspace).is_dir():
             raise UsageError(f"--workspace {self.workspace}: no such directory")
@@ -162,7 +162,7 @@ class HostOptions:
         self, project: Project | None = None, *, plugins: Iterable[object] = (), agreement: Agreement | None = None
     ) -> Host:
         """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written."""
-        from perstack.config.project import check_workspace
+        from perstack.config.project_place import check_workspace
 
         project = project or self.project(required=True)
         host = self.host_of(

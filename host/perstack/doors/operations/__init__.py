@@ -27,21 +27,13 @@ from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.validation_errors import in_words
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
-from perstack.doors.shared.next_steps import BASE
+from perstack.doors.shared.next_step_phrases import BASE
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.oversight.decisions import (
-    Decisions,
-    Free,
-    Mark,
-    decisions_in,
-    digest_of,
-    mark_in,
-    person_refusal,
-)
+from perstack.oversight.needed_decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, person_refusal
 from perstack.tasks import operation_table
-from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.memory import TaskMemory
 from perstack.tasks.summaries import TaskPage
+from perstack.tasks.task_decisions import TaskSubject
 
 if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks

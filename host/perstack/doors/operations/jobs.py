@@ -18,7 +18,7 @@ from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_word
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Decide
-from perstack.oversight.decisions import FREE, Decides, FreeArgument, NeededDecision
+from perstack.oversight.needed_decisions import FREE, Decides, FreeArgument, NeededDecision
 
 if TYPE_CHECKING:
     from perstack.host import Host

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from perstack.config.settings import with_one_model
+from perstack.config.resolved_settings import with_one_model
 from perstack.core.base.ids import By, Owner, check_job_id, cleaned, event_id_of, place_of
 from perstack.core.jobs.job import Job
 from perstack.core.jobs.queries import check_query, not_retained
@@ -26,7 +26,7 @@ from perstack.core.runs.events.context import CompactHistory, StartCompaction
 from perstack.core.runs.events.generations import Retry
 from perstack.core.runs.events.lifecycle import CloseRun
 from perstack.core.runs.facts import ContinuedFrom, Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import Run
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.active_jobs import ActiveJobs
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel, JsonValue
 
-    from perstack.core.jobs.answers import GivenAnswer
+    from perstack.core.jobs.answer_reading import GivenAnswer
     from perstack.core.runs.start import CallerFields
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
 
@@ -197,12 +197,12 @@ class Jobs(JobReader):
     ) -> JobSummary:
         """Answer the question that a Job is stopped at, and continue the Job.
 
-        `perstack.core.jobs.answers` defines how an answer is read. `question_id`, or `question`, which may be the event
-        of a stream, guards against answering another question; an approval of a call needs it, and is `yes`, `always`
-        or `no`; `changed`, in place of a text, approves it with these arguments. `signal` names the event that answers,
-        if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers again. With
-        `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted Job. `output`
-        is the model that the Job was begun with, see `resume`.
+        `perstack.core.jobs.answer_reading` defines how an answer is read. `question_id`, or `question`, which may be
+        the event of a stream, guards against answering another question; an approval of a call needs it, and is `yes`,
+        `always` or `no`; `changed`, in place of a text, approves it with these arguments. `signal` names the event that
+        answers, if it is not a person. `resume_from` is a checkpoint with an open question, which a new Run answers
+        again. With `drive` false a worker continues the Job: the default with a named dispatcher, and for a submitted
+        Job. `output` is the model that the Job was begun with, see `resume`.
 
         Raises UsageError if nothing is asked or the answer does not fit, and Conflict if the question was answered
         already.
@@ -210,7 +210,7 @@ class Jobs(JobReader):
         question_id = asked_id(question, question_id)
         event_id = question_id or (resume_from if job_id is None else None)
         job_id = place_of(event_id)[0] if event_id is not None else await self.resolve(job_id)
-        from perstack.engine.jobs.answers import answer_current, answer_in_branch
+        from perstack.engine.jobs.answering import answer_current, answer_in_branch
 
         given_answer = person_answer(text, changed, by, question_id, signal)
         results, resumes = result_reader(output), resume_from is None
@@ -272,7 +272,7 @@ class Jobs(JobReader):
 
         async def decide(job: Job) -> ResumedRun:
             from perstack.engine.runs.beginning import ResumedRun
-            from perstack.engine.runs.decisions import PersonDecisions
+            from perstack.engine.runs.person_decisions import PersonDecisions
 
             run = job.coordinator
             results.check_recorded(run)
@@ -488,6 +488,6 @@ def person_answer(
     signal: str | None = None,
 ) -> GivenAnswer:
     """Return the answer, by this process's user unless `by` is given."""
-    from perstack.core.jobs.answers import GivenAnswer  # reading answers takes what most Jobs never need
+    from perstack.core.jobs.answer_reading import GivenAnswer  # reading answers takes what most Jobs never need
 
     return GivenAnswer(text, by or this_user(), question_id, signal, None if changed is None else dict(changed))

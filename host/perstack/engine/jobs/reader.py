@@ -27,7 +27,7 @@ from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
 from perstack.engine.log.run_session import OnEvent, as_listener
-from perstack.engine.log.storage import heads_in_summary, read_summary
+from perstack.engine.log.storage_access import heads_in_summary, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
 from perstack.ports.storage import Page, RunRef, Storage

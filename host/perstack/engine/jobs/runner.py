@@ -30,8 +30,8 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
+from perstack.engine.plugins.trust_checks import ToolLock
 from perstack.engine.runs.inputs import read_attachments
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
@@ -43,8 +43,8 @@ from perstack.system.user import this_process
 
 if TYPE_CHECKING:
     from perstack.engine.runs.beginning import NewRun, ResumedRun  # reading Jobs needs none of it
-    from perstack.engine.runs.decisions import PersonDecisions
     from perstack.engine.runs.job_drive import JobDrive, StopFlags, WorkerRole
+    from perstack.engine.runs.person_decisions import PersonDecisions
 
 Decide = Callable[[Job], "Awaitable[NewRun | ResumedRun]"]
 """Checks a loaded Job, and returns the Run that begins or resumes. Writes no event."""
@@ -207,8 +207,8 @@ class JobRunner:
         is_driven_here: bool = True,
     ) -> JobDrive:
         """Return the context of a Job to drive; without a `worker` this process is none."""
-        from perstack.engine.runs.decisions import NO_DECISIONS
         from perstack.engine.runs.job_drive import NO_WORKER, JobDrive
+        from perstack.engine.runs.person_decisions import NO_DECISIONS
 
         return JobDrive(
             runnable.setup,

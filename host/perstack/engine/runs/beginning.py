@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, TypedDict
 
-from perstack.config.settings import (
+from perstack.config.resolved_settings import (
     exec_grant_of,
     masks_secrets,
     resolve_sandbox,
@@ -36,8 +36,8 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.providers import RunSettings
 from perstack.engine.plugins.runtimes import reachable
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
-from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.engine.runs.job_drive import JobDrive
+from perstack.engine.runs.person_decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef
 from perstack.system.clock import iso
@@ -208,8 +208,8 @@ class RunStarter:
 
 def _pins(run: Run, rule: str) -> Definitions:
     """Return the definitions, as the Run was offered them, of the tools that a rule may be about."""
-    from perstack.core.permissions.calls import PolicyCall
     from perstack.core.permissions.matching import is_about
+    from perstack.core.permissions.policy_calls import PolicyCall
 
     parsed = read_rule(rule)
     pins = {

@@ -72,7 +72,7 @@ from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
 from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skills import RunSkills
+from perstack.engine.plugins.job_skills import RunSkills
 from perstack.engine.runs.approvals import NOBODY_ANSWERS, settle_or_ask
 from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.delegates import Delegates

@@ -1,4 +1,4 @@
-"""Tools, questions and texts of a Run that a recording answers; `perstack.recordings.playback` does it.
+"""Tools, questions and texts of a Run that a recording answers; `perstack.recordings.run_playback` does it.
 
 The provider of such a Run has a `player`. Everything else in the loop is as for any other Run.
 """
