@@ -204,11 +204,11 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
     max_tokens = settings.max_tokens or DEFAULT_MAX_TOKENS
     if budget is None:
         return max_tokens, {}
-    counts_tokens = _counts_tokens(model, settings)
+    takes_token_budget = _takes_token_budget(model, settings)
     # the minimum budget is 1,024, and the API rejects a budget that is not below `max_tokens`
-    if budget == "none" or budget == 0 or (counts_tokens and max_tokens <= _MIN_BUDGET_TOKENS):
+    if budget == "none" or budget == 0 or (takes_token_budget and max_tokens <= _MIN_BUDGET_TOKENS):
         return max_tokens, {"thinking": {"type": "disabled"}}
-    if not counts_tokens:
+    if not takes_token_budget:
         return max_tokens, {
             "thinking": {"type": "adaptive", "display": "summarized"},
             "output_config": {"effort": effort_of(budget)},
@@ -221,11 +221,12 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
 
 def temperature_of(request: GenerationRequest, settings: AnthropicSettings) -> float | None:
     """Return the temperature; None if none was set for a model without a thinking budget, which rejects others."""
-    has_budget = _counts_tokens(request.model, settings)
+    has_budget = _takes_token_budget(request.model, settings)
     return request.temperature_over(settings.temperature) if has_budget else settings.temperature
 
 
-def _counts_tokens(model: str, settings: AnthropicSettings) -> bool:
+def _takes_token_budget(model: str, settings: AnthropicSettings) -> bool:
+    """Return whether the model takes a thinking budget in tokens; others take an effort."""
     if settings.thinking is not None:
         return settings.thinking == "budget"
     # compatible servers, whose models are not Claude, support the older of the two ways

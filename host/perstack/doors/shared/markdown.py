@@ -108,7 +108,7 @@ class TextStream:
             return self._code(line)
         if self._chars + len(line) > _MAX_BLOCK_CHARS:
             return [*self._flush(), *self._start(line)]
-        if self._kind == "item" and self._belongs_to_item(line):
+        if self._kind == "item" and self._take_item_line(line):
             return self._keep(line)
         if self._kind == "text" and line.strip() and not _starts_block(line):
             return self._keep(line)
@@ -122,7 +122,8 @@ class TextStream:
         begins, self._begins = self._begins, False
         return [Block(line, "code", begins)]
 
-    def _belongs_to_item(self, line: str) -> bool:
+    def _take_item_line(self, line: str) -> bool:
+        """Read a line after the first of a list item, and return whether it belongs to the item."""
         if self._inner_fence:
             if _is_closing(line, self._inner_fence):
                 self._inner_fence = ""
