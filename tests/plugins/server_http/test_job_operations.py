@@ -25,10 +25,10 @@ class Remark(OperationArguments):
     """Remark on a Job. This is an operation that only this test has."""
 
     id: FreeArgument[str]
-    loud_words: FreeArgument[str] = Field(description="What is remarked.")
+    loud_words: FreeArgument[str] = Field(description="What is print_message.")
 
     async def perform(self, call: OperationCall[R]) -> R:
-        return call.reply(SubmittedJob(id=f"{self.id}-{self.loud_words}", status="queued"), "remarked")
+        return call.reply(SubmittedJob(id=f"{self.id}-{self.loud_words}", status="queued"), "print_message")
 
 
 REMARK = OfferedOperation(
