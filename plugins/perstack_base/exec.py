@@ -206,7 +206,7 @@ class Executor:
             return await _result(tool_call, output, status, timeout, ending)
 
     @asynccontextmanager
-    async def _process(self, tool_call: ToolCall, output: Output) -> AsyncGenerator[Process]:
+    async def _process(self, tool_call: ToolCall, program_output: Output) -> AsyncGenerator[Process]:
         reading, writing = os.pipe()
         try:
             process = await self._start(tool_call, writing)
@@ -215,7 +215,7 @@ class Executor:
             raise
         finally:
             os.close(writing)
-        pump = asyncio.create_task(_pump(reading, output))
+        pump = asyncio.create_task(_pump(reading, program_output))
         try:
             try:
                 async with end_with_block(process):
@@ -293,14 +293,14 @@ def _kill(starting: asyncio.Task[Process]) -> None:
         signal_group(starting.result().pid, signal.SIGKILL)
 
 
-async def _pump(reading: int, output: Output) -> None:
+async def _pump(reading: int, program_output: Output) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_CHUNK_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading, "rb", buffering=0))
     try:
         while chunk := await reader.read(_CHUNK_BYTES):
-            output.add(chunk)
+            program_output.add(chunk)
     finally:
         transport.close()
 
@@ -314,13 +314,15 @@ def _start_problem(command: str, error: OSError | ValueError) -> str:
     return f"{name} could not be started ({error}); check command, args and env"
 
 
-async def _result(tool_call: ToolCall, output: Output, status: int | None, timeout: int, ending: Ending) -> ToolResult:
-    result: JsonObject = {"output": _NO_OUTPUT if output.size == 0 and status == 0 else ""}
-    if output.is_long:
-        name = f"blob:{await tool_call.blobs.put(await asyncio.to_thread(output.read_all))}"
-        result = {"output": output.excerpt(name), "outputFile": name}
-    elif output.size:
-        result["output"] = output.excerpt("")
+async def _result(
+    tool_call: ToolCall, program_output: Output, status: int | None, timeout: int, ending: Ending
+) -> ToolResult:
+    result: JsonObject = {"output": _NO_OUTPUT if program_output.size == 0 and status == 0 else ""}
+    if program_output.is_long:
+        name = f"blob:{await tool_call.blobs.put(await asyncio.to_thread(program_output.read_all))}"
+        result = {"output": program_output.excerpt(name), "outputFile": name}
+    elif program_output.size:
+        result["output"] = program_output.excerpt("")
     if ending.refused:
         result["refused"] = list(ending.refused)
         for line in ending.refused:

@@ -521,11 +521,15 @@ class _Calls:
         return candidates[0] if candidates else None
 
 
-def _call_part(call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
-    args, raw_args = read_arguments(join_arguments(call.pieces))
-    name, call_id = whole_characters(call.name), whole_characters(call.id)
+def _call_part(streamed_call: _Call, opaque_owner: OpaqueOwner) -> ToolCallPart:
+    args, raw_args = read_arguments(join_arguments(streamed_call.pieces))
+    name, call_id = whole_characters(streamed_call.name), whole_characters(streamed_call.id)
     return ToolCallPart(
-        tool_call_id=call_id, tool_name=name, args=args, raw_args=raw_args, opaque=opaque_owner.data(call.kept.fields())
+        tool_call_id=call_id,
+        tool_name=name,
+        args=args,
+        raw_args=raw_args,
+        opaque=opaque_owner.data(streamed_call.kept.fields()),
     )
 
 

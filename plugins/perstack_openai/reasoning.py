@@ -55,7 +55,7 @@ def call_fields(part: ToolCallPart, opaque_owner: OpaqueOwner) -> JsonObject:
 
 
 def message_fields(message: ExpertMessage, opaque_owner: OpaqueOwner) -> JsonObject:
-    """Return the fields to send back with a reply; `_content` and `_tags` are for its content."""
+    """Return the fields to send back with a reply; `_content` and `_tags` tell how its text is written."""
     found: JsonObject = {}
     for part in message.contents:
         if isinstance(part, ThinkingPart):

@@ -223,9 +223,9 @@ class StartApp(App[int]):
     def _session(self) -> Session:
         return Session(self.host, None, self._on_change, drives=self._drives)
 
-    async def _add(self, session: Session) -> JobPane:
+    async def _add(self, job_session: Session) -> JobPane:
         self._made += 1
-        pane = JobPane(session, InputHistory(self._typed), id=f"pane-{self._made}")
+        pane = JobPane(job_session, InputHistory(self._typed), id=f"pane-{self._made}")
         self._panes.append(pane)
         await self._body.mount(pane)
         self.action_tab(len(self._panes))
@@ -275,8 +275,8 @@ class StartApp(App[int]):
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _on_change(self, session: Session) -> None:
-        self._changed.add(session)
+    def _on_change(self, job_session: Session) -> None:
+        self._changed.add(job_session)
         if self._frame is None and self.is_running:
             loop = asyncio.get_running_loop()
             self._frame = loop.call_at(max(loop.time(), self._drawn + FRAME_S), self._draw)
@@ -457,10 +457,10 @@ class StartApp(App[int]):
         session.use_model(name)
         self.run_worker(self._check_model(session, name), group="model")
 
-    async def _check_model(self, session: Session, name: str) -> None:
+    async def _check_model(self, job_session: Session, name: str) -> None:
         """Show the model in use, and warn about a name that the provider does not list."""
         try:
-            text, is_doubt = await session.check_model(name)
+            text, is_doubt = await job_session.check_model(name)
         except PerstackError as error:
             self.notify(error.text_for(tui_phrase), severity="error", markup=False)
             return
@@ -555,7 +555,7 @@ def run_start(
 
     async def main() -> tuple[int, tuple[JobSummary, ...]]:
         async with host:
-            job_id = await host.jobs.find(job)
+            job_id = await host.jobs.complete_id(job)
             typed = [
                 summary.query
                 for summary in reversed((await host.jobs.list(limit=_RECALLED_QUERIES)).jobs)

@@ -101,6 +101,9 @@ def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refus
     wider = DecideApproval(**common, call_digest=request.call_digest, decision="job", rule="*")
     with pytest.raises(IllegalEvent, match="was not offered"):
         evolve(run, wider, run.head)
+    changed = ChangeCall(**common, call_digest=other.call_digest, args={"path": "b.txt"})
+    with pytest.raises(IllegalEvent, match="not of call"):
+        evolve(run, changed, run.head)
     unasked = StartToolCall(**simulation.stamp(), tool_call_id=request.tool_call_id, call_digest=request.call_digest)
     with pytest.raises(IllegalEvent, match="nobody has approved"):
         evolve(run, unasked, run.head)

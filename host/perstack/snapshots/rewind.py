@@ -155,7 +155,7 @@ class Rewinder:
     async def settle(self) -> str | None:
         """Finish or undo a killed rewind of this workspace. Returns a message, or None if there was none.
 
-        Raises Occupied while another process uses the workspace, and StorageError.
+        Raises RewindInProgress while another process uses the workspace, and StorageError.
         """
         journal = self._journal.read()
         if journal is None:

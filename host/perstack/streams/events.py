@@ -69,7 +69,7 @@ class Question:
     id: str
     text: str
     run_id: str
-    asking: OpenQuestion
+    open_question: OpenQuestion
     options: tuple[str, ...] = ()  # answers that are offered; empty for any text
     allows_other: bool = True  # False if the answer must be one of the options, or fit the form in `asking`
     is_approval: bool = False

@@ -118,10 +118,10 @@ class Drive(Protocol):
 class OrderedWork:
     """Looks up and drives what one worker's orders refer to."""
 
-    def __init__(self, jobs: Jobs, iterations: Iterations, drive: Drive, clock: Clock) -> None:
+    def __init__(self, jobs: Jobs, iterations: Iterations, drive_job: Drive, clock: Clock) -> None:
         self._jobs = jobs
         self._iterations = iterations
-        self._drive = drive
+        self._drive = drive_job
         self._clock = clock
 
     @property

@@ -323,9 +323,9 @@ def _part(block: _ConverseBlock) -> ReplyPart | None:
     return TextPart(text=text) if text else None
 
 
-def _call(call: _ToolUse, pieces: list[str]) -> ToolCallPart:
-    args, raw_args = read_arguments(join_arguments([arguments_text(call.input), *pieces]))
-    return ToolCallPart(tool_call_id=call.id, tool_name=call.name, args=args, raw_args=raw_args)
+def _call(tool_use: _ToolUse, pieces: list[str]) -> ToolCallPart:
+    args, raw_args = read_arguments(join_arguments([arguments_text(tool_use.input), *pieces]))
+    return ToolCallPart(tool_call_id=tool_use.id, tool_name=tool_use.name, args=args, raw_args=raw_args)
 
 
 def _join_base64(pieces: list[str]) -> JsonValue:

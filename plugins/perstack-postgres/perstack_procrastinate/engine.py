@@ -260,7 +260,7 @@ class Engine(Pool):
         return connection
 
     async def manager(self) -> JobManager:
-        """Return procrastinate's job manager. Await its calls through `attempted`, which unwraps their errors."""
+        """Return procrastinate's job manager. Await its calls in `call`, for retries and errors."""
         await self._app.open_async(self._lent)
         return self._app.job_manager
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, JsonValue
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from perstack.core.base.records import JsonObject
-from perstack.doors.operations import OfferedOperation, OperationArguments, Route, task_operation
+from perstack.doors.operations import AnyArguments, OfferedOperation, Route, task_operation
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
 from perstack.doors.shared.next_steps import BASE
@@ -20,7 +20,7 @@ from perstack.version import VERSION
 
 HOOKS = "/v1/hooks"
 
-_Operation: TypeAlias = OfferedOperation[OperationArguments]
+_Operation: TypeAlias = OfferedOperation[AnyArguments]
 
 _SCHEMAS = "#/components/schemas/"
 _PROBLEM: JsonObject = {

@@ -18,9 +18,9 @@ from perstack.dataclass import dataclass
 from perstack.doors import operations
 from perstack.doors.operations import (
     A,
+    AnyArguments,
     Hides,
     OfferedOperation,
-    OperationArguments,
     OperationCall,
     TaskArguments,
     change_task,
@@ -75,8 +75,8 @@ def routes(
 def job_routes(served_project: ServedProject) -> list[Route]:
     """Return the routes for Jobs and approvals. The server must check access."""
 
-    def route_of(operation: OfferedOperation[OperationArguments], route: operations.Route) -> Route:
-        async def perform(request: Request, arguments: OperationArguments) -> Response:
+    def route_of(operation: OfferedOperation[AnyArguments], route: operations.Route) -> Route:
+        async def perform(request: Request, arguments: AnyArguments) -> Response:
             return await operations.perform(
                 operation, arguments, _HttpCall(served_project, route=route, request=request)
             )
@@ -107,7 +107,7 @@ def _endpoint(operation: OfferedOperation[A], perform: Callable[[Request, A], Aw
 
 
 @dataclass(frozen=True, kw_only=True)
-class _HttpCall(OperationCall[Response]):
+class _HttpCall(OperationCall[Record, Response]):
     route: operations.Route
     request: Request
 

@@ -201,20 +201,20 @@ class ResumableStreams:
             session.listener.reader = None
             session.listener.notify()
 
-    async def _resume_reading(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _resume_reading(self, client_session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
         asked = Headers(scope=scope).get("last-event-id")
         if asked is None:
             # the SDK allows one listener per session, and refuses the next until it notices that the first is gone
-            asked = _event_id(session.listener, session.listener.last)
+            asked = _event_id(client_session.listener, client_session.listener.last)
             scope = {**scope, "headers": [*scope["headers"], (b"last-event-id", asked.encode())]}
-        elif session.find(asked) is None:
+        elif client_session.find(asked) is None:
             problem = f"Last-Event-ID {asked[:40]!r} is not an event of this session, or no longer kept"
             await _refusal(problem)(scope, receive, send)
             return
         is_primed = Headers(scope=scope).get("mcp-protocol-version", "") >= _PRIMED_SINCE
         await self._app(scope, receive, _priming(send, asked) if is_primed else send)
 
-    async def _post(self, session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _post(self, client_session: _Session, scope: Scope, receive: Receive, send: Send) -> None:
         first = await receive()  # the access check has read the whole body
         body = first.get("body", b"")
         request_id = _request_id(body)
@@ -222,26 +222,26 @@ class ResumableStreams:
             await _refusal("batches are not supported: send each message in its own request")(scope, receive, send)
         elif request_id is None:
             await self._app(scope, _again(first, receive), send)
-        elif session.has_open(request_id):
+        elif client_session.has_open(request_id):
             # the SDK keeps one answer per id, so one of the two requests would wait forever
             await _refusal(f"the id {request_id[:40]!r} belongs to another request that has no answer yet")(
                 scope, receive, send
             )
         else:
-            session.arriving.add(request_id)
+            client_session.arriving.add(request_id)
             try:
                 await self._app(scope, _again(first, receive), send)
             finally:
-                session.arriving.discard(request_id)
+                client_session.arriving.discard(request_id)
 
-    def _registering(self, send: Send, session: _Session) -> Send:
+    def _registering(self, send: Send, client_session: _Session) -> Send:
         """Return a send function that registers the session that the application opens."""
 
         async def register(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
                 name = Headers(raw=message["headers"]).get("mcp-session-id")
                 if name is not None:
-                    self._by_id[name] = session
+                    self._by_id[name] = client_session
             await send(message)
 
         return register

@@ -58,7 +58,7 @@ def tool_result(
 
 
 @dataclass(frozen=True)
-class ClientCall(OperationCall[Outcome]):
+class ClientCall(OperationCall[Record, Outcome]):
     """One call of a tool."""
 
     served_project: ClientProject
@@ -112,7 +112,7 @@ class ClientCall(OperationCall[Outcome]):
 
     @override
     async def confirm(
-        self, decisions: Decisions, agreed: Callable[[OperationCall[Outcome], str], Awaitable[Outcome]]
+        self, decisions: Decisions, agreed: Callable[[OperationCall[Record, Outcome], str], Awaitable[Outcome]]
     ) -> Outcome:
         before = _DECISION.returned_decision(self.params)
         if before is not None:

@@ -15,10 +15,10 @@ from perstack.core.base.text import nearest
 from perstack.core.definitions.experts import Expert
 from perstack.core.schemas.result_schemas import move_schema
 from perstack.doors.operations import (
+    AnyArguments,
     Arguments,
     Effect,
     OfferedOperation,
-    OperationArguments,
     perform,
     read_arguments,
     task_operation,
@@ -30,7 +30,7 @@ from perstack.tasks.operation_table import OPERATIONS
 from perstack_server.mcp.driving import ClientCall, Outcome
 from perstack_server.mcp.notifications import ClientProject
 
-AnyOperation: TypeAlias = OfferedOperation[OperationArguments]
+AnyOperation: TypeAlias = OfferedOperation[AnyArguments]
 
 JOB_TOOLS: Mapping[str, AnyOperation] = {one.name: one for one in JOB_OPERATIONS if one.title is not None}
 TASK_TOOLS: Mapping[str, AnyOperation] = {f"task_{row.name}": task_operation(row) for row in OPERATIONS}

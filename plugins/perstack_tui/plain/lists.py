@@ -58,10 +58,10 @@ class HeldLines:
 _STATUS_CELLS = 200
 
 
-def status_lines(session: Session, now: int) -> list[str]:
+def status_lines(job_session: Session, now: int) -> list[str]:
     """Return the status, each Run's activity and its duration, the todos, and the totals."""
-    live = session.transcript.live
-    lines = [STATES[session.state]]
+    live = job_session.transcript.live
+    lines = [STATES[job_session.state]]
     for lane in live.lanes.values():
         works = [call_line(work, now, _STATUS_CELLS) for work in lane.work.values()]
         activity = (
@@ -72,7 +72,7 @@ def status_lines(session: Session, now: int) -> list[str]:
     if first is not None and first.todos:
         lines.append(todos_words(first))
     if live.steps:
-        lines.append(", ".join(total_texts(live, now if session.is_busy else live.began or now)))
+        lines.append(", ".join(total_texts(live, now if job_session.is_busy else live.began or now)))
     return lines
 
 
@@ -134,10 +134,10 @@ class Lists:
         ]
         return [*lines, "/branch NUMBER starts a branch there"] if lines else ["this Job has no checkpoint yet"]
 
-    async def models(self, session: Session) -> list[str]:
+    async def models(self, job_session: Session) -> list[str]:
         """Return the models that a session's Expert may use as lines. Raises PerstackError."""
-        experts, key = self._host.experts, session.expert_key or ""
-        rows = model_rows(experts.model(key), await experts.models(key), session.model, "")
+        experts, key = self._host.experts, job_session.expert_key or ""
+        rows = model_rows(experts.model(key), await experts.models(key), job_session.model, "")
         lines = [shorten(f"{row.name}: {row.note}".removesuffix(": "), _LINE_CELLS) for row in rows]
         return [*lines, "/model NAME uses one from the next Run on"] if lines else ["no models are known"]
 

@@ -123,23 +123,23 @@ class PlainProgram:
         self._front = len(self._rooms) - 1
         return room
 
-    def _on_change(self, session: Session) -> None:
-        room = next((other for other in self._rooms if other.session is session), None)
+    def _on_change(self, job_session: Session) -> None:
+        room = next((other for other in self._rooms if other.session is job_session), None)
         if room is None:
             return
-        was_busy, room.was_busy = room.was_busy, session.is_busy
+        was_busy, room.was_busy = room.was_busy, job_session.is_busy
         is_shown = room is self.room
-        if session.is_reading or not is_shown:
+        if job_session.is_reading or not is_shown:
             room.lines.hold()
         else:
             room.lines.show()
-        asking = session.asking if is_shown and session.is_driven else None
+        asking = job_session.asking if is_shown and job_session.is_driven else None
         if asking is not None and room.asked != asking.id:
             self._print_prompt()
-        if not was_busy or session.is_busy:
+        if not was_busy or job_session.is_busy:
             return
         number = self._rooms.index(room) + 1
-        status = f"Job {number}, {room.name}: {STATES[session.state]}"
+        status = f"Job {number}, {room.name}: {STATES[job_session.state]}"
         if self._is_leaving:
             self.write_line(status)
         elif is_shown:
@@ -411,7 +411,7 @@ class PlainProgram:
             self._print_prompt()
 
     async def _do_open(self, argument: str) -> None:
-        job_id = self._lists.job(argument) or await self.host.jobs.find(argument or None)
+        job_id = self._lists.job(argument) or await self.host.jobs.complete_id(argument or None)
         if job_id is None:
             self.write_line("which? give a number from /history or /inbox, or a Job's id")
             return

@@ -112,7 +112,7 @@ async def _run(
 
     live = ReloadedProject(loaded)
     async with host:
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         with handle_stop_signals(stop, interrupt=interrupt), _LineReader(sys.stdin.fileno()) as keyboard:
             program = PlainProgram(host, live, write_line, screen=_screen, discard=keyboard.discard, drives=drives)
             async with asyncio.TaskGroup() as group:

@@ -37,9 +37,9 @@ class ModelScreen(ListScreen[ModelRow]):
     ModelScreen Input:focus { border: round $primary; }
     """
 
-    def __init__(self, screen_host: ScreenHost, session: Session) -> None:
+    def __init__(self, screen_host: ScreenHost, job_session: Session) -> None:
         super().__init__(screen_host)
-        self._session = session
+        self._session = job_session
         self._set = ""  # the model that the definition and the options name
         self._known: Sequence[str] = ()
         self._input = Input(id="model", max_length=_MAX_NAME_CHARS, select_on_focus=False)

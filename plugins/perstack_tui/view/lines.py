@@ -58,32 +58,34 @@ def expert_lines(experts: Iterable[Expert], chosen: str | None, width: int) -> l
 # The hint about what can be typed now.
 
 
-def hint_of(session: Session, *, stops: str = "Esc") -> str:
+def hint_of(job_session: Session, *, stops: str = "Esc") -> str:
     """Return the hint for the Job's state; `stops` is the key that interrupts."""
-    asking, checkpoint_id = session.open_question, session.resume_from
-    if session.is_unread:
+    asking, checkpoint_id = job_session.open_question, job_session.resume_from
+    if job_session.is_unread:
         return "the Job could not be read; Enter tries again"
     if checkpoint_id is not None:
-        what_follows = "a new query" if session.again is None else "another answer"
+        what_follows = "a new query" if job_session.again is None else "another answer"
         return one_line(f"{what_follows}, in a branch from {checkpoint_id}; {stops} leaves the branch")
     if asking is not None and asking.call_digest:
         return "y, a or n decides"
-    step = session.resumption
+    step = job_session.resumption
     if step is not None and step.needs is not None:
         return "a higher limit, then Enter resumes; or a new query"
-    key = session.expert_key
-    drives = session.drives and session.state == "queued"
-    action = f"{stops} stops watching" if session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
+    key = job_session.expert_key
+    drives = job_session.drives and job_session.state == "queued"
+    action = (
+        f"{stops} stops watching" if job_session.is_busy else f"Enter {'drives it here' if drives else 'follows it'}"
+    )
     return {
         "new": f"what should {key} do?" if key else "type to find an Expert; Enter chooses it",
-        "running": "tell it something" if session.may_be_told else "",
+        "running": "tell it something" if job_session.may_be_told else "",
         "reading": f"{stops} stops watching",
         "watching": f"another process drives it; {action}",
         "queued": f"waits for a worker; {action}",
         "asking": "your answer",
         "stopped": "Enter resumes; or type a new query",
         "completed": "a follow-up: the next Run of this Job",
-    }[session.state]
+    }[job_session.state]
 
 
 # Lines of the Inbox.

@@ -63,11 +63,11 @@ class JobPane(Vertical):
 
         name: str
 
-    def __init__(self, session: Session, typed: InputHistory, *, id: str) -> None:
+    def __init__(self, job_session: Session, typed: InputHistory, *, id: str) -> None:
         """Show a session; `typed` is the input's history."""
         super().__init__(id=id)
-        self.session = session
-        self._view = TranscriptView(session.transcript.root, session.host.clock.now, id="transcript")
+        self.session = job_session
+        self._view = TranscriptView(job_session.transcript.root, job_session.host.clock.now, id="transcript")
         self._more = Bar(id="more")  # number of new lines below the shown ones
         self._find: FindBar | None = None
         self._model_of: tuple[tuple[str | None, str | None, Project], str] | None = (
@@ -75,9 +75,11 @@ class JobPane(Vertical):
         )
         self._experts = LinesView(id="experts")
         self._experts.can_focus = False
-        self._panel = AskPanel(session.host.workspace, self._on_key_elsewhere, self.to_composer)
+        self._panel = AskPanel(job_session.host.workspace, self._on_key_elsewhere, self.to_composer)
         self._names = Bar(id="names")
-        self.composer = Composer(typed, session.host.workspace, enter=self._sent, choose=self._choosing, id="composer")
+        self.composer = Composer(
+            typed, job_session.host.workspace, enter=self._sent, choose=self._choosing, id="composer"
+        )
         self._standing = Bar(id="standing")
         self._chosen: str | None = None
         self._found_by = ""  # the filter text at the time of the choice

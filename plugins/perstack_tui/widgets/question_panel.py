@@ -113,12 +113,12 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
         """True if the question is answered with keys instead of text."""
         return self.is_shown and (self._asking is None or bool(self._asking.call_digest))
 
-    def show(self, session: Session, more: Sequence[str] = ()) -> bool:
+    def show(self, job_session: Session, more: Sequence[str] = ()) -> bool:
         """Show what the session waits for, with `more` below the hint. Return whether that is something new."""
         previous = (self._asking, self.is_shown)
         self._more = more
-        self._session, self._asking = session, session.open_question
-        is_unsettled = session.resume_from is None and bool(session.unsettled) and not session.is_busy
+        self._session, self._asking = job_session, job_session.open_question
+        is_unsettled = job_session.resume_from is None and bool(job_session.unsettled) and not job_session.is_busy
         self.display = self._asking is not None or is_unsettled
         is_news = (self._asking, self.is_shown) != previous
         if is_news:
@@ -259,12 +259,12 @@ class AskPanel(Vertical, can_focus=True, can_focus_children=False):
             self.draw()
             self.post_message(self.Refusing())
 
-    def _settle(self, session: Session, key: str) -> None:
-        calls = session.unsettled
+    def _settle(self, job_session: Session, key: str) -> None:
+        calls = job_session.unsettled
         if key in ("up", "down"):
             self._chosen = (self._chosen + (1 if key == "down" else -1)) % len(calls)
         elif key in SETTLEMENTS:
-            session.settled[calls[self._chosen].key] = SETTLEMENTS[key][0]
+            job_session.settled[calls[self._chosen].key] = SETTLEMENTS[key][0]
             self._chosen = min(self._chosen + 1, len(calls) - 1)
         elif key == "enter":
             self._has_decided = True

@@ -257,9 +257,9 @@ def test_a_run_with_built_in_tools_imports_nothing_heavy_before_its_first_event(
         "    def __call__(self, event, line):\n"
         f"        print(sorted({UNUSED} & set(sys.modules)), file=sys.stderr)\n"
         "run.JobOutput = Peek\n"
-        "from perstack.doors.cli.main import entry\n"
+        "from perstack.doors.cli.main import run_command_line\n"
         "sys.argv = ['perstack', 'run', 'solo', 'q', '--provider', 'scripted']\n"
-        "entry()\n"
+        "run_command_line()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

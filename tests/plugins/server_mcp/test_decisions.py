@@ -10,7 +10,13 @@ from http_server import AUTH_HEADERS, DECIDING_HEADERS, DECISION_TOKEN, TOKEN, a
 from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 from terminal import SECONDS, Terminal, reply
 
-from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, marks_of, task_operation
+from perstack.doors.operations import (
+    AnyArguments,
+    Arguments,
+    OfferedOperation,
+    marks_of,
+    task_operation,
+)
 from perstack.doors.operations.driving import EXPERT_OPERATION
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.oversight.decisions import FREE, decisions_in
@@ -35,7 +41,7 @@ def stopped(terminal: Terminal) -> Terminal:
 
 @pytest.mark.parametrize("operation", ALL, ids=lambda one: one.name)
 def test_each_operation_and_each_argument_declares_what_it_decides(
-    operation: OfferedOperation[OperationArguments],
+    operation: OfferedOperation[AnyArguments],
 ) -> None:
     assert [name for name, mark in marks_of(operation).items() if mark is None] == []
 

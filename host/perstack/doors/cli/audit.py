@@ -39,7 +39,7 @@ def receipt_command(job: str, to: str | None, options: HostOptions) -> None:
     host = options.host_of(project, env=options.env(project))
 
     async def make_receipt(host: Host) -> bytes:
-        return await host.audit.receipt(await host.jobs.find(job))
+        return await host.audit.receipt(await host.jobs.complete_id(job))
 
     write_output(run_with(host, make_receipt) + b"\n", to)
     if not host.audit.is_signing:
@@ -90,7 +90,7 @@ async def _redact(
 ) -> tuple[dict[str, Redaction], list[str], dict[str, str]]:
     """Return the redactions by event id, the ids of events that still contain the text, and errors by id."""
     by, redactions, errors = this_user("cli"), dict[str, Redaction](), dict[str, str]()
-    event = await host.jobs.find(event)
+    event = await host.jobs.complete_id(event)
     place_of(event, "event")
     redactions[event] = await host.audit.redact(event, fields, reason=reason, by=by)
     copy_ids = [copy_id for copy_id in redactions[event].copies if copy_id != event]
@@ -156,7 +156,7 @@ def verify_command(
     receipt_bytes = None if receipt is None else _read_receipt(Path(receipt))
 
     async def check(host: Host) -> Report:
-        owner = await host.jobs.find(job, ("job", "task", "iterations"))
+        owner = await host.jobs.complete_id(job, ("job", "task", "iterations"))
         if receipt_bytes is None:
             return await host.audit.verify(owner, key=key, anchor=anchor)
         return await host.audit.verify_receipt(receipt_bytes, owner, key=key, anchor=anchor)
@@ -176,7 +176,7 @@ def replay_command(job: str | None, as_json: bool, options: HostOptions) -> None
     """
 
     async def check(host: Host) -> Report:
-        return await host.audit.replay(await host.jobs.find(job))
+        return await host.audit.replay(await host.jobs.complete_id(job))
 
     sys.exit(_report(options, check, as_json, "every decision and request matches the log"))
 

@@ -23,7 +23,7 @@ from perstack.core.runs.events.generations import FinishGeneration
 from perstack.core.runs.events.questions import DecideApproval
 from perstack.core.runs.events.tool_calls import FinishToolCall
 from perstack.definition_files import load_project, load_usable, open_definition
-from perstack.doors.cli.driving import can_ask, drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.driving import can_ask, drive_interruptible, report_outcome
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
@@ -81,17 +81,17 @@ def create_command(
     tried: list[tuple[str, str]] = []
     host = _host(options, folder, before, tried, says_yes=yes)
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def run_or_resume(on_event: OnEvent) -> JobSummary:
         if job is None:
             return await host.run(COORDINATOR, text, on_event=on_event)
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         summary = await host.job(job_id)
         if summary.expert_key != COORDINATOR:
             raise UsageError(f"Job {summary.id} was not begun by `perstack create`: perstack resume {summary.id}")
         await lines.begin(host, job_id)
         return summary if summary.asking is not None else await host.resume(job_id, on_event=on_event)
 
-    final = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    final = drive_interruptible(host, run_or_resume, lines)
     if final is None:
         sys.exit(INTERRUPTED)
     status = report_outcome(final, lines, _how_to_continue(final))

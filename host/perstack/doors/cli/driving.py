@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from perstack.core.definitions.job_status import JobStatus
-from perstack.core.definitions.project import Project
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
 from perstack.doors.cli.asking.person import ask_person
@@ -33,23 +32,24 @@ if TYPE_CHECKING:
 # Questions and approvals of a Job, answered at the terminal.
 
 
-def open_attended_host(options: HostOptions, output_options: OutputOptions, project: Project | None = None) -> Host:
+def open_attended_host(options: HostOptions, output_options: OutputOptions, *, strict: bool = False) -> Host:
     """Return the Host of a command whose Job may ask the user at the terminal.
 
-    Notes on stderr if programs run without a question.
+    Notes on stderr if programs run without a question. With `strict`, raises DefinitionError for warnings about the definition.
     """
-    host = replace(options, is_attended=lambda: can_ask(asks=not output_options.no_input)).open_host(project)
+    attended_options = replace(options, is_attended=lambda: can_ask(asks=not output_options.no_input))
+    host = attended_options.open_host(strict=strict)
     if not output_options.quiet and (note := host.programs_note):
         print_err(f"note: {note}")
     return host
 
 
-async def drive_and_ask(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> JobSummary:
+async def drive_and_ask(host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> JobSummary:
     """Drive a Job and ask its questions at the terminal.
 
     Without an answer, or after Ctrl-C, the question stays open.
     """
-    summary = await work(output)
+    summary = await drive(output)
     while (asking := summary.asking) is not None and can_ask(asks=output.may_ask):
         output.pause()
         output.is_asking = True
@@ -114,10 +114,17 @@ def exit_status_of(summary: JobSummary) -> int:
     return TRY_LATER if summary.pause_reason == "rate_limit" else EXIT_STATUS[summary.status]
 
 
-def drive(host: Host, work: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> int:
+def drive_and_report(host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> int:
     """Drive a Job to its end or stop, report the outcome, and return the exit status."""
-    summary = run_interruptible(host, lambda: drive_and_ask(host, work, output), lambda: job_of(host, output), output)
+    summary = drive_interruptible(host, drive, output)
     return INTERRUPTED if summary is None else report_outcome(summary, output)
+
+
+def drive_interruptible(
+    host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput
+) -> JobSummary | None:
+    """Drive a Job to its end or stop with the Host open. Return None if it was interrupted before it began."""
+    return run_interruptible(host, lambda: drive_and_ask(host, drive, output), lambda: job_of(host, output), output)
 
 
 async def job_of(host: Host, output: JobOutput) -> JobSummary | None:
@@ -186,9 +193,9 @@ def report_outcome(summary: JobSummary, output: JobOutput, next_step: str | None
     """
     was_lost = output.lost is not None
     if summary.status == "completed":
-        output.result(summary.text or "")
+        output.result(summary.id, summary.text or "")
     text = outcome_line(summary, next_step)
-    if summary.without_effect and not output.has_shown(summary.text):  # the view has shown the warning with the result
+    if summary.without_effect and not output.has_shown(summary.id):  # the view has shown the warning with the result
         print_err(f"warning: {summary.expert_key}: {WITHOUT_EFFECT}")
     if summary.status == "stoppedByError" or (output.form == "text" and summary.status != "completed"):
         print_err(text)

@@ -13,8 +13,8 @@ def entry() -> None:
     take_out_current_folder()
     gc.set_threshold(100_000)  # imports create many objects and free none: collections would take 5 % of the start
     try:
-        from perstack.doors.cli.main import entry as command
+        from perstack.doors.cli.main import run_command_line
 
-        command()
+        run_command_line()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -47,7 +47,7 @@ def export_command(job: str, form: str, to: str | None, options: HostOptions) ->
 
 
 async def _export(host: Host, job: str, form: str, to: str | None) -> int:
-    job = await host.jobs.find(job)
+    job = await host.jobs.complete_id(job)
     if form == "jsonl":
         logs = await host.jobs.logs(job)
         write_output(lines_of(logs), to)
@@ -99,7 +99,7 @@ def record_command(job: str, file: str, adds_test: bool, options: HostOptions) -
     host = _host(options)
 
     async def record(host: Host) -> Recording:
-        return await host.exports.record(await host.jobs.find(job))
+        return await host.exports.record(await host.jobs.complete_id(job))
 
     recording = run_with(host, record)
     data = recording.to_bytes()

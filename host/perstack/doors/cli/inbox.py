@@ -17,12 +17,10 @@ from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import (
     can_ask,
-    drive,
-    drive_and_ask,
-    job_of,
+    drive_and_report,
+    drive_interruptible,
     open_attended_host,
     report_outcome,
-    run_interruptible,
 )
 from perstack.doors.cli.options import (
     GroupedCommand,
@@ -96,13 +94,13 @@ def answer_command(
     lines = JobOutput(output_options)
     question_id, answer = found
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def answer_job(on_event: OnEvent) -> JobSummary:
         await lines.begin(host, place_of(question_id)[0])
         return await host.answer(
             answer, question_id=question_id, by=this_user("cli"), drive=is_driven or None, on_event=on_event
         )
 
-    sys.exit(drive(host, work, lines))
+    sys.exit(drive_and_report(host, answer_job, lines))
 
 
 def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int:
@@ -112,8 +110,8 @@ def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int
     check_no_tool("approve a call")
     host, lines = open_attended_host(options, output_options), JobOutput(output_options)
 
-    async def work(on_event: OnEvent) -> JobSummary:
-        item = _item(await host.inbox(), await host.jobs.find(ident, ("job", "task")))
+    async def find_asking_job(on_event: OnEvent) -> JobSummary:
+        item = _item(await host.inbox(), await host.jobs.complete_id(ident, ("job", "task")))
         if item is None or item.job_id is None or item.question is None:
             if item is not None and item.task_id is not None:
                 raise UsageError(f"give the answer to a task as TEXT; {_place_of_item(item)} shows its question")
@@ -122,7 +120,7 @@ def _ask(ident: str, output_options: OutputOptions, options: HostOptions) -> int
         await lines.begin(host, item.job_id)
         return await host.job(item.job_id)
 
-    return drive(host, work, lines)
+    return drive_and_report(host, find_asking_job, lines)
 
 
 def _item(items: Iterable[InboxItem], ident: str) -> InboxItem | None:
@@ -134,7 +132,7 @@ async def _find_question(host: Host, ident: str, answer: str, *, is_change: bool
 
     A number in `answer` selects the option that `perstack inbox` shows with it.
     """
-    ident = await host.jobs.find(ident, ("job", "task"))
+    ident = await host.jobs.complete_id(ident, ("job", "task"))
     item = _item(await host.inbox(), ident)
     if is_change and (item is None or item.question is None or not item.question.call_digest):
         raise UsageError(f"{ident} is not an approval of a call, so there are no arguments to change")
@@ -315,7 +313,7 @@ def signal_command(target: str, is_driven: bool, output_options: OutputOptions, 
         print_err(f"task {target}: {task.status}, answered; perstack task run-due lets it continue")
         return
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def signal_job(on_event: OnEvent) -> JobSummary:
         await lines.begin(host, target)
         try:
             return await host.jobs.signal(
@@ -325,7 +323,7 @@ def signal_command(target: str, is_driven: bool, output_options: OutputOptions, 
             raise NotFound(f"there is no Job or task {target} in {host.storage.location}") from error
 
     host, lines = open_attended_host(options, output_options), JobOutput(output_options)
-    job = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    job = drive_interruptible(host, signal_job, lines)
     if job is not None and job.status == "running" and lines.job_id is None:
         print_err(f"Job {target} has already received this event, and another process drives it")
         sys.exit(0)
@@ -334,7 +332,7 @@ def signal_command(target: str, is_driven: bool, output_options: OutputOptions, 
 
 async def _answer_task(host: Host, target: str, cloud_event: CloudEvent) -> tuple[str, TaskState | None]:
     """Return the whole id, and the task with that id after answering it; None if there is no such task."""
-    target = await host.jobs.find(target, ("job", "task"))
+    target = await host.jobs.complete_id(target, ("job", "task"))
     try:
         await host.tasks.get(target)
     except (NotFound, UsageError):

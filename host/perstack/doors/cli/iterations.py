@@ -140,7 +140,7 @@ def report_series(series: SeriesState, output: JobOutput) -> int:
     best = series.best
     if best is not None:
         if series.status == "completed":
-            output.result(best.artefact)
+            output.result(best.job_id, best.artefact)
         did += f", the best is iteration {best.number} with {best.score:g}"
     steps = "; ".join(map(cli_phrase, next_steps_of_series(series)))
     pause_words = "is waiting" if series.job_status == "stoppedByInteractiveTool" else "paused"
@@ -238,7 +238,7 @@ def iterate_command(
     host = open_attended_host(options, output_options)
     lines = SeriesOutput(output_options)
 
-    async def work() -> SeriesState:
+    async def begin_series() -> SeriesState:
         series = await host.iterations.begin(
             expert,
             query_text,
@@ -252,7 +252,7 @@ def iterate_command(
         )
         return await lines.approved(host, series)
 
-    series = run_interruptible(host, work, lambda: lines.state(host), lines.on_event)
+    series = run_interruptible(host, begin_series, lambda: lines.state(host), lines.on_event)
     sys.exit(INTERRUPTED if series is None else report_series(series, lines.on_event))
 
 
@@ -274,7 +274,7 @@ def report_command(series_id: str, iteration: int | None, as_json: bool, options
     """Show the best result of the iterations ID, its measurement, and the scores of the other iterations."""
 
     async def look(host: Host) -> SeriesState:
-        return await host.iterations.get(await host.jobs.find(series_id, ("iterations",)))
+        return await host.iterations.get(await host.jobs.complete_id(series_id, ("iterations",)))
 
     series = options.look(look)
     chosen = _select_iteration(series, iteration)

@@ -206,7 +206,7 @@ def delete_command(jobs: tuple[str, ...], yes: bool, as_json: bool, options: Hos
     """
 
     async def look(host: Host) -> list[JobSummary]:
-        ids = dict.fromkeys([await host.jobs.find(job) for job in jobs])
+        ids = dict.fromkeys([await host.jobs.complete_id(job) for job in jobs])
         return [await host.jobs.row_to_delete(job) for job in ids]
 
     _remove(options, options.look(look), is_sure=yes, as_json=as_json)

@@ -209,9 +209,9 @@ class LiveView:
         self._drawn = 0.0
 
     @property
-    def result(self) -> str | None:
-        """The result that was shown in full; None if none was."""
-        return None if self._page is None else self._page.result
+    def finished_job_id(self) -> str | None:
+        """The Job whose result was shown in full last; None if none was."""
+        return None if self._page is None else self._page.finished_job_id
 
     def begin(self, summary: JobSummary) -> None:
         """Start with the totals of a Job that was driven before."""

@@ -212,30 +212,30 @@ def log_command(
     sys.exit(options.look(lambda host: _show(host, request)))
 
 
-async def _show(host: Host, request: _Request) -> int:
-    if request.standing:
+async def _show(host: Host, log_request: _Request) -> int:
+    if log_request.standing:
         from perstack.doors.cli.resume import show_standing  # imported late: it imports what drives Jobs
 
-        return await show_standing(host, request.job_id, request.run_id, as_json=request.as_json)
-    request = await _resolve_request(host, request)
-    if request.new:
-        return await _show_new(host, request)
-    if request.shows_state:
-        return await _show_state(host, request)
-    if request.tree:
-        return await _show_tree(host, request)
-    if request.follow:
-        return await _follow(host, request)
-    if request.summary:
-        return await _show_counts(host, request)
-    return await _show_events(host, request)
+        return await show_standing(host, log_request.job_id, log_request.run_id, as_json=log_request.as_json)
+    log_request = await _resolve_request(host, log_request)
+    if log_request.new:
+        return await _show_new(host, log_request)
+    if log_request.shows_state:
+        return await _show_state(host, log_request)
+    if log_request.tree:
+        return await _show_tree(host, log_request)
+    if log_request.follow:
+        return await _follow(host, log_request)
+    if log_request.summary:
+        return await _show_counts(host, log_request)
+    return await _show_events(host, log_request)
 
 
 async def _resolve_request(host: Host, typed: _Request) -> _Request:
     """Return the request with full ids, and the Job they belong to; None for the latest. Raises UsageError."""
-    job_id = await host.jobs.find(typed.job_id)
-    run_id = await host.jobs.find(typed.run_id)
-    checkpoint_id = await host.jobs.find(typed.checkpoint_id)
+    job_id = await host.jobs.complete_id(typed.job_id)
+    run_id = await host.jobs.complete_id(typed.run_id)
+    checkpoint_id = await host.jobs.complete_id(typed.checkpoint_id)
     if run_id is not None:
         check_id(run_id, "run")
     if checkpoint_id is not None:
@@ -250,38 +250,43 @@ async def _resolve_request(host: Host, typed: _Request) -> _Request:
 
 
 async def _show_events(
-    host: Host, request: _Request, rows: RowPrinter | None = None, logs: Sequence[RunLog] | None = None
+    host: Host, log_request: _Request, rows: RowPrinter | None = None, logs: Sequence[RunLog] | None = None
 ) -> int:
-    if request.as_json:
-        return _write_lines(await host.jobs.logs(request.job_id, run_id=request.run_id), request)
-    summary = await host.job(request.job_id)
-    logs = await host.jobs.logs(summary.id, run_id=request.run_id) if logs is None else logs
+    if log_request.as_json:
+        return _write_lines(await host.jobs.logs(log_request.job_id, run_id=log_request.run_id), log_request)
+    summary = await host.job(log_request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=log_request.run_id) if logs is None else logs
     every = in_order(logs)
-    matching = log_print.select(every, request.event_filter)
-    entries = log_print.visible_events(matching, request.event_filter, request.full)
-    take = _PAGE_SIZE if request.take is None else request.take
-    visible = log_print.last_items(entries, take, request.offset)
+    matching = log_print.select(every, log_request.event_filter)
+    entries = log_print.visible_events(matching, log_request.event_filter, log_request.full)
+    take = _PAGE_SIZE if log_request.take is None else log_request.take
+    visible = log_print.last_items(entries, take, log_request.offset)
     screen = Screen.of_stdout()
     log_print.print_summary(screen, summary)
     if visible:
         print_out()
     marks = await log_print.marks_of(host, logs)
     matching_count = len(visible)
-    if request.context and not request.event_filter.is_empty:
+    if log_request.context and not log_request.event_filter.is_empty:
         marks = {**marks, **{(entry.log.run_id, entry.place): ">" for entry in visible}}
-        visible = log_print.add_context(visible, every, request.context, request.full)
+        visible = log_print.add_context(visible, every, log_request.context, log_request.full)
     log_print.print_events(
-        rows or RowPrinter(screen, full=request.full), visible, every, request.event_filter, request.full, marks
+        rows or RowPrinter(screen, full=log_request.full),
+        visible,
+        every,
+        log_request.event_filter,
+        log_request.full,
+        marks,
     )
-    _print_remaining(screen, len(entries), matching_count, request.offset)
+    _print_remaining(screen, len(entries), matching_count, log_request.offset)
     return int(log_print.print_damage(logs))
 
 
-async def _show_tree(host: Host, request: _Request) -> int:
-    summary = await host.job(request.job_id)
+async def _show_tree(host: Host, log_request: _Request) -> int:
+    summary = await host.job(log_request.job_id)
     tree = await host.jobs.tree(summary.id)
-    if request.as_json:
-        _write_tree(tree, request.pretty)
+    if log_request.as_json:
+        _write_tree(tree, log_request.pretty)
         return 0
     screen = Screen.of_stdout()
     log_print.print_summary(screen, summary)
@@ -290,24 +295,26 @@ async def _show_tree(host: Host, request: _Request) -> int:
     return 0
 
 
-async def _follow(host: Host, request: _Request) -> int:
-    summary = await host.job(request.job_id)
-    logs = await host.jobs.logs(summary.id, run_id=request.run_id)
-    follower = _LogFollower(logs, request)
-    if request.as_json:
-        _write_lines(logs, request)
+async def _follow(host: Host, log_request: _Request) -> int:
+    summary = await host.job(log_request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=log_request.run_id)
+    follower = _LogFollower(logs, log_request)
+    if log_request.as_json:
+        _write_lines(logs, log_request)
     else:
-        await _show_events(host, replace(request, job_id=summary.id), follower.rows, logs)
+        await _show_events(host, replace(log_request, job_id=summary.id), follower.rows, logs)
     await follower.follow_until_stopped(host, summary.id)
-    return int(log_print.print_damage(await host.jobs.logs(summary.id, run_id=request.run_id)))
+    return int(log_print.print_damage(await host.jobs.logs(summary.id, run_id=log_request.run_id)))
 
 
-def _write_lines(logs: Sequence[RunLog], request: _Request) -> int:
+def _write_lines(logs: Sequence[RunLog], log_request: _Request) -> int:
     every = in_order(logs)
-    entries = log_print.last_items(log_print.select(every, request.event_filter), request.take or 0, request.offset)
-    if request.context:
-        entries = log_print.add_context(entries, every, request.context, True)
-    write_bytes(b"".join(_json_line(entry.line, request.pretty) + b"\n" for entry in entries))
+    entries = log_print.last_items(
+        log_print.select(every, log_request.event_filter), log_request.take or 0, log_request.offset
+    )
+    if log_request.context:
+        entries = log_print.add_context(entries, every, log_request.context, True)
+    write_bytes(b"".join(_json_line(entry.line, log_request.pretty) + b"\n" for entry in entries))
     return int(log_print.print_damage(logs))
 
 
@@ -323,15 +330,15 @@ def _encoded(value: JsonObject, pretty: bool) -> bytes:
     return _json_line(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"), pretty)
 
 
-async def _show_counts(host: Host, request: _Request) -> int:
-    summary = await host.job(request.job_id)
-    logs = await host.jobs.logs(summary.id, run_id=request.run_id)
-    entries = log_print.select(in_order(logs), request.event_filter)
-    entries = log_print.last_items(entries, request.take or 0, request.offset)
+async def _show_counts(host: Host, log_request: _Request) -> int:
+    summary = await host.job(log_request.job_id)
+    logs = await host.jobs.logs(summary.id, run_id=log_request.run_id)
+    entries = log_print.select(in_order(logs), log_request.event_filter)
+    entries = log_print.last_items(entries, log_request.take or 0, log_request.offset)
     counts = log_print.counts_of(entries)
-    if request.as_json:
+    if log_request.as_json:
         document: JsonObject = {"job": json.loads(summary.to_json()), "summary": counts}
-        write_json_line(_encoded(document, request.pretty))
+        write_json_line(_encoded(document, log_request.pretty))
     else:
         screen = Screen.of_stdout()
         log_print.print_summary(screen, summary)
@@ -349,26 +356,26 @@ def _print_remaining(screen: Screen, total: int, shown_count: int, offset: int) 
         print_out(screen.styled("no such events", dim=True))
 
 
-async def _show_state(host: Host, request: _Request) -> int:
-    checkpoint, logs = await _checkpoint(host, request)
-    if request.take or request.offset:
-        messages = log_print.last_items(checkpoint.messages, request.take or 0, request.offset)
+async def _show_state(host: Host, log_request: _Request) -> int:
+    checkpoint, logs = await _checkpoint(host, log_request)
+    if log_request.take or log_request.offset:
+        messages = log_print.last_items(checkpoint.messages, log_request.take or 0, log_request.offset)
         checkpoint = checkpoint.model_copy(update={"messages": tuple(messages)})
-    if request.as_json:
-        write_json_line(_json_line(checkpoint.to_json(), request.pretty))
+    if log_request.as_json:
+        write_json_line(_json_line(checkpoint.to_json(), log_request.pretty))
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
-        if request.messages:
+        if log_request.messages:
             _print_messages(screen, checkpoint.messages)
     return int(log_print.print_damage(logs))
 
 
-async def _show_new(host: Host, request: _Request) -> int:
-    checkpoint, logs = await _checkpoint(host, request)
+async def _show_new(host: Host, log_request: _Request) -> int:
+    checkpoint, logs = await _checkpoint(host, log_request)
     diff = await new_messages(host, checkpoint)
-    if request.as_json:
-        write_json_line(_encoded(_as_json(checkpoint, diff), request.pretty))
+    if log_request.as_json:
+        write_json_line(_encoded(_as_json(checkpoint, diff), log_request.pretty))
     else:
         screen = Screen.of_stdout()
         _print_checkpoint(screen, checkpoint)
@@ -381,13 +388,13 @@ def _as_json(checkpoint: Checkpoint, diff: MessagesDiff) -> JsonObject:
     return {"checkpoint": checkpoint.id, "since": diff.since, "gone": gone, "new": new}
 
 
-async def _checkpoint(host: Host, request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
-    job_id, checkpoint_id = request.job_id, request.checkpoint_id
+async def _checkpoint(host: Host, log_request: _Request) -> tuple[Checkpoint, Sequence[RunLog]]:
+    job_id, checkpoint_id = log_request.job_id, log_request.checkpoint_id
     logs: Sequence[RunLog] = ()
     if checkpoint_id is None:
         summary = await host.job(job_id)
         job_id = summary.id
-        logs = await host.jobs.logs(job_id, run_id=request.run_id or summary.coordinator_run_id)
+        logs = await host.jobs.logs(job_id, run_id=log_request.run_id or summary.coordinator_run_id)
         checkpoint_id = _latest_checkpoint(logs[0])
     return await host.jobs.checkpoint(checkpoint_id, job_id=job_id), logs
 
@@ -435,11 +442,11 @@ def _write_tree(tree: Sequence[PlacedRun], pretty: bool) -> None:
 
 
 class _LogFollower:
-    def __init__(self, logs: Sequence[RunLog], request: _Request) -> None:
-        self.rows = RowPrinter(Screen.of_stdout(), full=request.full)
+    def __init__(self, logs: Sequence[RunLog], log_request: _Request) -> None:
+        self.rows = RowPrinter(Screen.of_stdout(), full=log_request.full)
         self._logs = {log.run_id: RunLog(log.run_id, list(log.lines)) for log in logs}
         self._known = {log.run_id: len(log.lines) for log in logs}
-        self._request = request
+        self._request = log_request
 
     async def follow_until_stopped(self, host: Host, job_id: str) -> None:
         request = self._request

@@ -220,7 +220,7 @@ def _run_command() -> None:
     perstack.main(prog_name="perstack", standalone_mode=False)
 
 
-def entry() -> None:
+def run_command_line() -> None:
     """Run the command line, and end the process with an exit status of EXIT_CODES."""
     keep_environment_private()
     gc.freeze()  # imported objects stay, so collections need not visit them
@@ -264,4 +264,4 @@ def entry() -> None:
 
 
 if __name__ == "__main__":
-    entry()
+    run_command_line()

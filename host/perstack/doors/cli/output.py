@@ -181,17 +181,17 @@ class JobOutput:
         if self.form == "jsonl":
             self._write_stdout(lambda: write_json_line(line))
 
-    def result(self, text: str | None) -> None:
-        """Show the result in full, unless stdout has it already."""
-        if self.form == "jsonl" or text is None or self.has_shown(text):
+    def result(self, job_id: str, text: str | None) -> None:
+        """Show the result of a Job in full, unless the live view has."""
+        if self.form == "jsonl" or text is None or self.has_shown(job_id):
             return
         if self.form == "human" and self.view is not None:
             self._write_stdout(print_out)
         self._write_stdout(lambda: print_result(text) if self.form == "text" else print_out(text))
 
-    def has_shown(self, result: str | None) -> bool:
-        """Return whether the live view has shown this result in full."""
-        return result is not None and self.view is not None and self.view.result == result
+    def has_shown(self, job_id: str) -> bool:
+        """Return whether the live view has shown the result of this Job in full."""
+        return self.view is not None and self.view.finished_job_id == job_id
 
     def remark(self, text: str) -> None:
         """Show a message on stderr at a terminal, otherwise on stdout if it is for people, otherwise nowhere."""

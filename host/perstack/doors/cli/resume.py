@@ -65,11 +65,11 @@ def tell_command(
     said = None if text is None else read_text(text)
 
     async def tell(host: Host) -> tuple[Delivery, JobSummary]:
-        job_id, by = await host.jobs.find(job), this_user("cli")
+        job_id, by = await host.jobs.complete_id(job), this_user("cli")
         if said is None:
             delivery = await host.texts.drop(job_id, dropped or "", by=by)
         else:
-            run = await host.jobs.find(run_id)
+            run = await host.jobs.complete_id(run_id)
             delivery = await host.tell(job_id, said, run_id=run, by=by)
         return delivery, await host.job(job_id)
 
@@ -90,9 +90,9 @@ def _delivery_line(delivery: Delivery, summary: JobSummary, word: str) -> str:
 
 async def show_standing(host: Host, job_id: str | None, run_id: str | None, *, as_json: bool) -> int:
     """Print the texts that are never summarised away for the Coordinator of a Job, or a Run. Return the exit status."""
-    run_id = await host.jobs.find(run_id)
-    job_id = await host.jobs.find(job_id) if run_id is None or job_id is not None else job_of_run(run_id)
-    texts = await host.texts.standing_texts(await host.jobs.resolve(job_id), run_id=run_id)
+    run_id = await host.jobs.complete_id(run_id)
+    job_id = await host.jobs.complete_id(job_id) if run_id is None or job_id is not None else job_of_run(run_id)
+    texts = await host.texts.standing_texts(await host.jobs.id_or_latest(job_id), run_id=run_id)
     if as_json:
         for text in texts:
             write_json_line(text.to_json())
@@ -131,7 +131,7 @@ def cancel_command(job: str, final: bool, reason: str, as_json: bool, options: H
         raise UsageError("--reason is recorded only with --final")
 
     async def stop(host: Host) -> JobSummary:
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         await host.cancel(job_id, final=final, by=this_user("cli"), reason=reason)
         return await host.job(job_id)
 
@@ -206,11 +206,11 @@ def resume_command(
     host = open_attended_host(options, output_options)
     lines = SeriesOutput(output_options)
 
-    async def work() -> JobSummary | SeriesState:
-        job = await host.jobs.find(typed, ("job", "iterations"))
+    async def resume_target() -> JobSummary | SeriesState:
+        job = await host.jobs.complete_id(typed, ("job", "iterations"))
         if answer is not None:
             await lines.on_event.begin(host, job)
-            by, start = this_user("cli"), await host.jobs.find(resume_from)
+            by, start = this_user("cli"), await host.jobs.complete_id(resume_from)
             return await host.answer(answer, job_id=job, resume_from=start, by=by, drive=True, on_event=lines.on_event)
         if job is not None and await host.iterations.has(job):
             if settled:
@@ -239,7 +239,7 @@ def resume_command(
     async def state_after_interrupt() -> JobSummary | SeriesState | None:
         return await lines.state(host) or await job_of(host, lines.on_event)
 
-    result = run_interruptible(host, work, state_after_interrupt, lines.on_event)
+    result = run_interruptible(host, resume_target, state_after_interrupt, lines.on_event)
     if result is None:
         sys.exit(INTERRUPTED)
     sys.exit(

@@ -83,7 +83,7 @@ def run_command(
     QUERY `-`, or no QUERY, reads from stdin.
     """
     from perstack.core.jobs.queries import parse_labels
-    from perstack.doors.cli.driving import drive, open_attended_host
+    from perstack.doors.cli.driving import drive_and_report, open_attended_host
     from perstack.system.user import this_user
 
     output_options = with_types(output_options, types)
@@ -101,24 +101,22 @@ def run_command(
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
     options = _with_checkpoint_files(options, expert, continue_job, resume_from, yes) if with_files else options
-    host = open_attended_host(options, output_options, options.load(strict=strict).project)
+    host, output = open_attended_host(options, output_options, strict=strict), JobOutput(output_options)
 
-    lines = JobOutput(output_options)
+    async def run_new(on_event: OnEvent) -> JobSummary:
+        return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
 
-    async def work(on_event: OnEvent) -> JobSummary:
-        job, start = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
-        if go_on or continue_job:
-            await lines.begin(host, job)
+    async def run_existing(on_event: OnEvent) -> JobSummary:
+        job, start = await host.jobs.complete_id(continue_job), await host.jobs.complete_id(resume_from)
+        await output.begin(host, job)
         if is_answer:
             by = this_user("cli")
             return await host.answer(text, job_id=job, resume_from=start, by=by, drive=True, on_event=on_event)
-        if go_on or continue_job:
-            return await host.continue_job(
-                expert, text, job_id=job, resume_from=start, attachments=attachments, labels=labels, on_event=on_event
-            )
-        return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
+        return await host.continue_job(
+            expert, text, job_id=job, resume_from=start, attachments=attachments, labels=labels, on_event=on_event
+        )
 
-    sys.exit(drive(host, work, lines))
+    sys.exit(drive_and_report(host, run_existing if go_on or continue_job else run_new, output))
 
 
 def _with_checkpoint_files(
@@ -191,7 +189,7 @@ def submit_command(
     host, lines = options.open_host(), JobOutput(output_options)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
-    async def work() -> JobSummary:
+    async def submit_and_follow() -> JobSummary:
         job = await host.submit(
             expert,
             text,
@@ -215,7 +213,7 @@ def submit_command(
     async def state_after_interrupt() -> JobSummary | None:
         return await host.job(waiting[0]) if waiting else None
 
-    final = run_interruptible(host, work, state_after_interrupt, lines, drives=False)
+    final = run_interruptible(host, submit_and_follow, state_after_interrupt, lines, drives=False)
     if final is None:
         sys.exit(INTERRUPTED)
     if not wait:

@@ -39,7 +39,7 @@ def du_command(jobs: tuple[str, ...], take: int, everything: bool, as_json: bool
     """
 
     async def look(host: Host) -> tuple[DiskUsage, str]:
-        ids = [await host.jobs.find(owner_id, get_args(OwnerKind)) for owner_id in dict.fromkeys(jobs)]
+        ids = [await host.jobs.complete_id(owner_id, get_args(OwnerKind)) for owner_id in dict.fromkeys(jobs)]
         return await host.storage_admin.disk_usage(ids), host.storage.location
 
     usage, location = options.look(look)

@@ -304,7 +304,7 @@ def _record_test(options: HostOptions, job: str, name: str, files: str | None) -
     env = options.env(project)
 
     async def take(host: Host) -> AddedTest:
-        job_id = await host.jobs.find(job)
+        job_id = await host.jobs.complete_id(job)
         return await take_test(host, job_id, name, definition, env, None if files is None else Path(files))
 
     added = run_with(options.host_of(project, env=env), take)

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
 
 R = TypeVar("R")  # what a door replies with: a tool's result, an HTTP response
+_Shown = TypeVar("_Shown", bound=Record, contravariant=True)  # what the operation shows
 
 
 @dataclass(frozen=True)
-class OperationCall(ABC, Generic[R]):
+class OperationCall(ABC, Generic[_Shown, R]):
     """One call of an operation through a door: the project, the caller, and how to reply, drive and ask there."""
 
     served_project: ServedProject
@@ -79,7 +80,7 @@ class OperationCall(ABC, Generic[R]):
         """The author of an answer that the caller brings."""
 
     @abstractmethod
-    def reply(self, view: Record, *texts: str, is_error: bool = False) -> R:
+    def reply(self, view: _Shown, *texts: str, is_error: bool = False) -> R:
         """Return the result, as a structure for programs and as texts for models, by default the structure's JSON."""
 
     @abstractmethod
@@ -90,7 +91,7 @@ class OperationCall(ABC, Generic[R]):
         """Show a person, never a model, the open question of the Job. Raises NeedsPerson if nobody can be asked."""
         raise needs_person(decisions, self.advice)
 
-    async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[R], str], Awaitable[R]]) -> R:
+    async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[_Shown, R], str], Awaitable[R]]) -> R:
         """Ask a person; after a yes, return the result of `agreed` for the call and the digest of what was shown.
 
         Raises NeedsPerson if nobody can be asked, or the answer is no.
@@ -119,16 +120,29 @@ def read_arguments(model: type[_A], arguments: JsonObject, prefix: str = "") -> 
         raise UsageError(f"{prefix}: {text}" if prefix else text) from error
 
 
-class OperationArguments(Arguments):
-    """Arguments that perform their operation."""
+_Gives = TypeVar("_Gives", bound=Record, covariant=True)
 
-    async def subject(self, call: OperationCall[R]) -> object:
+
+class OperationArguments(Arguments, Generic[_Gives]):
+    """Arguments that perform their operation; the parameter is the model of its reply, which doors describe."""
+
+    @classmethod
+    def reply_model(cls) -> type[Record]:
+        """Return the parameter that the class of the operation was derived with."""
+        models = (base.__pydantic_generic_metadata__["args"] for base in cls.__mro__ if issubclass(base, BaseModel))
+        model: type[Record] = next(args[0] for args in models if args)
+        return model
+
+    async def subject(self, served_project: ServedProject) -> object:
         """Return the subject of the call's decisions, in the form that their marks take. Raises PerstackError."""
         return None
 
     @abstractmethod
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[_Gives, R]) -> R:
         """Perform the operation, whose decisions have been made. Raises PerstackError."""
+
+
+AnyArguments: TypeAlias = OperationArguments[Record]
 
 
 Effect = Literal["read", "stop", "write", "drive", "task_read", "task_write", "task_delete"]
@@ -144,7 +158,7 @@ class Route:
     refusals: Mapping[int, str] = field(default_factory=dict[int, str])  # meaning of further errors by status
 
 
-A = TypeVar("A", bound=OperationArguments, covariant=True)
+A = TypeVar("A", bound=AnyArguments, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +167,15 @@ class OfferedOperation(Generic[A]):
 
     name: str
     arguments: type[A]
-    gives: type[Record]  # model of the structured result
     effect: Effect  # what it may change, for the hints of its MCP tool
     decides: Mark  # mark if every call is a person's decision, whatever its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
     route: Route | None = None  # None if it is not offered over HTTP
+
+    @property
+    def gives(self) -> type[Record]:
+        """Model of the structured result."""
+        return self.arguments.reply_model()
 
     @property
     def description(self) -> str:
@@ -170,26 +188,27 @@ class OfferedOperation(Generic[A]):
         return f"{self.description.partition('. ')[0].removesuffix('.')}."
 
 
-def marks_of(operation: OfferedOperation[OperationArguments]) -> dict[str, Mark | None]:
+def marks_of(operation: OfferedOperation[AnyArguments]) -> dict[str, Mark | None]:
     """Return the marks of an operation and of each of its arguments; None for one that has none."""
     fields = operation.arguments.model_fields
     return {operation.name: operation.decides, **{name: mark_in(one.metadata) for name, one in fields.items()}}
 
 
 async def perform(
-    operation: OfferedOperation[OperationArguments], arguments: OperationArguments, call: OperationCall[R]
+    operation: OfferedOperation[AnyArguments], arguments: AnyArguments, call: OperationCall[Record, R]
 ) -> R:
     """Perform an operation once a person has made its decisions. Raises NeedsPerson and other PerstackErrors."""
     if call.may_decide or (call.brings_answer and operation.effect == "drive"):
         return await arguments.perform(call)
-    decisions = await _decisions_of(operation, arguments, partial(arguments.subject, call))
+    subject = partial(arguments.subject, call.served_project)
+    decisions = await _decisions_of(operation, arguments, subject)
     if not decisions:
         return await arguments.perform(call)
     if len(decisions) == 1 and decisions[0].answers:
         return await call.ask_question(decisions[0].answers, decisions)
 
-    async def agreed(agreed_call: OperationCall[R], digest: str) -> R:
-        now = await _decisions_of(operation, arguments, partial(arguments.subject, call))
+    async def agreed(agreed_call: OperationCall[Record, R], digest: str) -> R:
+        now = await _decisions_of(operation, arguments, subject)
         if digest_of(now) != digest:
             raise Conflict("what the person was shown has changed since, so nothing was done: call again")
         return await arguments.perform(replace(agreed_call, seal="".join(one.seal for one in now)))
@@ -198,8 +217,8 @@ async def perform(
 
 
 async def _decisions_of(
-    operation: OfferedOperation[OperationArguments],
-    arguments: OperationArguments,
+    operation: OfferedOperation[AnyArguments],
+    arguments: AnyArguments,
     subject: Callable[[], Awaitable[object]],
 ) -> Decisions:
     marks = marks_of(operation)
@@ -212,14 +231,19 @@ async def _decisions_of(
 Hides = Callable[[str], bool]  # predicate: True if a door hides the tasks of the agent with this id
 
 
-class TaskArguments(OperationArguments):
+class TaskArguments(OperationArguments[Record]):
     """Arguments of an operation on tasks, for programs."""
 
     row: ClassVar[operation_table.Operation]
 
     @override
-    async def subject(self, call: OperationCall[R]) -> TaskSubject:
-        return await self.subject_in(call.served_project.host.tasks, call.served_project.definitions.hides)
+    @classmethod
+    def reply_model(cls) -> type[Record]:
+        return cls.row.gives
+
+    @override
+    async def subject(self, served_project: ServedProject) -> TaskSubject:
+        return await self.subject_in(served_project.host.tasks, served_project.definitions.hides)
 
     async def subject_in(self, memory: StoredTasks, hides: Hides) -> TaskSubject:
         """Return the task that the operation is about. Raises NotFound also for a task of an agent that `hides`."""
@@ -229,7 +253,7 @@ class TaskArguments(OperationArguments):
         return subject
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[Record, R]) -> R:
         served_project = call.served_project
         return call.reply(
             await self.change(served_project.host.tasks.signed(call.by), served_project.definitions.hides)
@@ -284,6 +308,4 @@ def task_operation(row: operation_table.Operation) -> OfferedOperation[TaskArgum
     model.row = row
     effect: Effect = "task_read" if row.reads else "task_delete" if row.method == "DELETE" else "task_write"
     replies = {201 if row.makes else 200: "done"}
-    return OfferedOperation(
-        row.name, model, row.gives, effect, row.decides, route=Route(row.method, f"{BASE}{row.path}", replies)
-    )
+    return OfferedOperation(row.name, model, effect, row.decides, route=Route(row.method, f"{BASE}{row.path}", replies))

@@ -17,8 +17,17 @@ from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord, changed_ans
 from perstack.core.jobs.resuming import new_limits, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
-from perstack.doors.operations import Arguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
-from perstack.doors.served_project import DriveJob
+from perstack.doors.operations import (
+    AnyArguments,
+    Arguments,
+    OfferedOperation,
+    OperationArguments,
+    OperationCall,
+    R,
+    Route,
+    views,
+)
+from perstack.doors.served_project import DriveJob, ServedProject
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.workspace_files import read_workspace_file, workspace_for_diff
 from perstack.errors import Conflict, UsageError
@@ -104,13 +113,13 @@ def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -
 
 
 async def _subject_of_resume(
-    call: OperationCall[R], job_id: str, max_steps: int | None, max_cost: float | None
+    served_project: ServedProject, job_id: str, max_steps: int | None, max_cost: float | None
 ) -> JobSubject:
     """Return a Job with its limits after a resumption, to which this server's options apply as well."""
-    await call.served_project.job_to_drive(job_id)
+    await served_project.job_to_drive(job_id)
     job, overrides = (
-        await call.served_project.host.jobs.load(job_id),
-        call.served_project.host.jobs.source.setup.overrides,
+        await served_project.host.jobs.load(job_id),
+        served_project.host.jobs.source.setup.overrides,
     )
     if max_cost is not None:
         overrides = replace(overrides, max_cost=max_cost)
@@ -118,10 +127,10 @@ async def _subject_of_resume(
     return JobSubject(job, new_limits(run, overrides, max_steps) or run.limits, unsettled_calls(job.runs.values()))
 
 
-async def _continued(call: OperationCall[R], job_id: str) -> JobSubject:
+async def _continued(served_project: ServedProject, job_id: str) -> JobSubject:
     """Return a Job with the limits of its next Run, which the definition sets."""
-    await call.served_project.job_to_drive(job_id)
-    job, context = await call.served_project.host.jobs.load(job_id), call.served_project.host.jobs.source.setup
+    await served_project.job_to_drive(job_id)
+    job, context = await served_project.host.jobs.load(job_id), served_project.host.jobs.source.setup
     run = job.coordinator
     expert = context.project.expert(run.start.expert_key)
     if expert is None:
@@ -133,7 +142,7 @@ async def _continued(call: OperationCall[R], job_id: str) -> JobSubject:
     return JobSubject(job, limits)
 
 
-class ExpertArguments(OperationArguments):
+class ExpertArguments(OperationArguments[views.JobView]):
     """Arguments of the MCP tool that starts an Expert."""
 
     query: FreeArgument[str] = Field(
@@ -153,11 +162,11 @@ class ExpertArguments(OperationArguments):
         return arguments
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject | None:
-        return None if self.continue_job is None else await _continued(call, self.continue_job)
+    async def subject(self, served_project: ServedProject) -> JobSubject | None:
+        return None if self.continue_job is None else await _continued(served_project, self.continue_job)
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         host = call.served_project.host
         if self.continue_job is not None:
             await call.served_project.job_to_drive(self.continue_job)
@@ -172,11 +181,11 @@ class ExpertArguments(OperationArguments):
         return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
 
 
-EXPERT_OPERATION = OfferedOperation("expert", ExpertArguments, views.JobView, "drive", FREE)
+EXPERT_OPERATION = OfferedOperation("expert", ExpertArguments, "drive", FREE)
 """Operation of every Expert's tool."""
 
 
-class _ContinueJob(OperationArguments):
+class _ContinueJob(OperationArguments[views.JobView]):
     """Gives a Job's Expert a new query, with the history; or branches from an earlier checkpoint."""
 
     job: JobId
@@ -188,11 +197,11 @@ class _ContinueJob(OperationArguments):
     wait: _Wait = True
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        return await _continued(call, self.job)
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        return await _continued(served_project, self.job)
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         host, summary = call.served_project.host, await call.served_project.job_to_drive(self.job)
         work = partial(host.continue_job, summary.expert_key, self.query, job_id=self.job, resume_from=self.resume_from)
         return await call.drive(attaching(host, work, self.attachments), wait=self.wait)
@@ -215,7 +224,7 @@ def _changed_text(answer: str, args: JsonObject) -> str:
     return changed_answer(args)
 
 
-class _AnswerJob(OperationArguments):
+class _AnswerJob(OperationArguments[views.JobView]):
     """Lets the person answer the open question of a Job in a form; from you, only a no to a call is accepted."""
 
     job: JobId
@@ -234,9 +243,9 @@ class _AnswerJob(OperationArguments):
         return self.answer if self.changed is None else _changed_text(self.answer, self.changed)
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await call.served_project.job_to_drive(self.job)
-        subject = JobSubject(await call.served_project.host.jobs.load(self.job))
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        await served_project.job_to_drive(self.job)
+        subject = JobSubject(await served_project.host.jobs.load(self.job))
         asking = subject.question
         if self.changed is not None and (asking is None or not asking.call_digest):
             raise UsageError(f"Job {self.job} has no approval of a call open, so there are no arguments to change")
@@ -246,7 +255,7 @@ class _AnswerJob(OperationArguments):
         return subject
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         await call.served_project.job_to_drive(self.job)
         self._check_of_job()
         host, question = call.served_project.host, self.question
@@ -263,7 +272,7 @@ class _AnswerJob(OperationArguments):
             raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows the open question")
 
 
-class _ResumeJob(OperationArguments):
+class _ResumeJob(OperationArguments[views.JobView]):
     """Continues a Job that was interrupted, failed or reached its step limit, from where it stopped."""
 
     job: JobId
@@ -287,18 +296,18 @@ class _ResumeJob(OperationArguments):
     wait: _Wait = True
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        return await _subject_of_resume(call, self.job, self.max_steps, self.max_cost)
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        return await _subject_of_resume(served_project, self.job, self.max_steps, self.max_cost)
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         await call.served_project.job_to_drive(self.job)
         resume = call.served_project.host.resume
         work = partial(resume, self.job, max_steps=self.max_steps, max_cost=self.max_cost, settle=self.settle)
         return await call.drive(work, wait=self.wait)
 
 
-class _CancelJob(OperationArguments):
+class _CancelJob(OperationArguments[views.JobView]):
     """Stops a Job, whichever process drives it. It is recorded, and can be resumed unless `final`."""
 
     job: JobId
@@ -308,18 +317,18 @@ class _CancelJob(OperationArguments):
     )
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await call.served_project.job_to_drive(self.job)
-        return JobSubject(await call.served_project.host.jobs.load(self.job))
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        await served_project.job_to_drive(self.job)
+        return JobSubject(await served_project.host.jobs.load(self.job))
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobView, R]) -> R:
         await call.served_project.job_to_drive(self.job)
         await call.served_project.host.cancel(self.job, final=self.final, by=call.by)
         return views.reply_job(call, await call.served_project.host.job(self.job))
 
 
-class _TellJob(OperationArguments):
+class _TellJob(OperationArguments[Delivery]):
     """Tells a Job something from the person: its model sees it before its next generation. A person is asked first."""
 
     job: JobId
@@ -330,17 +339,17 @@ class _TellJob(OperationArguments):
     )
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
+    async def subject(self, served_project: ServedProject) -> JobSubject:
         if (self.text is None) == (self.drop is None):
             raise UsageError("give `text`, or `drop` to remove an earlier text")
         if self.text is not None:
             check_posted(self.text)
-        await call.served_project.job_to_drive(self.job)
-        return JobSubject(await call.served_project.host.jobs.load(self.job))
+        await served_project.job_to_drive(self.job)
+        return JobSubject(await served_project.host.jobs.load(self.job))
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
-        await self.subject(call)
+    async def perform(self, call: OperationCall[Delivery, R]) -> R:
+        await self.subject(call.served_project)
         texts = call.served_project.host.texts
         if self.text is not None:
             delivery = await texts.tell(self.job, self.text, run_id=self.run, by=call.by)
@@ -349,7 +358,7 @@ class _TellJob(OperationArguments):
         return call.reply(delivery, f"Kept; {delivery.words}.")
 
 
-class Decision(OperationArguments):
+class Decision(OperationArguments[views.DrivenJob]):
     """Approve or deny a call, and continue its Job. Any answer but `no` needs a token with the right to decide."""
 
     id: Annotated[str, FREE, Field(description="The question's id.")]
@@ -367,27 +376,27 @@ class Decision(OperationArguments):
     )
 
     @override
-    async def subject(self, call: OperationCall[R]) -> JobSubject:
-        await self._check_asked(call)
-        return JobSubject(await call.served_project.host.jobs.load(place_of(self.id)[0]))
+    async def subject(self, served_project: ServedProject) -> JobSubject:
+        await self._check_asked(served_project)
+        return JobSubject(await served_project.host.jobs.load(place_of(self.id)[0]))
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.DrivenJob, R]) -> R:
         """Give the answer. Raises Conflict if the question is decided or about another call, and UsageError."""
-        await self._check_asked(call)
+        await self._check_asked(call.served_project)
         answer = partial(call.served_project.host.answer, self.answer_text, question_id=self.id, by=call.by)
         return await call.drive(answer, wait=self.wait)
 
-    async def _check_asked(self, call: OperationCall[R]) -> None:
+    async def _check_asked(self, served_project: ServedProject) -> None:
         """Raise Conflict or UsageError unless the question is open and asks for this call."""
-        asking = (await call.served_project.job(place_of(self.id)[0])).asking
+        asking = (await served_project.job(place_of(self.id)[0])).asking
         if asking is None or asking.id != self.id:
             raise Conflict(f"question {self.id} has been answered already, or was never asked")
         if not asking.call_digest:
             raise UsageError(f"question {self.id} is not about the approval of a call")
         if self.call_digest not in (None, asking.call_digest):
             raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
-        page = page_of(asking, await workspace_for_diff(call.served_project.host, asking))
+        page = page_of(asking, await workspace_for_diff(served_project.host, asking))
         if page.missing and self.answer != DENIES:
             text = f"{page.missing}, so only `{DENIES}` is accepted here"
             raise UsageError(text, next_steps=(GiveAnswer(self.id, is_approval=True),))
@@ -411,17 +420,13 @@ _DECISION = Route(
     "POST", f"{APPROVALS}/{{id}}", {202: "the Job continues", 200: "with `wait`: the Job has ended or stopped"}
 )
 _TELLING = Route("POST", "/v1/jobs/{job}/tell", {200: "it is kept until the Run takes it"})
-DRIVING_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
-    OfferedOperation(
-        "continue_job", _ContinueJob, views.JobView, "drive", Decides(continuing_raises), "Continue a Job"
-    ),
-    OfferedOperation(
-        "answer", _AnswerJob, views.JobView, "drive", Decides(answers_question), "Answer a Job's question"
-    ),
-    OfferedOperation("resume_job", _ResumeJob, views.JobView, "drive", Decides(resuming_raises), "Resume a Job"),
-    OfferedOperation("tell_job", _TellJob, Delivery, "write", Decides(tells_job), "Tell a Job something", _TELLING),
-    OfferedOperation("cancel_job", _CancelJob, views.JobView, "stop", FREE, "Stop a Job"),
-    OfferedOperation("decideApproval", Decision, views.DrivenJob, "drive", Decides(answers_question), route=_DECISION),
+DRIVING_OPERATIONS: tuple[OfferedOperation[AnyArguments], ...] = (
+    OfferedOperation("continue_job", _ContinueJob, "drive", Decides(continuing_raises), "Continue a Job"),
+    OfferedOperation("answer", _AnswerJob, "drive", Decides(answers_question), "Answer a Job's question"),
+    OfferedOperation("resume_job", _ResumeJob, "drive", Decides(resuming_raises), "Resume a Job"),
+    OfferedOperation("tell_job", _TellJob, "write", Decides(tells_job), "Tell a Job something", _TELLING),
+    OfferedOperation("cancel_job", _CancelJob, "stop", FREE, "Stop a Job"),
+    OfferedOperation("decideApproval", Decision, "drive", Decides(answers_question), route=_DECISION),
 )
 
 

@@ -11,8 +11,9 @@ from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.operations import OfferedOperation, OperationArguments, OperationCall, R, Route, views
+from perstack.doors.operations import AnyArguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
+from perstack.doors.served_project import ServedProject
 from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_words
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, NotFound, UsageError
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 # Operations that only read.
 
 
-class _ListJobs(OperationArguments):
+class _ListJobs(OperationArguments[views.JobList]):
     """Lists Jobs, the most recently written first, with their results and open questions."""
 
     limit: FreeArgument[int] = Field(default=20, ge=1, le=200, description="The maximum number; the newest first.")
     after: FreeArgument[str | None] = Field(default=None, description="`next` of the previous page.")
 
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobList, R]) -> R:
         page = await call.served_project.page_of_jobs(limit=self.limit, after=self.after)
         lines = "\n".join(views.in_list(summary) for summary in page.jobs) or "no Jobs"
         return call.reply(
@@ -40,28 +41,28 @@ class _ListJobs(OperationArguments):
         )
 
 
-class _GetJob(OperationArguments):
+class _GetJob(OperationArguments[views.JobDetails]):
     """Shows the state of a Job: its result, its open question, its Runs, and calls that began but have no result."""
 
     job: JobId
 
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.JobDetails, R]) -> R:
         summary = await call.served_project.current_job(self.job)
         is_stopped = summary.status in ("stoppedByInterrupt", "stoppedByError", "stoppedByMaxSteps", "stoppedByBudget")
         open_calls = await call.served_project.host.jobs.unsettled(self.job) if is_stopped else ()
         return call.reply(views.job_details(summary, open_calls), *views.job_texts(summary))
 
 
-class _ShowInbox(OperationArguments):
+class _ShowInbox(OperationArguments[views.Inbox]):
     """Lists what waits for a person: every open question and approval of every Job and task, the oldest first."""
 
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.Inbox, R]) -> R:
         items = tuple(views.open_item(item) for item in await call.served_project.inbox())
         lines = "\n".join(f"{item.id}  {item.who or '-'}  {item.text}\n  {item.next}" for item in items)
         return call.reply(views.Inbox(questions=items), lines or "nothing waits for a person")
 
 
-class _GetCheckpoint(OperationArguments):
+class _GetCheckpoint(OperationArguments[Checkpoint]):
     """Shows a Run's state at a checkpoint, with all its messages."""
 
     checkpoint: FreeArgument[str] = Field(description="The checkpoint's id.")
@@ -69,7 +70,7 @@ class _GetCheckpoint(OperationArguments):
         default=None, description="The Job's id; only checkpoints of another program need it."
     )
 
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[Checkpoint, R]) -> R:
         if self.job is not None or is_place(self.checkpoint):
             await call.served_project.job(self.job or place_of(self.checkpoint)[0])
         checkpoint = await call.served_project.host.jobs.checkpoint(self.checkpoint, job_id=self.job)
@@ -81,7 +82,7 @@ class _GetCheckpoint(OperationArguments):
 _MAX_PATCH_CHARS = 60_000  # maximum characters of a patch in a result
 
 
-class _ShowDiff(OperationArguments):
+class _ShowDiff(OperationArguments[views.FilesView]):
     """Shows the file changes of a Job, a Run or a step as a patch, for Jobs whose workspace has snapshots."""
 
     job: JobId
@@ -94,7 +95,7 @@ class _ShowDiff(OperationArguments):
         default=None, description="Only the changes by this Run, without its delegates."
     )
 
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.FilesView, R]) -> R:
         await call.served_project.job(self.job)
         diff = await call.served_project.host.files.diff(self.job, self.what, run_id=self.run)
         text = plain_text(patch_bytes(diff.files).decode("utf-8", "backslashreplace"))
@@ -103,7 +104,7 @@ class _ShowDiff(OperationArguments):
         return call.reply(views.files_view(diff), f"{diff.of}: {stat_words(diff.files)}", text)
 
 
-class _RewindFiles(OperationArguments):
+class _RewindFiles(OperationArguments[views.RewindView]):
     """Restores the files of the workspace to a checkpoint of a Job. A person is asked first."""
 
     job: JobId
@@ -112,12 +113,12 @@ class _RewindFiles(OperationArguments):
         default=(), description="Globs of the paths to restore; by default all."
     )
 
-    async def subject(self, call: OperationCall[R]) -> Rewind:
-        await call.served_project.job_to_drive(self.job)
-        return await call.served_project.host.files.plan_rewind(self.job, self.checkpoint, only=self.only)
+    async def subject(self, served_project: ServedProject) -> Rewind:
+        await served_project.job_to_drive(self.job)
+        return await served_project.host.files.plan_rewind(self.job, self.checkpoint, only=self.only)
 
-    async def perform(self, call: OperationCall[R]) -> R:
-        plan, files = await self.subject(call), call.served_project.host.files
+    async def perform(self, call: OperationCall[views.RewindView, R]) -> R:
+        plan, files = await self.subject(call.served_project), call.served_project.host.files
         if not plan.files:
             text = f"The files are already as they were at {self.checkpoint}."
             return call.reply(views.rewind_view(plan, done=True), text)
@@ -144,11 +145,11 @@ def _rewind_decision(plan: Rewind, arguments: _RewindFiles) -> NeededDecision | 
 # Approvals.
 
 
-class ListApprovals(OperationArguments):
+class ListApprovals(OperationArguments[views.Approvals]):
     """The calls of Jobs that wait for a person's approval, the oldest first."""
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.Approvals, R]) -> R:
         questions = [item.question for item in await call.served_project.inbox()]
         host = call.served_project.host
         calls = [asking for asking in questions if asking is not None and asking.call_digest]
@@ -159,7 +160,7 @@ class ListApprovals(OperationArguments):
 # Jobs for workers.
 
 
-class Submission(OperationArguments):
+class Submission(OperationArguments[views.SubmittedJob]):
     """Queue a Job for workers. With a `jobId` or an idempotency key, a repeated request starts no second Job."""
 
     expert: Annotated[str, FREE, Field(min_length=1, description="The Expert's key.")]
@@ -175,7 +176,7 @@ class Submission(OperationArguments):
         str | None, FREE, Field(description="The new Job's id; a repeated request then starts no second Job.")
     ] = None
 
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[views.SubmittedJob, R]) -> R:
         """Reply with a new Job, or the Job that an equal request started before. Raises PerstackError."""
         await call.served_project.refresh()
         call.served_project.definitions.check_offered(self.expert)
@@ -212,13 +213,13 @@ class Submission(OperationArguments):
         raise Conflict(f"Job {summary.id} was started by another request: send its Expert, query and labels")
 
 
-class GetSubmittedJob(OperationArguments):
+class GetSubmittedJob(OperationArguments[JobSummary]):
     """Show the state of a Job."""
 
     id: JobId
 
     @override
-    async def perform(self, call: OperationCall[R]) -> R:
+    async def perform(self, call: OperationCall[JobSummary, R]) -> R:
         return call.reply(await call.served_project.job(self.id))
 
 
@@ -228,19 +229,15 @@ _QUEUED = {202: "it waits for a worker"}
 _LATER = {503: "it is recorded but could not be queued: a worker will find it"}
 _DONE = {200: "done"}
 
-JOB_OPERATIONS: tuple[OfferedOperation[OperationArguments], ...] = (
-    OfferedOperation("list_jobs", _ListJobs, views.JobList, "read", FREE, "List Jobs"),
-    OfferedOperation("get_job", _GetJob, views.JobDetails, "read", FREE, "Look at a Job"),
-    OfferedOperation("inbox", _ShowInbox, views.Inbox, "read", FREE, "List open questions"),
+JOB_OPERATIONS: tuple[OfferedOperation[AnyArguments], ...] = (
+    OfferedOperation("list_jobs", _ListJobs, "read", FREE, "List Jobs"),
+    OfferedOperation("get_job", _GetJob, "read", FREE, "Look at a Job"),
+    OfferedOperation("inbox", _ShowInbox, "read", FREE, "List open questions"),
     *DRIVING_OPERATIONS,
-    OfferedOperation("get_checkpoint", _GetCheckpoint, Checkpoint, "read", FREE, "Look at a checkpoint"),
-    OfferedOperation("diff", _ShowDiff, views.FilesView, "read", FREE, "Look at changes of files"),
-    OfferedOperation("rewind", _RewindFiles, views.RewindView, "write", Decides(_rewind_decision), "Rewind files"),
-    OfferedOperation(
-        "listApprovals", ListApprovals, views.Approvals, "read", FREE, route=Route("GET", APPROVALS, _DONE)
-    ),
-    OfferedOperation(
-        "submitJob", Submission, views.SubmittedJob, "drive", FREE, route=Route("POST", JOBS, _QUEUED, _LATER)
-    ),
-    OfferedOperation("getJob", GetSubmittedJob, views.SubmittedJob, "read", FREE, route=Route("GET", _JOB, _DONE)),
+    OfferedOperation("get_checkpoint", _GetCheckpoint, "read", FREE, "Look at a checkpoint"),
+    OfferedOperation("diff", _ShowDiff, "read", FREE, "Look at changes of files"),
+    OfferedOperation("rewind", _RewindFiles, "write", Decides(_rewind_decision), "Rewind files"),
+    OfferedOperation("listApprovals", ListApprovals, "read", FREE, route=Route("GET", APPROVALS, _DONE)),
+    OfferedOperation("submitJob", Submission, "drive", FREE, route=Route("POST", JOBS, _QUEUED, _LATER)),
+    OfferedOperation("getJob", GetSubmittedJob, "read", FREE, route=Route("GET", _JOB, _DONE)),
 )

@@ -256,7 +256,7 @@ def job_texts(summary: JobSummary) -> tuple[str, ...]:
     return (summary.text, status_line(summary)) if summary.text else (status_line(summary),)
 
 
-def reply_job(call: OperationCall[R], summary: JobSummary, *texts: str) -> R:
+def reply_job(call: OperationCall[JobView, R], summary: JobSummary, *texts: str) -> R:
     """Reply with the Job's state."""
     return call.reply(job_view(summary), *job_texts(summary), *texts, is_error=summary.status == "stoppedByError")
 

@@ -77,7 +77,7 @@ class JobPrinter:
         self._replies: dict[str, _Reply] = {}  # unfinished replies by Run
         self._heading = ""
         self.cut = ""  # the full text of the line that was cut last
-        self.result: str | None = None  # the result whose text was printed last
+        self.finished_job_id: str | None = None  # the Job whose result was printed last
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class JobPrinter:
         else:
             if (activity is None or event.text != activity.said) and event.text.strip():
                 self._print_whole(event.run_id, event.text)
-            self.result = event.text
+            self.finished_job_id = event.job_id
         self._print_rows(lines[1:])
 
 

@@ -22,7 +22,7 @@ from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.cli.driving import drive_and_ask, job_of, report_outcome, run_interruptible
+from perstack.doors.cli.driving import drive_interruptible, report_outcome
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import has_screen, print_out
@@ -117,13 +117,13 @@ def _play(folder: Path, expert: str, query: str) -> tuple[JobSummary | None, int
         JobOutput(OutputOptions(chosen_form="human", no_input=True)),
     )
 
-    async def work(on_event: OnEvent) -> JobSummary:
+    async def run_expert(on_event: OnEvent) -> JobSummary:
         return await host.run(expert, query, on_event=on_event)
 
-    summary = run_interruptible(host, lambda: drive_and_ask(host, work, lines), lambda: job_of(host, lines), lines)
+    summary = drive_interruptible(host, run_expert, lines)
     if summary is None or summary.status == "stoppedByInterrupt":
         return summary, INTERRUPTED
     if summary.status != "completed":
         return summary, report_outcome(summary, lines)
-    lines.result(summary.text)
+    lines.result(summary.id, summary.text)
     return summary, 0
