@@ -216,7 +216,7 @@ class Terminal:
         return self.jobs() / run_id.rpartition("-")[0] / "runs" / run_id / "events.jsonl"
 
 
-_PROMPTS = re.compile(rb"; nothing: later\)\r\n|\[y/N\]|say yes or no")
+_PROMPTS = re.compile(rb"; Enter: later\)\r\n|\[y/N\]|answer yes or no")
 
 
 class _Attended(io.TextIOWrapper):

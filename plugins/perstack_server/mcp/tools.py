@@ -60,7 +60,7 @@ def list_tools(experts: Mapping[str, Expert], operations: Mapping[str, AnyOperat
 
 
 def drives(name: str) -> bool:
-    """Return whether a call of the tool may make an Expert work, or change files."""
+    """Return whether a call of the tool may run an Expert or change files."""
     operation = JOB_TOOLS.get(name)
     return name not in TASK_TOOLS if operation is None else operation.effect in ("drive", "write")
 
@@ -107,7 +107,7 @@ def _tool(name: str, operation: AnyOperation) -> Tool:
 
 @cache
 def input_schema(model: type[Arguments]) -> JsonObject:
-    """Return the JSON schema of a tool's arguments, without noise for clients."""
+    """Return the JSON schema of a tool's arguments, without keywords that clients do not need."""
     return _plain(model.model_json_schema(by_alias=True))
 
 

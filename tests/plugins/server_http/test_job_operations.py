@@ -25,7 +25,7 @@ class Remark(OperationArguments[SubmittedJob]):
     """Remark on a Job. This is an operation that only this test has."""
 
     id: FreeArgument[str]
-    loud_words: FreeArgument[str] = Field(description="What is remarked.")
+    loud_words: FreeArgument[str] = Field(description="What is print_message.")
 
     async def perform(self, call: OperationCall[SubmittedJob, R]) -> R:
         return call.reply(SubmittedJob(id=f"{self.id}-{self.loud_words}", status="queued"), "remarked")

@@ -109,7 +109,7 @@ def test_a_no_changes_nothing_and_a_yes_is_for_what_the_form_showed(stopped: Ter
             assert texts(done)[0] == "One note."
             (asked,) = editor.shown
             assert asked.message.startswith("mcp ")
-            assert "asks for what only you decide:\n- Raise a limit of Job job of solo: " in asked.message
+            assert "asks for decisions that only you can make:\n- Raise a limit of Job job of solo: " in asked.message
             assert asked.message.endswith("max_steps from 1 to no limit, max_cost from 0.02 to 1,000")
 
     wait_for(work(), SECONDS)
@@ -126,7 +126,7 @@ def test_a_yes_to_what_has_changed_meanwhile_is_none(stopped: Terminal, era: str
     async def work() -> None:
         async with attached(stopped, era=era, fill=fill) as editor:
             refused = await editor.call("resume_job", job="job", maxCost=1000)
-            assert "what was shown has changed meanwhile" in texts(refused)[0]
+            assert "what the person was shown has changed since" in texts(refused)[0]
 
     wait_for(work(), SECONDS)
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def open_attended_host(options: HostOptions, output_options: OutputOptions, *, strict: bool = False) -> Host:
-    """Return the Host of a command whose Job may ask the user at the terminal. Says if programs run without that.
+    """Return the Host of a command whose Job may ask the user at the terminal.
 
-    With `strict`, raises DefinitionError for warnings about the definition.
+    Notes on stderr if programs run without a question. With `strict`, warnings about the definition are errors.
     """
     attended_options = replace(options, is_attended=lambda: can_ask(asks=not output_options.no_input))
     host = attended_options.open_host(strict=strict)
@@ -45,7 +45,10 @@ def open_attended_host(options: HostOptions, output_options: OutputOptions, *, s
 
 
 async def drive_and_ask(host: Host, drive: Callable[[OnEvent], Awaitable[JobSummary]], output: JobOutput) -> JobSummary:
-    """Drive a Job and ask what it waits for. Without an answer, and with Ctrl-C, it stays as it is."""
+    """Drive a Job and ask its questions at the terminal.
+
+    Without an answer, or after Ctrl-C, the question stays open.
+    """
     summary = await drive(output)
     while (asking := summary.asking) is not None and can_ask(asks=output.may_ask):
         output.pause()
@@ -67,16 +70,16 @@ async def drive_and_ask(host: Host, drive: Callable[[OnEvent], Awaitable[JobSumm
 async def drive_series_and_ask(
     host: Host, series: SeriesState, output: JobOutput, resume: Callable[[str], Awaitable[SeriesState]]
 ) -> SeriesState:
-    """Ask what a Job of iterations waits for, and continue the iterations with `resume`."""
+    """Ask the questions of an iteration's Job, and continue the iterations with `resume`."""
     while series.status == "paused" and series.job_id is not None and can_ask(asks=output.may_ask):
         waiting = await host.job(series.job_id)
         if waiting.asking is None:
             break
 
-        async def as_it_stands(_: OnEvent, summary: JobSummary = waiting) -> JobSummary:
+        async def waiting_summary(_: OnEvent, summary: JobSummary = waiting) -> JobSummary:
             return summary
 
-        summary = await drive_and_ask(host, as_it_stands, output)
+        summary = await drive_and_ask(host, waiting_summary, output)
         if summary.asking is not None:
             break
         series = await resume(series.id)
@@ -140,8 +143,8 @@ def run_interruptible(
     """Run the work with the Host open, and return its result; after an interruption the result of `interrupted`.
 
     The first Ctrl-C (SIGTERM, SIGHUP) abandons the current step and records the interruption; the second ends the
-    process. If the reader of `output` is gone, that interrupts too, silently. `drives` is False if another process
-    drives the steps.
+    process. A closed stdout interrupts as well, without a message. `drives` is False if another process drives the
+    steps.
     """
 
     async def main() -> _T | None:
@@ -163,7 +166,7 @@ def run_interruptible(
 
 
 def _report_lost(output: JobOutput, consequence: str) -> None:
-    """Say why stdout cannot be written, if it cannot; a reader that stopped early needs no message."""
+    """Report why stdout could not be written, unless its reader just stopped early."""
     if output.lost is not None and not isinstance(output.lost, BrokenPipeError):
         reason = (output.lost.strerror or str(output.lost)).lower()
         with suppress(OSError):
@@ -175,7 +178,7 @@ def _stop(task: asyncio.Future[_T], output: JobOutput, *, drives: bool) -> None:
     if output.is_asking or not drives:  # nothing is running here
         return
     with suppress(OSError):  # the terminal itself may be gone
-        output.remark("stopping after cleaning up; once more to leave at once")
+        output.remark("stopping after cleanup; press again to stop at once")
 
 
 def _leave(output: JobOutput) -> None:
@@ -202,15 +205,15 @@ def report_outcome(summary: JobSummary, output: JobOutput, next_step: str | None
 
 
 def status_of_output(output: JobOutput, status: int, command: str, *, was_lost: bool) -> int:
-    """Return the exit status: 1 in place of 0 if what was shown last was lost, and say which command shows it."""
+    """Return the exit status, 1 if the result of a success could not be written; `command` shows it again."""
     if output.lost is None or was_lost or status != 0:
         return status
-    _report_lost(output, f"so the result is not there; it is kept: {command}")
+    _report_lost(output, f"so the result was not written; it is stored: {command}")
     return 1
 
 
 def outcome_line(summary: JobSummary, next_step: str | None = None) -> str:
-    """Return a line with the Job's status and next step. `next_step` replaces that, for Jobs with own commands."""
+    """Return a line with the Job's status and next step. `next_step` replaces the usual step of a Job."""
     did = spending_line(summary)
     text = {
         "completed": f"completed: {did}; perstack log --job {summary.id}",

@@ -140,12 +140,12 @@ def rewind_command(
     No files are rewound while a Job is driven in the workspace.
     """
     if as_json and not (yes or dry_run):
-        raise UsageError("--json asks nothing: add --yes, or --dry-run to only look")
+        raise UsageError("--json does not ask for confirmation: add --yes, or --dry-run")
 
     elsewhere = options.workspace is not None
 
     async def look(host: Host) -> Rewind:
-        job_id, place_id = await _places(host, job, checkpoint)
+        job_id, place_id = await _full_ids(host, job, checkpoint)
         return await host.files.plan_rewind(job_id, place_id, only=only, keep_added=keep_added, elsewhere=elsewhere)
 
     plan = options.change(look)
@@ -230,12 +230,12 @@ def _rewind(
     )
 
 
-async def _places(host: Host, job: str, checkpoint: str | None) -> tuple[str, str]:
-    """Return whole ids. A checkpoint alone is enough: it names its Job."""
+async def _full_ids(host: Host, job: str, checkpoint: str | None) -> tuple[str, str]:
+    """Return the full ids of Job and checkpoint. A checkpoint alone is enough: its id names its Job."""
     job_id = await host.jobs.complete_id(job)
     if checkpoint is None:
         if not is_place(job_id):
-            raise UsageError(f"name the checkpoint of {job_id} too: `perstack log {job_id}` lists them")
+            raise UsageError(f"name a checkpoint of {job_id} too: `perstack log {job_id}` lists them")
         return place_of(job_id)[0], job_id
     return job_id, await host.jobs.complete_id(checkpoint)
 
@@ -294,5 +294,5 @@ async def _plan_rewind(host: Host, expert: str, job: str, checkpoint: str) -> Re
 
 
 def _on_project(options: HostOptions, work: Callable[[Host], Awaitable[_T]]) -> _T:
-    """Return the result of `work`, called with a Host that knows the Experts and no variables."""
+    """Return the result of `work`, called with a Host that has the Experts but no environment variables."""
     return run_with(options.host_of(options.project(required=True), env={}), work)

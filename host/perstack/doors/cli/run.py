@@ -1,4 +1,7 @@
-"""The commands `perstack run` and `perstack submit`. What only a Job needs is imported in them: `--help` is quick."""
+"""The commands `perstack run` and `perstack submit`.
+
+Modules that only a Job needs are imported inside them, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def run_command(
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
-    options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
+    options = _with_checkpoint_files(options, expert, continue_job, resume_from, yes) if with_files else options
     host, output = open_attended_host(options, output_options, strict=strict), JobOutput(output_options)
 
     async def run_new(on_event: OnEvent) -> JobSummary:
@@ -112,11 +115,11 @@ def run_command(
     sys.exit(drive_and_report(host, run_existing if go_on or continue_job else run_new, output))
 
 
-def _with_files(
+def _with_checkpoint_files(
     options: HostOptions, expert: str, job: str | None, checkpoint: str | None, is_sure: bool
 ) -> HostOptions:
     if job is None or checkpoint is None:
-        raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: say whose files")
+        raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: name both")
     from perstack.doors.cli.files import files_of_checkpoint
 
     return files_of_checkpoint(options, expert, job, checkpoint, is_sure=is_sure)
@@ -126,9 +129,9 @@ def _check_combination(
     go_on: bool, continue_job: str | None, resume_from: str | None, is_answer: bool, job_id: str | None
 ) -> None:
     if resume_from is not None and continue_job is None:
-        raise UsageError("--resume-from needs --continue-job JOB: say which Job the checkpoint is of")
+        raise UsageError("--resume-from needs --continue-job JOB: name the checkpoint's Job")
     if go_on and continue_job is not None:
-        raise UsageError("--continue means the latest Job and --continue-job a given one: leave one of them out")
+        raise UsageError("--continue means the latest Job and --continue-job names one: leave one of them out")
     if is_answer and not (go_on or continue_job):
         raise UsageError("-i answers a question of a Job: add --continue, or --continue-job JOB")
     if job_id is not None and (go_on or continue_job):
@@ -183,7 +186,7 @@ def submit_command(
             by=this_user("cli"),
             **new_run.caller_fields,
         )
-        _warn(host)
+        _warn_of_unrecorded_files(host)
         if not wait:
             write_json_line(job.to_json() if as_json else job.id.encode())
             return job
@@ -202,20 +205,20 @@ def submit_command(
     if not wait:
         sys.exit(0)
     if waiting and final.status in ("running", "queued", "stoppedByInterrupt"):
-        lines.remark(_left_line(final))
+        lines.remark(_interrupted_wait_line(final))
         sys.exit(INTERRUPTED)
     sys.exit(report_outcome(final, lines))
 
 
-def _left_line(summary: JobSummary) -> str:
-    how = "still waits for a worker" if summary.status == "queued" else "is driven on by the workers"
+def _interrupted_wait_line(summary: JobSummary) -> str:
+    how = "still waits for a worker" if summary.status == "queued" else "continues on the workers"
     return f"Job {summary.id} {how}; see it with: perstack log {summary.id} --follow"
 
 
-def _warn(host: Host) -> None:
-    """Warn if a worker on another machine would not see the files."""
+def _warn_of_unrecorded_files(host: Host) -> None:
+    """Warn that a worker on another machine may not see the workspace's files."""
     if host.project.snapshots is None:
         print_err(
-            "warning: the files here are not recorded, so a worker sees them only in a folder that both share; set"
-            ' `workspace = { path = ".", snapshots = true }` to have them recorded'
+            "warning: snapshots are off, so a worker sees these files only if it shares the folder; set"
+            ' `workspace = { path = ".", snapshots = true }` to record them'
         )

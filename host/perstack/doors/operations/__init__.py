@@ -1,13 +1,13 @@
-"""Operations that several doors offer, each declared once: what it takes, what it does, what it shows, and where.
+"""Operations that several doors offer, each declared once: its arguments, its work, its result, and its doors.
 
 A class of arguments is an operation: its fields are the arguments, its docstring describes it to people and models, and
-`perform` does it for an `OperationCall`, which a door lends it. An `OfferedOperation` adds what doors need. From these
-rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The rows for Jobs are in `jobs` and
-`driving`, what they show in `views`; those for tasks are made here from `core.tasks.operation_table`. Docstrings and
-field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
+`perform` carries it out with an `OperationCall`, which the door provides. An `OfferedOperation` adds what doors need.
+From these rows `mcp.tools` makes tools, and `http.routes` and `http.openapi` requests. The rows for Jobs are in `jobs`
+and `driving`, what they show in `views`; those for tasks are made here from `core.tasks.operation_table`. Docstrings
+and field descriptions are in the schemas that MCP clients and OpenAPI readers see: changing one changes these.
 
-A caller is a model or a program. `perform` is the only way to an operation: it has a person decide first what the marks
-of the row and of its arguments say is a person's decision (`oversight.decisions`), or refuses the call.
+A caller is a model or a program. `perform` is the only way to an operation: marks of the row and of its arguments say
+which decisions a person makes (`oversight.decisions`), and `perform` asks for these first, or refuses the call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OperationCall(ABC, Generic[_Shown, R]):
     served_project: ServedProject
     seal: str = field(
         default="", kw_only=True
-    )  # digest of what a person agreed to, if that is more than the arguments say
+    )  # digest of what the person was shown, if it was more than the arguments
 
     @property
     def may_decide(self) -> bool:
@@ -58,12 +58,12 @@ class OperationCall(ABC, Generic[_Shown, R]):
 
     @property
     def advice(self) -> str:
-        """The end of a refusal: how else a caller of this door gets a decision."""
+        """The end of a refusal: how a caller of this door can get the decision in another way."""
         return ""
 
     @property
     def brings_answer(self) -> bool:
-        """True if the call only brings the answer to a question that its Job asked: no work begins then."""
+        """True if the call only carries the answer to a question that its Job asked, and starts no work."""
         return False
 
     @property
@@ -80,11 +80,11 @@ class OperationCall(ABC, Generic[_Shown, R]):
         """Drive a Job, and reply when it has begun or, with `wait`, when it has ended or stopped."""
 
     async def ask_question(self, job_id: str, decisions: Decisions) -> R:
-        """Show a person, never a model, the question that the Job waits with. Raises NeedsPerson if nobody can."""
+        """Show a person, never a model, the open question of the Job. Raises NeedsPerson if nobody can be asked."""
         raise person_refusal(decisions, self.advice)
 
     async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[_Shown, R], str], Awaitable[R]]) -> R:
-        """Ask a person; on a yes, return what `agreed` returns for the call and the digest of what was shown.
+        """Ask a person; after a yes, return the result of `agreed` for the call and the digest of what was shown.
 
         Raises NeedsPerson if nobody can be asked, or the answer is no.
         """
@@ -126,7 +126,7 @@ class OperationArguments(Arguments, Generic[_Gives]):
         return model
 
     async def subject(self, served_project: ServedProject) -> object:
-        """Return what the decisions of the call are about, as their marks take it. Raises PerstackError."""
+        """Return the subject of the call's decisions, in the form that their marks take. Raises PerstackError."""
         return None
 
     @abstractmethod
@@ -142,11 +142,11 @@ Effect = Literal["read", "stop", "write", "drive", "task_read", "task_write", "t
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """HTTP request of an operation. A part of the path in braces is an argument."""
+    """The HTTP request of an operation. A part of the path in braces is an argument."""
 
     method: operation_table.Method
     path: str
-    replies: Mapping[int, str]  # meaning by status; the first is that of an operation that drives no Job
+    replies: Mapping[int, str]  # meaning by status; an operation that drives no Job replies with the first
     refusals: Mapping[int, str] = field(default_factory=dict[int, str])  # meaning of further errors by status
 
 
@@ -155,14 +155,14 @@ A = TypeVar("A", bound=AnyArguments, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class OfferedOperation(Generic[A]):
-    """Operation as doors see it."""
+    """An operation with what doors need to offer it."""
 
     name: str
     arguments: type[A]
-    effect: Effect  # what it may change; the hints of its MCP tool say so
-    decides: Mark  # whether a call is a decision that a person makes, apart from its arguments
+    effect: Effect  # what it may change, for the hints of its MCP tool
+    decides: Mark  # mark if every call is a person's decision, whatever its arguments
     title: str | None = None  # title of its MCP tool; None: no tool, or one of the tools for tasks
-    route: Route | None = None  # None: not over HTTP
+    route: Route | None = None  # None if it is not offered over HTTP
 
     @property
     def gives(self) -> type[Record]:
@@ -202,7 +202,7 @@ async def perform(
     async def agreed(agreed_call: OperationCall[Record, R], digest: str) -> R:
         now = await _decisions_of(operation, arguments, subject)
         if digest_of(now) != digest:
-            raise Conflict("what was shown has changed meanwhile, and nothing was done: call again")
+            raise Conflict("what the person was shown has changed since, so nothing was done: call again")
         return await arguments.perform(replace(agreed_call, seal="".join(one.seal for one in now)))
 
     return await call.confirm(decisions, agreed)
@@ -224,7 +224,7 @@ Hides = Callable[[str], bool]  # predicate: True if a door hides the tasks of th
 
 
 class TaskArguments(OperationArguments[Record]):
-    """Arguments of an operation on tasks that a program may pass."""
+    """Arguments of an operation on tasks, for programs."""
 
     row: ClassVar[operation_table.Operation]
 
@@ -238,7 +238,7 @@ class TaskArguments(OperationArguments[Record]):
         return await self.subject_in(served_project.host.tasks, served_project.definitions.hides)
 
     async def subject_in(self, memory: StoredTasks, hides: Hides) -> TaskSubject:
-        """Return the task that the operation is about. Raises NotFound also for one of an agent that `hides` names."""
+        """Return the task that the operation is about. Raises NotFound also for a task of an agent that `hides`."""
         subject = await memory.subject_of(getattr(self, "task_id", ""))
         if hides(subject.task.agent_id):
             raise _hidden_task(subject.task.task_id)
@@ -252,12 +252,12 @@ class TaskArguments(OperationArguments[Record]):
         )
 
     async def change(self, memory: TaskMemory, hides: Hides) -> Record:
-        """Return the result. Raises PerstackError; NotFound also for a task of an agent that `hides` names."""
+        """Return the result. Raises PerstackError; NotFound also for a task of an agent that `hides`."""
         command = self.row.command(**{name: getattr(self, name) for name in self.model_fields_set}).through_a_door()
         task_id, agent_id = getattr(command, "task_id", None), getattr(command, "agent_id", "")
         if self.row.makes:
             if hides(agent_id):
-                raise UsageError(f"tasks of {agent_id} are not kept by this server, which leaves that Expert out")
+                raise UsageError(f"tasks of {agent_id} are not kept by this server, which does not offer that Expert")
         elif isinstance(task_id, str) and hides((await memory.get(task_id)).agent_id):
             raise _hidden_task(task_id)
         result = self.row.shown(command, await memory.do(command))
@@ -293,7 +293,7 @@ async def change_task(
 
 @cache
 def task_operation(row: operation_table.Operation) -> OfferedOperation[TaskArguments]:
-    """Return an operation on tasks as doors see it."""
+    """Return the operation on tasks with what doors need to offer it."""
     fields = {argument.name: (argument.type, argument.default) for argument in row.arguments("program")}
     name = row.command.__name__.replace("Command", "Arguments")
     model = create_model(name, __base__=TaskArguments, __doc__=row.description, **cast("dict[str, Any]", fields))

@@ -58,15 +58,15 @@ _Wait = Annotated[
     bool,
     FREE,
     Field(
-        description="Whether to wait for the end. false: return the Job's id at once, and let it continue;"
-        " get_job tells how it stands."
+        description="Whether to wait for the end. false: return the Job's id at once, while it continues;"
+        " get_job shows its state."
     ),
 ]
 JobId = Annotated[str, FREE, Field(description="The Job's id.")]
 
 
 class LinkedFile(Arguments):
-    """A resource link, as MCP has it: of what it may say, the address counts."""
+    """A resource link of MCP, of which only the address is used."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -76,17 +76,17 @@ class LinkedFile(Arguments):
 
 _Attachments = Annotated[
     tuple[str | LinkedFile, ...],
-    FREE,  # only files that tools of the Experts may read
+    FREE,  # only files that the Experts' tools may read
     Field(
         max_length=MAX_ATTACHMENTS,
-        description="Files that the Expert sees with the query, images, PDFs or texts: paths in its workspace, or"
-        " resource links to them.",
+        description="Images, PDFs or texts that the Expert sees with the query: paths in its workspace, or resource"
+        " links to them.",
     ),
 ]
 
 
 class StartQuery(Protocol):
-    """A method of the Host that starts a Run with a query, with attachments and listener left to pass."""
+    """A method of the Host that starts a Run, with the query bound: it takes the attachments and the listener."""
 
     def __call__(
         self, *, attachments: Sequence[Attachable], on_event: OnEvent
@@ -96,12 +96,12 @@ class StartQuery(Protocol):
 
 
 async def read_attachments(host: Host, files: Sequence[str | LinkedFile]) -> list[Attachable]:
-    """Return files of the workspace that tools may read: a caller may name no others. Raises UsageError."""
+    """Read the named files of the workspace. Raises UsageError for a file that tools may not read."""
     return [await read_workspace_file(host, file if isinstance(file, str) else file.uri) for file in files]
 
 
 def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -> DriveJob:
-    """Return the work with workspace files attached, which are read when it starts."""
+    """Return the work with files of the workspace attached; they are read when it starts."""
 
     async def start_with_files(*, on_event: OnEvent) -> JobSummary:
         return await work(attachments=await read_attachments(host, files), on_event=on_event)
@@ -109,13 +109,13 @@ def attaching(host: Host, work: StartQuery, files: Sequence[str | LinkedFile]) -
     return start_with_files
 
 
-# What the limits of a Job are after a call.
+# The limits of a Job after a call.
 
 
 async def _subject_of_resume(
     served_project: ServedProject, job_id: str, max_steps: int | None, max_cost: float | None
 ) -> JobSubject:
-    """Return a Job with its limits after a resumption, for which this server's options count as well."""
+    """Return a Job with its limits after a resumption, to which this server's options apply as well."""
     await served_project.job_to_drive(job_id)
     job, overrides = (
         await served_project.host.jobs.load(job_id),
@@ -134,10 +134,10 @@ async def _continued(served_project: ServedProject, job_id: str) -> JobSubject:
     run = job.coordinator
     expert = context.project.expert(run.start.expert_key)
     if expert is None:
-        return JobSubject(job)  # it cannot be continued, and says so itself
+        return JobSubject(job)  # the Job cannot be continued, and continuing it reports that
     limits = resolve_settings(context.project, expert, context.overrides, steps_before=job.total_steps).limits
     is_default = "maxSteps" not in run.start.overrides and run.limits.max_steps == run.start.limits.max_steps
-    if is_default:  # nobody limited this Job: each query has the steps of the definition
+    if is_default:  # no person set this Job's limit: each query has the steps of the definition
         limits = limits.model_copy(update={"max_steps": run.limits.max_steps})
     return JobSubject(job, limits)
 
@@ -146,10 +146,10 @@ class ExpertArguments(OperationArguments[views.JobView]):
     """Arguments of the MCP tool that starts an Expert."""
 
     query: FreeArgument[str] = Field(
-        description="What the Expert is to do. It sees this and nothing of your conversation."
+        description="What the Expert should do. It sees this text and nothing of your conversation."
     )
     continue_job: Annotated[str | None, Decides(continuing_raises)] = Field(
-        default=None, description="The id of an earlier Job of this Expert, to continue it with its history kept."
+        default=None, description="The id of an earlier Job of this Expert, to continue it with its history."
     )
     attachments: _Attachments = ()
     wait: _Wait = True
@@ -186,10 +186,10 @@ EXPERT_OPERATION = OfferedOperation("expert", ExpertArguments, "drive", FREE)
 
 
 class _ContinueJob(OperationArguments[views.JobView]):
-    """Gives a Job's Expert a new query, its history kept; or branches from an earlier checkpoint."""
+    """Gives a Job's Expert a new query, with the history; or branches from an earlier checkpoint."""
 
     job: JobId
-    query: FreeArgument[str] = Field(description="What the Job's Expert is to do next.")
+    query: FreeArgument[str] = Field(description="What the Job's Expert should do next.")
     resume_from: Annotated[str | None, Decides(branches)] = Field(
         default=None, description="A checkpoint of the Coordinator to branch from. A person is asked first."
     )
@@ -225,14 +225,14 @@ def _changed_text(answer: str, args: JsonObject) -> str:
 
 
 class _AnswerJob(OperationArguments[views.JobView]):
-    """Has the person answer the question of a Job that waits, in a form; from you it takes only a no to a call."""
+    """Lets the person answer the open question of a Job in a form; from you, only a no to a call is accepted."""
 
     job: JobId
     answer: Annotated[str, Decides(answers_question)] = Field(
         description="What the person says. For a question that asks for several values, a JSON object of them."
     )
     question: FreeArgument[str | None] = Field(
-        default=None, description="The question's id: if it has been answered meanwhile, this answer is not taken."
+        default=None, description="The question's id: if it has been answered in the meantime, this answer is refused."
     )
     changed: _Changed = None
     wait: _Wait = True
@@ -248,7 +248,7 @@ class _AnswerJob(OperationArguments[views.JobView]):
         subject = JobSubject(await served_project.host.jobs.load(self.job))
         asking = subject.question
         if self.changed is not None and (asking is None or not asking.call_digest):
-            raise UsageError(f"Job {self.job} asks for no approval of a call, so there are no arguments to change")
+            raise UsageError(f"Job {self.job} has no approval of a call open, so there are no arguments to change")
         if self.question is not None and asking is not None and asking.id != self.question:
             self._check_of_job()
             raise Conflict(f"question {self.question} has been answered already, or was never asked")
@@ -269,11 +269,11 @@ class _AnswerJob(OperationArguments[views.JobView]):
 
     def _check_of_job(self) -> None:
         if self.question is not None and place_of(self.question)[0] != self.job:
-            raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows what is asked")
+            raise UsageError(f"question {self.question} is not one of Job {self.job}; get_job shows the open question")
 
 
 class _ResumeJob(OperationArguments[views.JobView]):
-    """Continues a Job that was interrupted, failed or reached its step limit, where it was."""
+    """Continues a Job that was interrupted, failed or reached its step limit, from where it stopped."""
 
     job: JobId
     max_steps: Annotated[int | None, Decides(resuming_raises)] = Field(
@@ -289,8 +289,8 @@ class _ResumeJob(OperationArguments[views.JobView]):
     )
     settle: Annotated[dict[str, Settlement], Decides(settles_calls)] = Field(
         default_factory=dict[str, Settlement],
-        description="For calls that began and have no result, by their key: done, retry, ask (a question to a person)"
-        " or tell (the default: the model sees that it was interrupted). get_job lists them. A person is asked about"
+        description="For calls that began but have no result, by their key: done, retry, ask (a question to a person)"
+        " or tell (the default: the model is told that it was interrupted). get_job lists them. A person is asked about"
         " done and retry.",
     )
     wait: _Wait = True
@@ -313,7 +313,7 @@ class _CancelJob(OperationArguments[views.JobView]):
     job: JobId
     final: Annotated[bool, Decides(closes_job)] = Field(
         default=False,
-        description="Close it for good, also if it waits or is paused; nothing continues it. A person is asked first.",
+        description="Close it permanently, also if it waits or is paused. A person is asked first.",
     )
 
     @override
@@ -329,13 +329,13 @@ class _CancelJob(OperationArguments[views.JobView]):
 
 
 class _TellJob(OperationArguments[Delivery]):
-    """Tells a Job what the person says: its model sees it before its next generation. A person is asked first."""
+    """Tells a Job something from the person: its model sees it before its next generation. A person is asked first."""
 
     job: JobId
     text: FreeArgument[str | None] = Field(default=None, description="The words of the person, at most 20,000.")
     run: FreeArgument[str | None] = Field(default=None, description="The Run to tell; by default the Coordinator.")
     drop: FreeArgument[str | None] = Field(
-        default=None, description="In place of `text`: the id of an earlier text that is not to be sent again."
+        default=None, description="Instead of `text`: the id of an earlier text that should no longer be sent."
     )
 
     @override
@@ -359,40 +359,46 @@ class _TellJob(OperationArguments[Delivery]):
 
 
 class Decision(OperationArguments[views.DrivenJob]):
-    """Say whether a call may run: its Job continues. Any answer but `no` needs a token with that right."""
+    """Approve or deny a call, and continue its Job. Any answer but `no` needs a token with the right to decide."""
 
     id: Annotated[str, FREE, Field(description="The question's id.")]
     answer: Annotated[ApprovalWord, Decides(answers_question)]
-    rule: Annotated[str | None, FREE, Field(description="With `always`: one of the rules that are offered.")] = None
+    rule: Annotated[str | None, FREE, Field(description="With `always`: one of the offered rules.")] = None
     text: Annotated[str | None, FREE, Field(description="With `no`: a text for the model.")] = None
     changed: _Changed = None
-    call_digest: Annotated[str | None, FREE, Field(description="Of the call that is meant; another is refused.")] = None
-    wait: Annotated[bool, FREE, Field(description="Reply when the Job has ended or stopped, and not at once.")] = False
+    call_digest: Annotated[
+        str | None,
+        FREE,
+        Field(description="The digest of the call; if the open call has another digest, the answer is refused."),
+    ] = None
+    wait: Annotated[bool, FREE, Field(description="Reply when the Job has ended or stopped, instead of at once.")] = (
+        False
+    )
 
     @override
     async def subject(self, served_project: ServedProject) -> JobSubject:
-        await self._asking(served_project)
+        await self._check_asked(served_project)
         return JobSubject(await served_project.host.jobs.load(place_of(self.id)[0]))
 
     @override
     async def perform(self, call: OperationCall[views.DrivenJob, R]) -> R:
         """Give the answer. Raises Conflict if the question is decided or about another call, and UsageError."""
-        await self._asking(call.served_project)
+        await self._check_asked(call.served_project)
         answer = partial(call.served_project.host.answer, self.answer_text, question_id=self.id, by=call.by)
         return await call.drive(answer, wait=self.wait)
 
-    async def _asking(self, served_project: ServedProject) -> None:
-        """Raise Conflict and UsageError unless the question asks for this call."""
+    async def _check_asked(self, served_project: ServedProject) -> None:
+        """Raise Conflict or UsageError unless the question is open and asks for this call."""
         asking = (await served_project.job(place_of(self.id)[0])).asking
         if asking is None or asking.id != self.id:
             raise Conflict(f"question {self.id} has been answered already, or was never asked")
         if not asking.call_digest:
-            raise UsageError(f"question {self.id} asks for no approval of a call")
+            raise UsageError(f"question {self.id} is not about the approval of a call")
         if self.call_digest not in (None, asking.call_digest):
             raise Conflict(f"question {self.id} is about another call: its digest is {asking.call_digest}")
         page = page_of(asking, await workspace_for_diff(served_project.host, asking))
         if page.missing and self.answer != DENIES:
-            text = f"{page.missing}, so only a `{DENIES}` is taken here"
+            text = f"{page.missing}, so only `{DENIES}` is accepted here"
             raise UsageError(text, next_steps=(GiveAnswer(self.id, is_approval=True),))
 
     @property

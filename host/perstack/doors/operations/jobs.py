@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from perstack.host import Host
     from perstack.snapshots.rewind import Rewind
 
-# Lists and looks.
+# Operations that only read.
 
 
 class _ListJobs(OperationArguments[views.JobList]):
-    """Lists Jobs, the one written to last first, with their results and open questions."""
+    """Lists Jobs, the most recently written first, with their results and open questions."""
 
-    limit: FreeArgument[int] = Field(default=20, ge=1, le=200, description="How many, the newest.")
-    after: FreeArgument[str | None] = Field(default=None, description="The `next` of the page before.")
+    limit: FreeArgument[int] = Field(default=20, ge=1, le=200, description="The maximum number; the newest first.")
+    after: FreeArgument[str | None] = Field(default=None, description="`next` of the previous page.")
 
     async def perform(self, call: OperationCall[views.JobList, R]) -> R:
         page = await call.served_project.page_of_jobs(limit=self.limit, after=self.after)
@@ -43,7 +43,7 @@ class _ListJobs(OperationArguments[views.JobList]):
 
 
 class _GetJob(OperationArguments[views.JobDetails]):
-    """Tells how a Job stands: its result, its question, its Runs, and calls that began and have no result."""
+    """Shows the state of a Job: its result, its open question, its Runs, and calls that began but have no result."""
 
     job: JobId
 
@@ -64,7 +64,7 @@ class _ShowInbox(OperationArguments[views.Inbox]):
 
 
 class _GetCheckpoint(OperationArguments[Checkpoint]):
-    """Tells a Run's state at a checkpoint, with all its messages."""
+    """Shows a Run's state at a checkpoint, with all its messages."""
 
     checkpoint: FreeArgument[str] = Field(description="The checkpoint's id.")
     job: FreeArgument[str | None] = Field(
@@ -84,15 +84,17 @@ _MAX_PATCH_CHARS = 60_000  # maximum characters of a patch in a result
 
 
 class _ShowDiff(OperationArguments[views.FilesView]):
-    """Shows what a Job, a Run or a step did to files, as a patch; for Jobs whose workspace is recorded."""
+    """Shows the file changes of a Job, a Run or a step as a patch, for Jobs whose workspace has snapshots."""
 
     job: JobId
     what: FreeArgument[str | None] = Field(
         default=None,
-        description="A step's number; a checkpoint, for the step that it ends; or FIRST..LAST, from the files of one"
-        " checkpoint to those of another, or with nothing after the dots to those of now. By default the whole Job.",
+        description="A step's number; a checkpoint, for the step that it ends; or FIRST..LAST, to compare the"
+        " files at two checkpoints, or FIRST.. to compare with the current files. By default the whole Job.",
     )
-    run: FreeArgument[str | None] = Field(default=None, description="Only what this Run did, its delegates apart.")
+    run: FreeArgument[str | None] = Field(
+        default=None, description="Only the changes by this Run, without its delegates."
+    )
 
     async def perform(self, call: OperationCall[views.FilesView, R]) -> R:
         await call.served_project.job(self.job)
@@ -104,12 +106,12 @@ class _ShowDiff(OperationArguments[views.FilesView]):
 
 
 class _RewindFiles(OperationArguments[views.RewindView]):
-    """Makes the files of the workspace what they were at a checkpoint of a Job. A person is asked first."""
+    """Restores the files of the workspace to a checkpoint of a Job. A person is asked first."""
 
     job: JobId
-    checkpoint: FreeArgument[str] = Field(description="The checkpoint whose files are wanted.")
+    checkpoint: FreeArgument[str] = Field(description="The checkpoint to restore the files to.")
     only: FreeArgument[tuple[str, ...]] = Field(
-        default=(), description="Globs of the paths that are wanted; by default all."
+        default=(), description="Globs of the paths to restore; by default all."
     )
 
     async def subject(self, served_project: ServedProject) -> Rewind:
@@ -119,20 +121,20 @@ class _RewindFiles(OperationArguments[views.RewindView]):
     async def perform(self, call: OperationCall[views.RewindView, R]) -> R:
         plan, files = await self.subject(call.served_project), call.served_project.host.files
         if not plan.files:
-            text = f"The files are those of {self.checkpoint} already."
+            text = f"The files are already as they were at {self.checkpoint}."
             return call.reply(views.rewind_view(plan, done=True), text)
         expected = call.seal or plan.digest
         rewound = await files.rewind(self.job, self.checkpoint, only=self.only, expected=expected, by=call.by)
-        text = f"The files are those of {self.checkpoint}: {stat_words(rewound.files)}."
+        text = f"The files are restored to {self.checkpoint}: {stat_words(rewound.files)}."
         return call.reply(views.rewind_view(rewound, done=True), f"{text} To undo it, rewind to {rewound.undo}.")
 
 
-def _rewinds(plan: Rewind, arguments: _RewindFiles) -> NeededDecision | None:
+def _rewind_decision(plan: Rewind, arguments: _RewindFiles) -> NeededDecision | None:
     """Return the decision to rewind files, which names each of them."""
     if not plan.files:
         return None
     rows = (f"{change} {path} {lines}" for change, path, lines in file_rows(plan.files))
-    head = f"Make the files in {plan.workspace} what they were at {plan.checkpoint_id}. This changes:"
+    head = f"Restore the files in {plan.workspace} to {plan.checkpoint_id}. This changes:"
     only = tuple(("only", glob) for glob in arguments.only)
     return NeededDecision(
         "\n".join([head, *rows]),
@@ -160,17 +162,19 @@ class ListApprovals(OperationArguments[views.Approvals]):
 
 
 class Submission(OperationArguments[views.SubmittedJob]):
-    """Queue a Job for workers. With a `jobId` or a key the same request again is no second Job."""
+    """Queue a Job for workers. With a `jobId` or an idempotency key, a repeated request starts no second Job."""
 
     expert: Annotated[str, FREE, Field(min_length=1, description="The Expert's key.")]
     query: Annotated[str, FREE, Field(min_length=1)]
     at: Annotated[int | None, FREE, Field(description="Not before this time, in milliseconds since 1970.")] = None
     priority: Annotated[int, FREE, Field(description="Higher first.")] = 0
     labels: Annotated[
-        dict[str, str], FREE, Field(description="To find it by, and for workers that take only some.")
+        dict[str, str],
+        FREE,
+        Field(description="Labels to find the Job by, and to select the workers that may take it."),
     ] = Field(default_factory=dict[str, str])
     job_id: Annotated[
-        str | None, FREE, Field(description="The new Job's id; the same request again is no second Job then.")
+        str | None, FREE, Field(description="The new Job's id; a repeated request then starts no second Job.")
     ] = None
 
     async def perform(self, call: OperationCall[views.SubmittedJob, R]) -> R:
@@ -209,11 +213,11 @@ class Submission(OperationArguments[views.SubmittedJob]):
         wanted = {"expert_key": self.expert, "query": self.query, **self._caller_fields()}
         if summary is None or all(getattr(summary, name) == value for name, value in wanted.items()):
             return summary
-        raise Conflict(f"Job {summary.id} is another one: send the Expert, query and labels that it was begun with")
+        raise Conflict(f"Job {summary.id} was started by another request: send its Expert, query and labels")
 
 
 class GetSubmittedJob(OperationArguments[JobSummary]):
-    """How a Job stands."""
+    """Show the state of a Job."""
 
     id: JobId
 
@@ -225,7 +229,7 @@ class GetSubmittedJob(OperationArguments[JobSummary]):
 JOBS, _JOB = "/v1/jobs", "/v1/jobs/{id}"
 
 _QUEUED = {202: "it waits for a worker"}
-_LATER = {503: "it is recorded, and could not be queued: a worker finds it"}
+_LATER = {503: "it is recorded but could not be queued: a worker will find it"}
 _DONE = {200: "done"}
 
 JOB_OPERATIONS: tuple[OfferedOperation[AnyArguments], ...] = (
@@ -235,7 +239,7 @@ JOB_OPERATIONS: tuple[OfferedOperation[AnyArguments], ...] = (
     *DRIVING_OPERATIONS,
     OfferedOperation("get_checkpoint", _GetCheckpoint, "read", FREE, "Look at a checkpoint"),
     OfferedOperation("diff", _ShowDiff, "read", FREE, "Look at changes of files"),
-    OfferedOperation("rewind", _RewindFiles, "write", Decides(_rewinds), "Rewind files"),
+    OfferedOperation("rewind", _RewindFiles, "write", Decides(_rewind_decision), "Rewind files"),
     OfferedOperation("listApprovals", ListApprovals, "read", FREE, route=Route("GET", APPROVALS, _DONE)),
     OfferedOperation("submitJob", Submission, "drive", FREE, route=Route("POST", JOBS, _QUEUED, _LATER)),
     OfferedOperation("getJob", GetSubmittedJob, "read", FREE, route=Route("GET", _JOB, _DONE)),
