@@ -20,12 +20,12 @@ from acp.interfaces import Client
 from pydantic import TypeAdapter
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers
+from perstack.core.jobs.answer_reading import ALWAYS, accepted, accepted_answers
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, fitted_change
-from perstack.doors.shared.next_steps import acp_phrase
-from perstack.doors.shared.questions import CHOICES, Form, agrees, choices_of, declines, form_of
+from perstack.doors.shared.next_step_phrases import acp_phrase
+from perstack.doors.shared.question_forms import CHOICES, Form, agrees, choices_of, declines, form_of
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.doors.shared.text import local_time

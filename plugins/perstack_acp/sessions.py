@@ -13,7 +13,7 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.dataclass import dataclass
 from perstack.doors.operations.driving import answer_and_follow, is_driven_by_worker
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.questions import check_shown_whole
+from perstack.doors.shared.question_forms import check_shown_whole
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.host import Host

@@ -27,7 +27,7 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.events.lifecycle import FinishRun
 from perstack.core.runs.facts import RunEvent
 from perstack.doors.shared.activity import CallActivity, JobActivity, todos_in
-from perstack.doors.shared.next_steps import acp_phrase
+from perstack.doors.shared.next_step_phrases import acp_phrase
 from perstack.doors.shared.text import brief, shorten
 
 # Messages of a loaded session as updates.

@@ -56,7 +56,7 @@ def kind_of(value: JsonValue) -> str:
             return "a number"
 
 
-def is_absent(message: JsonObject, key: str) -> str:
+def kind_at(message: JsonObject, key: str) -> str:
     """Return «missing» for an absent key, otherwise the kind of its value."""
     return kind_of(message[key]) if key in message else "missing"
 
@@ -107,7 +107,7 @@ def _repaired_message(value: JsonValue, request_id: int | str | None) -> Receive
     notes: list[str] = []
     message = dict(value)
     if message.get("jsonrpc") != "2.0":
-        notes.append(f"jsonrpc is {is_absent(message, 'jsonrpc')}")
+        notes.append(f"jsonrpc is {kind_at(message, 'jsonrpc')}")
         message["jsonrpc"] = "2.0"
     if is_answer:
         _repair_answer(message, request_id, notes.append)
@@ -131,7 +131,7 @@ def _repair_answer(message: JsonObject, request_id: int | str | None, note: Note
         note("id is not an integer")
         message["id"] = int(identity)
     elif isinstance(identity, bool) or not isinstance(identity, int | str):
-        note(f"id is {is_absent(message, 'id')}")
+        note(f"id is {kind_at(message, 'id')}")
         message["id"] = UNKNOWN_ID if request_id is None else request_id
     error = message.get("error")
     if error is not None and not (error == {} and "result" in message):
@@ -150,10 +150,10 @@ def _repaired_error(error: JsonValue, note: Note) -> JsonObject:
         return {"code": -32603, "message": str(error)[:_MAX_ERROR_CHARS]}
     code, message = error.get("code"), error.get("message")
     if isinstance(code, bool) or not isinstance(code, int):
-        note(f"error.code is {is_absent(error, 'code')}")
+        note(f"error.code is {kind_at(error, 'code')}")
         code = _integer(code, -32603)
     if not isinstance(message, str):
-        note(f"error.message is {is_absent(error, 'message')}")
+        note(f"error.message is {kind_at(error, 'message')}")
         message = str(error if message is None else message)[:_MAX_ERROR_CHARS]
     return {**error, "code": code, "message": message}
 
@@ -180,7 +180,7 @@ def repaired_greeting(result: JsonObject) -> tuple[JsonObject, Sequence[str]]:
     notes: list[str] = []
     greeting = dict(result)
     if not greeting.get("capabilities") and greeting.get("capabilities") != {}:
-        notes.append(f"capabilities is {is_absent(greeting, 'capabilities')}")
+        notes.append(f"capabilities is {kind_at(greeting, 'capabilities')}")
         greeting["capabilities"] = {}
     if isinstance(greeting.get("capabilities"), dict):
         greeting["capabilities"] = _repaired_capabilities(cast("JsonObject", greeting["capabilities"]), notes.append)
@@ -206,7 +206,7 @@ _FRESHNESS: JsonObject = {"resultType": "complete", "ttlMs": 0, "cacheScope": "p
 def add_freshness(result: JsonObject) -> Sequence[str]:
     """Add the missing fields about a result's age that stateless revisions require; nothing here caches results."""
     wrong = [key for key, value in _FRESHNESS.items() if type(result.get(key)) is not type(value)]
-    notes = [f"{key} is {is_absent(result, key)}" for key in wrong]
+    notes = [f"{key} is {kind_at(result, key)}" for key in wrong]
     result.update({key: _FRESHNESS[key] for key in wrong})
     return notes
 

@@ -17,7 +17,7 @@ from mcp_types import AudioContent, EmbeddedResource, ImageContent, ResourceLink
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from perstack.core.base.records import JsonObject
-from perstack_mcp.message_repairs import Note, is_absent, kind_of, unwrapped_result
+from perstack_mcp.message_repairs import Note, kind_at, kind_of, unwrapped_result
 
 if TYPE_CHECKING:
     IsValid = Callable[[JsonObject], bool]
@@ -50,7 +50,7 @@ def repaired_result(result: JsonObject, is_valid: IsValid, *, is_stateless: bool
             notes.append(f"_meta is {kind_of(found['_meta'])}")
         repaired.pop("_meta", None)
     if is_stateless and not isinstance(found.get("resultType"), str):
-        notes.append(f"resultType is {is_absent(found, 'resultType')}")
+        notes.append(f"resultType is {kind_at(found, 'resultType')}")
         repaired["resultType"] = "complete"
     repaired["content"] = list[JsonValue](blocks)
     if not is_valid(repaired):
@@ -113,7 +113,7 @@ def _content(result: JsonObject, note: Note) -> Iterator[JsonObject]:
     if isinstance(content, list):
         yield from _blocks(content, "content", note, _MAX_DEPTH)
         return
-    note(f"content is {is_absent(result, 'content')}")
+    note(f"content is {kind_at(result, 'content')}")
     if content is not None:
         yield from _block(content, "content", lambda _: None, _MAX_DEPTH)
     elif result.get("structuredContent") is None:
@@ -149,7 +149,7 @@ def _typed_block(block: JsonObject, place: str, note: Note) -> JsonObject | None
     name = kind.strip().casefold() if isinstance(kind, str) else _likely_type(block)
     repair = _REPAIRS.get(_SYNONYMS.get(name, name))
     if not isinstance(kind, str):
-        note(f"{place}.type is {is_absent(block, 'type')}")
+        note(f"{place}.type is {kind_at(block, 'type')}")
     elif repair is None or kind != _SYNONYMS.get(name, name):
         note(f"{place}.type is {kind[:_NAME_CHARS]!r}")
     return _as_text(block) if repair is None else repair(block, place, note)
@@ -169,7 +169,7 @@ def _text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
     text = block.get("text")
     if isinstance(text, str):
         return {**block, "type": "text"}
-    note(f"{place}.text is {is_absent(block, 'text')}")
+    note(f"{place}.text is {kind_at(block, 'text')}")
     if text is None:
         rest = {key: value for key, value in block.items() if key not in ("type", "text", "annotations", "_meta")}
         if not rest:
@@ -181,7 +181,7 @@ def _text(block: JsonObject, place: str, note: Note) -> JsonObject | None:
 def _media(block: JsonObject, place: str, note: Note) -> JsonObject:
     data, kind = block.get("data"), _media_type(block)
     if not isinstance(data, str):
-        note(f"{place}.data is {is_absent(block, 'data')}")
+        note(f"{place}.data is {kind_at(block, 'data')}")
         source = block.get("source")
         data = source.get("data") if isinstance(source, dict) else None
         kind = kind or (_media_type(source) if isinstance(source, dict) else "")
@@ -192,7 +192,7 @@ def _media(block: JsonObject, place: str, note: Note) -> JsonObject:
         note(f"{place}.data is a data: address")
         data, kind = data[address.end() :], kind or address[1]
     elif not isinstance(block.get("mimeType"), str):
-        note(f"{place}.mimeType is {is_absent(block, 'mimeType')}")
+        note(f"{place}.mimeType is {kind_at(block, 'mimeType')}")
     kept: JsonObject = {key: block[key] for key in ("annotations", "_meta") if key in block}
     kind = kind or _sniffed(data) or _UNTYPED
     return {"type": "audio" if kind.startswith("audio/") else "image", "data": data, "mimeType": kind, **kept}
@@ -228,24 +228,24 @@ def _sniffed(data: str) -> str:
 def _link(block: JsonObject, place: str, note: Note) -> JsonObject:
     uri, name = block.get("uri"), block.get("name")
     if not isinstance(uri, str):
-        note(f"{place}.uri is {is_absent(block, 'uri')}")
+        note(f"{place}.uri is {kind_at(block, 'uri')}")
         return _as_text(block)
     if not isinstance(name, str):
-        note(f"{place}.name is {is_absent(block, 'name')}")
+        note(f"{place}.name is {kind_at(block, 'name')}")
     return {**block, "type": "resource_link", "name": name if isinstance(name, str) else uri}
 
 
 def _resource(block: JsonObject, place: str, note: Note) -> JsonObject:
     resource = block.get("resource")
     if not isinstance(resource, dict):
-        note(f"{place}.resource is {is_absent(block, 'resource')}")
+        note(f"{place}.resource is {kind_at(block, 'resource')}")
         resource = {key: value for key, value in block.items() if key not in ("type", "annotations", "_meta")}
     text, blob = resource.get("text"), resource.get("blob")
     if not isinstance(text, str) and not isinstance(blob, str):
         note(f"{place}.resource has no text and no blob")
         return _as_text(block)
     if not isinstance(resource.get("uri"), str):
-        note(f"{place}.resource.uri is {is_absent(resource, 'uri')}")
+        note(f"{place}.resource.uri is {kind_at(resource, 'uri')}")
         resource = {**resource, "uri": "unknown:"}
     if not isinstance(resource.get("mimeType", ""), str | None):
         note(f"{place}.resource.mimeType is {kind_of(resource['mimeType'])}")

@@ -35,7 +35,7 @@ from perstack.core.messages.messages import BlobPart, ExpertMessage, Message, Re
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.schemas.json_schema import Meter, schema_problem
 from perstack.errors import PerstackError, ProviderError, SkillError
-from perstack.media.formats import readable_medium
+from perstack.media.file_headers import readable_medium
 from perstack.ports.skill import BlobStore, SampleRequest, ToolCall, ToolResult
 from perstack_mcp.server_interface import describe
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from perstack.core.base.records import JsonObject
 from perstack.core.schemas.json_schema import FULL_STEPS, Checker, Meter, schema_problem
 from perstack.system.concurrency import violation_of
-from perstack_mcp.message_repairs import add_freshness, is_absent, kind_of
+from perstack_mcp.message_repairs import add_freshness, kind_at, kind_of
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -80,7 +80,7 @@ def repaired_page(page: JsonValue, version: str, outputs: OutputSchemas) -> tupl
         lines.append("(its answer to tools/list was repaired: tools is an object)")
         tools = [_with_name(name, tool) for name, tool in tools.items()]
     elif tools is None:
-        lines.append(f"(its answer to tools/list was repaired: tools is {is_absent(result, 'tools')})")
+        lines.append(f"(its answer to tools/list was repaired: tools is {kind_at(result, 'tools')})")
         tools = []
     _repair_cursor(result, lines)
     if version in MODERN_PROTOCOL_VERSIONS:

@@ -10,7 +10,7 @@ from typing import Any
 from perstack.core.base.records import Record
 from perstack.core.definitions.skills import Effect, Subject
 from perstack.errors import SkillError
-from perstack.oversight.decisions import Free, decisions_in, needs_person
+from perstack.oversight.needed_decisions import Free, decisions_in, person_refusal
 from perstack.tasks.memory import TASK_MEMORY, TaskMemory
 from perstack.tasks.operation_table import OPERATIONS, Operation
 from perstack.tasks.operations import CreateCommand, ListCommand, OnTask, TaskCommand
@@ -67,7 +67,7 @@ async def _check_decides_nothing(operation: Operation, command: TaskCommand[Any]
         return
     subject = await memory.subject_of(command.task_id) if isinstance(command, OnTask) else None
     if decisions := decisions_in(marks, subject, command):
-        raise needs_person(decisions, reason="an Expert cannot")
+        raise person_refusal(decisions, reason="an Expert cannot")
 
 
 def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:

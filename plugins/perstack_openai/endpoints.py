@@ -88,25 +88,19 @@ def openai_connection(config: ProviderConfig) -> OpenAIConnection:
     headers.update({**headers_of_env(env, "OPENAI_CUSTOM_HEADERS"), **settings.headers})
     if not has_credential(headers) and not is_loopback(base_url):
         raise missing_key("openai", "OPENAI_API_KEY")
-    official = is_openai(base_url)
-    api = settings.api or ("responses" if official else "chat")
+    profile = profile_at(base_url)
+    api = settings.api or ("responses" if profile.speaks_responses else "chat")
     dialect = replace(
         dialect_of(
             settings,
-            OPENAI if official else profile_at(base_url),
+            profile,
             "openai" if api == "responses" else owner_of("openai", base_url),
         ),
-        takes_documents=official if settings.documents is None else settings.documents,
+        takes_documents=profile.speaks_responses if settings.documents is None else settings.documents,
         reasoning=settings.reasoning,
         reasoning_summary=settings.reasoning_summary,
     )
     return OpenAIConnection(endpoint_of(base_url, headers, settings, api), dialect, api)
-
-
-def is_openai(base_url: str) -> bool:
-    """Return whether the address is OpenAI's own server."""
-    host = urlsplit(base_url).hostname or ""
-    return host == "openai.com" or host.endswith(".openai.com")
 
 
 def has_credential(headers: Mapping[str, str]) -> bool:

@@ -86,6 +86,7 @@ class Profile:
     reads_tags: bool = True  # True if `<think>` at the start of a reply's text begins reasoning
     thinking_switch: Literal["none", "on and off", "off"] = "none"
     """Use of the field `thinking`: it switches reasoning on and off, in addition to the effort, or only off."""
+    speaks_responses: bool = False  # True if Responses is used unless `api` says otherwise, and PDFs are accepted
     usage_at: Literal["top", "choice", "x_groq"] = "top"  # where the token counts are in a chunk
     models: ModelRules = ModelRules()
 
@@ -128,6 +129,7 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         name="openai",
         address="https://api.openai.com/v1",
+        other_hosts=("openai.com",),
         takes_any_address=True,
         sources=("OpenAI API reference, «Chat Completions»",),
         keys=("OPENAI_API_KEY",),
@@ -140,6 +142,7 @@ PROFILES: tuple[Profile, ...] = (
         max_tokens="max_completion_tokens",  # its reasoning models reject the older name
         refuses=frozenset({"max_tokens"}),
         reads_tags=False,
+        speaks_responses=True,
         models=_OPENAI_MODELS,
     ),
     Profile(
@@ -453,7 +456,8 @@ def profile_named(name: str) -> Profile:
 
 
 def profile_at(address: str) -> Profile:
-    """Return the row of the vendor that has this address; `PLAIN` for an unknown endpoint."""
+    """Return the row of the vendor whose host, or one above it, this address has; `PLAIN` for an unknown endpoint."""
     host = urlsplit(address).hostname or ""
-    known = _BY_HOST.get(host) or _BY_HOST.get(host.partition(".")[2])
-    return PLAIN if known is None else known
+    while host and host not in _BY_HOST:
+        host = host.partition(".")[2]
+    return _BY_HOST.get(host, PLAIN)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import click
 from click.core import ParameterSource
 
-from perstack.config.project import find_config
+from perstack.config.project_place import find_config
 from perstack.core.definitions.project import Project
 from perstack.dataclass import dataclass
 from perstack.doors.cli.options import GroupedCommand, HostOptions, driving_options

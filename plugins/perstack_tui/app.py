@@ -17,9 +17,9 @@ from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.errors import PerstackError
 from perstack.host import Host

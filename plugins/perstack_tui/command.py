@@ -17,8 +17,8 @@ from perstack.doors.cli.options import (
     original_options,
 )
 from perstack.doors.cli.terminal import print_err, print_out
-from perstack.doors.shared.job_status import job_line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
+from perstack.doors.shared.status_phrases import job_line
 from perstack.errors import UsageError
 
 

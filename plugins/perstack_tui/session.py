@@ -16,11 +16,11 @@ from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import events
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.activity import JobActivity, LogLine
-from perstack.doors.shared.job_status import next_step_of_job, spending_line
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
+from perstack.doors.shared.status_phrases import next_step_of_job, spending_line
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, NotFound, PerstackError
 from perstack.host import Host

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perstack.core.base.ids import By
-from perstack.core.jobs.answers import (
+from perstack.core.jobs.answer_reading import (
     APPROVAL,
     NO,
     YES,
@@ -17,7 +17,7 @@ from perstack.core.jobs.answers import (
     read_job_answer,
     yes_or_no,
 )
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.errors import UsageError
 
 

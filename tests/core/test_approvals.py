@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from simulation import Simulation
 
 from perstack.core.definitions.permissions import Approval, call_digest
-from perstack.core.jobs.answers import read_job_answer
+from perstack.core.jobs.answer_reading import read_job_answer
 from perstack.core.runs.events.changed_calls import ChangeCall, DecideChangedCall
 from perstack.core.runs.events.questions import DecideApproval, RequestApproval
 from perstack.core.runs.events.tool_calls import StartToolCall
 from perstack.core.runs.evolve import IllegalEvent, evolve
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.errors import UsageError
 
 

@@ -35,7 +35,7 @@ from perstack.core.jobs.job import Job
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.log.event_log import CheckedLog, E, EventLog, InvalidTransition, S, StoredLine, job_ids, run_ids
-from perstack.engine.log.storage import log_of, space_of
+from perstack.engine.log.storage_access import log_of, space_of
 from perstack.errors import NotFound, StorageError
 from perstack.feature_logs.indexed_log import IndexedLogFormat, M, StoredSummary
 from perstack.iterations.series_driver import SERIES
@@ -47,7 +47,7 @@ from perstack.tasks.task_log import TASKS
 if TYPE_CHECKING:
     from perstack.audit.redaction import Redaction
     from perstack.audit.rule_testing import BacktestResult
-    from perstack.core.permissions.calls import PolicyCall
+    from perstack.core.permissions.policy_calls import PolicyCall
 
 
 async def _verify(definition: IndexedLogFormat[S, E, M], storage: Storage, owner_id: str) -> Report:

@@ -29,7 +29,7 @@ from perstack.core.runs.events import Event
 from perstack.core.runs.events.tool_calls import CallTools
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_project, load_usable, read_definition
-from perstack.doors.shared.job_status import spending_line
+from perstack.doors.shared.status_phrases import spending_line
 from perstack.doors.shared.text import describe_problems
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, PerstackError, PluginError, Problem, SkillError, UsageError

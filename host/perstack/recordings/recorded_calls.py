@@ -41,7 +41,7 @@ from perstack.core.definitions.skills import (
 )
 from perstack.core.messages.messages import ToolCallPart
 from perstack.core.messages.tool_search import search_spec
-from perstack.core.permissions.calls import PathResolver, PolicyCall, Resolve, as_written
+from perstack.core.permissions.policy_calls import PathResolver, PolicyCall, Resolve, as_written
 from perstack.core.runs.call_stages import RecordedCall
 from perstack.core.runs.events import ResumeRun, StartGeneration, StoredEvent, parse_event
 from perstack.core.runs.events.changed_calls import DecideChangedCall

@@ -19,7 +19,7 @@ from weakref import WeakSet
 from perstack.core.base.ids import place_of
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.events import Event
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.engine.context.host_setup import SetupSource
 from perstack.engine.jobs.jobs import Jobs
 from perstack.engine.jobs.model_output import ResultReader, result_reader
@@ -32,7 +32,7 @@ from perstack.system.user import notice
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from perstack.core.jobs.answers import GivenAnswer
+    from perstack.core.jobs.answer_reading import GivenAnswer
 
 Drive: TypeAlias = Callable[[Jobs, OnEvent], Coroutine[object, object, JobSummary]]
 """Drives a Job with these Jobs and this listener."""

@@ -17,12 +17,12 @@ from perstack.dataclass import dataclass
 from perstack.ports.formats import JobFormat
 from perstack.ports.storage import JobSize, LeaseInfo, Page, RunRef, Storage, StorageFactory
 from perstack.support.storage import (
+    already_driven,
     check_redaction,
     check_space,
     checked_blob,
     ends_at,
     head_after,
-    is_driven,
     job_exists,
     newest_first,
     no_job,
@@ -211,7 +211,7 @@ class InMemoryStorage(Storage):
         self._job(job_id)
         if job_id in self.store.leases:
             current_holder = self.store.leases[job_id]
-            raise is_driven(job_id, current_holder)
+            raise already_driven(job_id, current_holder)
         self.store.leases[job_id] = holder
         try:
             yield

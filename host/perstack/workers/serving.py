@@ -28,7 +28,7 @@ from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.runner import JobRunner
 from perstack.engine.log.leases_and_stop_requests import DelegateLeases, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.plugins.skills import factory_for
+from perstack.engine.plugins.job_skills import factory_for
 from perstack.errors import CannotServe, DefinitionError, NotFound, PluginError, ProviderError, SkillError, UsageError
 from perstack.ports.dispatcher import order_key
 from perstack.snapshots.job_files import JobFiles

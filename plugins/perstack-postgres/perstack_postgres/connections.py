@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow
 from perstack.errors import PerstackError, StorageError
 from perstack.system.concurrency import shield_until_done
 from perstack_postgres.address import PostgresAddress, without_secrets
-from perstack_postgres.schema import OLDEST_SERVER, create_tables, has_tables
+from perstack_postgres.schema import OLDEST_SERVER, check_tables, create_tables
 
 _TRANSIENT_STATES = {"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "40001", "40P01", "55P03"}
 """SQLSTATEs of transient failures: shutdown or start, idle timeout, no free connection, deadlock, locked table."""
@@ -300,7 +300,7 @@ class Connections(Pool):
 
         async def reading(_: bool) -> T:
             async with self.connection(_READ_TIMEOUT_S) as connection:
-                self._has_tables = self._has_tables or await has_tables(connection, self.address)
+                self._has_tables = self._has_tables or await check_tables(connection, self.address)
                 return await work(connection) if self._has_tables else default
 
         return await self.with_retries(reading)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
-from perstack.support.storage import is_driven, no_job
+from perstack.support.storage import already_driven, no_job
 from perstack.system.concurrency import end, shield_until_done
 from perstack_postgres import statements
 from perstack_postgres.connections import FAILURES, Connection, Connections, is_idle
@@ -119,7 +119,7 @@ class PostgresLeases:
             lease = await (await connection.execute(statements.LEASE, values)).fetchone()
             if lease is not None and lease[2] and int(lease[1]) not in tried_fences:
                 holder = _words(lease[0])
-                raise is_driven(key.job_id, holder)
+                raise already_driven(key.job_id, holder)
             taken_row = await (await connection.execute(statements.TAKE_LEASE, values)).fetchone()
             fence = 0 if taken_row is None else int(taken_row[0])
             tried_fences.add(fence)

@@ -51,7 +51,7 @@ def key_of(schema: str) -> int:
     return crc32(f"{APPLICATION} {schema}".encode()) - (1 << 31)
 
 
-async def has_tables(connection: AsyncConnection[tuple[object, ...]], address: PostgresAddress) -> bool:
+async def check_tables(connection: AsyncConnection[tuple[object, ...]], address: PostgresAddress) -> bool:
     """Return whether the schema has its tables. Raises StorageError for those of another version or program."""
     # Queries the catalogue: to_regclass() may answer from a cache that is older than another process's tables.
     if await (await connection.execute(_HAS_META, [address.schema])).fetchone() is None:
@@ -77,7 +77,7 @@ async def create_tables(connection: AsyncConnection[tuple[object, ...]], address
     schema = sql.Identifier(address.schema)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s, -1)", [key_of(address.schema)])
-        if await has_tables(connection, address):
+        if await check_tables(connection, address):
             return
         cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [address.schema])
         if await cursor.fetchone() is None:

@@ -51,7 +51,7 @@ from perstack_postgres.connections import Connection, Connections
 from perstack_postgres.leases import JobKey, PostgresLeases
 from perstack_postgres.logs import MEDIUM, RunLogs
 from perstack_postgres.notifications import Notices, PostgresWatch
-from perstack_postgres.schema import VERSION, has_tables
+from perstack_postgres.schema import VERSION, check_tables
 
 _CHECK_TIMEOUT_S = 15.0
 # minimum difference in seconds to the server's clock that is reported; events have this machine's time
@@ -79,7 +79,7 @@ async def _check_server(connection: Connection, connections: Connections) -> tup
     address = connections.address
     began = time.time()
     row = await (await connection.execute(_CHECK_QUERY, {"schema": address.schema})).fetchone()
-    is_there = await has_tables(connection, address)
+    is_there = await check_tables(connection, address)
     if row is None:
         return ()
     server, now, is_standby, may_make, may_change, may_write = row

@@ -80,8 +80,8 @@ async def set_search_path(connection: Connection, address: PostgresAddress) -> N
 
 
 async def _is_current(connection: Connection, address: PostgresAddress) -> bool:
-    engine = await _engine(connection, address)
-    return engine is not None and engine >= installed_version()
+    migration = await _read_migration(connection, address)
+    return migration is not None and migration >= installed_version()
 
 
 def installed_version() -> str:
@@ -89,7 +89,7 @@ def installed_version() -> str:
     return _migrations()[-1].name
 
 
-async def _engine(connection: Connection, address: PostgresAddress) -> str | None:
+async def _read_migration(connection: Connection, address: PostgresAddress) -> str | None:
     """Return the latest applied procrastinate migration; None without tables. Raises DispatcherError."""
     schema = schema_of(address)
     # Queries the catalogue: a session may not see a table it has missed once until its next transaction.
@@ -123,7 +123,7 @@ async def _engine(connection: Connection, address: PostgresAddress) -> str | Non
 
 async def _migrate(connection: Connection, address: PostgresAddress) -> None:
     schema = sql.Identifier(schema_of(address))
-    engine = await _engine(connection, address)
+    engine = await _read_migration(connection, address)
     if engine is None:
         cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema_of(address)])
         if await cursor.fetchone() is None:

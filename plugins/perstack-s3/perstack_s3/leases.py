@@ -17,7 +17,7 @@ from datetime import datetime
 from perstack.dataclass import dataclass
 from perstack.errors import Conflict, StorageError
 from perstack.ports.storage import LeaseInfo
-from perstack.support.storage import is_driven
+from perstack.support.storage import already_driven
 from perstack.system.concurrency import shield_until_done
 from perstack_s3.layout import Layout, LeaseState, read
 from perstack_s3.objects import Objects, ReadObject
@@ -95,7 +95,7 @@ class S3Leases:
             return None
         holder = _state(stored).holder
         is_held = bool(holder) and not (
-            await self._is_expired(stored, by_old_clock=True) and await self._is_expired(stored)
+            await self._check_expired(stored, by_old_clock=True) and await self._check_expired(stored)
         )
         return LeaseInfo(holder) if is_held else None
 
@@ -142,8 +142,8 @@ class S3Leases:
                 tag = await self._objects.create(key, lease.bytes())
             else:
                 state = _state(stored)
-                if state.holder and not await self._is_expired(stored):
-                    raise is_driven(job_id, state.holder)
+                if state.holder and not await self._check_expired(stored):
+                    raise already_driven(job_id, state.holder)
                 lease = S3Lease(state.fence + 1, secrets.token_hex(8), holder, "", now)
                 lease.is_fenced = not state.holder and not state.unfenced
                 tag = await self._objects.replace(key, lease.bytes(), stored.tag)
@@ -181,7 +181,8 @@ class S3Leases:
             if stored is not None and lease.is_in(_state(stored)):
                 await self._objects.replace(key, lease.bytes(""), stored.tag, retry_s=_RELEASE_TIMEOUT_S)
 
-    async def _is_expired(self, stored: ReadObject, *, by_old_clock: bool = False) -> bool:
+    async def _check_expired(self, stored: ReadObject, *, by_old_clock: bool = False) -> bool:
+        """Return whether a lease has expired, after asking the server for its time."""
         return await self._now(may_be_old=by_old_clock) - _seconds(stored.written) >= EXPIRY_S
 
     async def _now(self, *, may_be_old: bool) -> float:

@@ -163,10 +163,10 @@ class S3Watch(Watch):
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
             await asyncio.sleep(min(_POLL_INTERVAL_S, remaining))
-            if await self.has_changed():
+            if await self.check_for_change():
                 return
 
-    async def has_changed(self) -> bool:
+    async def check_for_change(self) -> bool:
         """Return whether the summary was written since the last call."""
         try:
             entry = await self._objects.head(self._key)

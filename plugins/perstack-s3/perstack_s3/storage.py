@@ -103,7 +103,7 @@ class S3Storage(Storage):
 
     @override
     async def has_job(self, job_id: str) -> bool:
-        return await self._incarnation(job_id) is not None
+        return await self._read_incarnation(job_id) is not None
 
     @override
     async def jobs(self, *, limit: int = 100, after: str | None = None) -> Page:
@@ -130,13 +130,13 @@ class S3Storage(Storage):
     @override
     async def read(self, ref: RunRef, after: int = 0, limit: int | None = None) -> list[bytes]:
         check_id(ref.run_id, "run")
-        incarnation = await self._incarnation(ref.job_id)
+        incarnation = await self._read_incarnation(ref.job_id)
         return [] if incarnation is None else await self._log(ref, incarnation).read(after, limit)
 
     @override
     async def end(self, ref: RunRef, count: int) -> list[bytes]:
         check_id(ref.run_id, "run")
-        incarnation = await self._incarnation(ref.job_id)
+        incarnation = await self._read_incarnation(ref.job_id)
         return [] if incarnation is None else await self._log(ref, incarnation).last(count)
 
     @override
@@ -198,7 +198,7 @@ class S3Storage(Storage):
         if stored is None:
             return None
         header, entry = read_entry(stored.data)
-        incarnation = await self._incarnation(job_id)
+        incarnation = await self._read_incarnation(job_id)
         return (header.seq, entry) if header.seq and incarnation in (None, header.of) else None
 
     @override
@@ -274,7 +274,7 @@ class S3Storage(Storage):
     async def watch(self, job_id: str) -> AsyncGenerator[S3Watch]:
         """Poll the Job's summary, about three requests a second."""
         watch = S3Watch(self._objects, self._layout.of_job("summaries", job_id))
-        await watch.has_changed()
+        await watch.check_for_change()
         yield watch
 
     @override
@@ -385,7 +385,7 @@ class S3Storage(Storage):
             self._logs[key] = S3Log(self._objects, self._layout, ref, incarnation)
         return self._logs[key]
 
-    async def _incarnation(self, job_id: str) -> str | None:
+    async def _read_incarnation(self, job_id: str) -> str | None:
         """Return a Job's current incarnation; None if it does not exist. Cached while this process drives the Job."""
         held = self._leases.held_lease(check_job_id(job_id))
         cached = self._incarnations.get(job_id)
@@ -409,7 +409,7 @@ class S3Storage(Storage):
         return marker.incarnation
 
     async def _require_incarnation(self, job_id: str) -> str:
-        incarnation = await self._incarnation(job_id)
+        incarnation = await self._read_incarnation(job_id)
         if incarnation is None:
             raise no_job(job_id, self.location)
         return incarnation

@@ -174,7 +174,7 @@ class TemporalSeat(Seat):
     @override
     async def beat(self) -> Sequence[str]:
         held_claims = [held for held in self._claims.values() if not held.is_ending]
-        is_held = await asyncio.gather(*(self._is_held(held) for held in held_claims))
+        is_held = await asyncio.gather(*(self._renew_claim(held) for held in held_claims))
         lost = [
             held.claim.id
             for held, is_still_held in zip(held_claims, is_held, strict=True)
@@ -217,7 +217,8 @@ class TemporalSeat(Seat):
         finally:
             held.is_ending = False
 
-    async def _is_held(self, claim: _WorkflowClaim) -> bool:
+    async def _renew_claim(self, claim: _WorkflowClaim) -> bool:
+        """Send a heartbeat for a claim, and return whether it is still held."""
         try:
             return await self._connection.use(lambda client: activities.beat(client, claim.token))
         except LookupError:

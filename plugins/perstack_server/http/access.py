@@ -209,12 +209,12 @@ class AccessMiddleware:
             await PlainTextResponse("the body is too large", 413, _CLOSE)(scope, receive, send)
             return
         if connection is not None:
-            connection.has_request()
+            connection.stop_deadline()
         problem = problem_of(body) if body.strip() else None
         answer = self._app if problem is None else _bad_request(scope["path"], problem)
         await answer(scope, _replay_body(body, receive), send)
         if connection is not None:
-            connection.has_answered()
+            connection.restart_deadline()
 
     def _reject_unknown(self, scope: Scope) -> Response | None:
         given = dict(scope["headers"]).get(b"authorization", b"")

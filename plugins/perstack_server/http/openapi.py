@@ -13,7 +13,7 @@ from perstack.core.base.records import JsonObject
 from perstack.doors.operations import AnyArguments, OfferedOperation, Route, task_operation
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
-from perstack.doors.shared.next_steps import BASE
+from perstack.doors.shared.next_step_phrases import BASE
 from perstack.tasks import operation_table
 from perstack.tasks.operation_table import OPERATIONS
 from perstack.version import VERSION

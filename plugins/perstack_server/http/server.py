@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
-from perstack.config.project import find_config
+from perstack.config.project_place import find_config
 from perstack.doors.shared.http_connections import ConnectionLimits, http_server, listen, place_of, protocol
 from perstack.doors.shared.signals import handle_stop_signals
 from perstack.errors import UsageError

@@ -20,18 +20,18 @@ from perstack.core.definitions.skills import DecidedCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs import display_events, events
 from perstack.core.runs.facts import RunEvent
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.operations import OperationCall
 from perstack.doors.operations.driving import answer_and_follow
 from perstack.doors.operations.views import reply_job
 from perstack.doors.served_project import CallKey, DriveJob
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.doors.shared.text import brief, shorten
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, UsageError
-from perstack.oversight.decisions import Decisions, digest_of, needs_person
+from perstack.oversight.needed_decisions import Decisions, digest_of, person_refusal
 from perstack_server.mcp import elicitation
 from perstack_server.mcp.client_config import NAME
 from perstack_server.mcp.notifications import ClientProject, call_key, caller, may_decide
@@ -122,12 +122,12 @@ class ClientCall(OperationCall[Record, Outcome]):
         else:
             digest, page = digest_of(decisions), _page(self.by, decisions)
             if len(page) > _MAX_PAGE_CHARS:
-                raise needs_person(decisions, reason=f"a form of {len(page):,} characters is too long to read")
+                raise person_refusal(decisions, reason=f"a form of {len(page):,} characters is too long to read")
             if elicitation.uses_returned_questions(self.context):
                 return _DECISION.ask_by_result(page, digest)
             is_agreed = await _DECISION.ask_now(self.context, page)
         if not is_agreed:
-            raise needs_person(decisions, reason="the person did not agree")
+            raise person_refusal(decisions, reason="the person did not agree")
         return await agreed(self, digest)
 
     async def _converse(self, begin: Callable[[JobProgress | None], Awaitable[JobSummary]]) -> Outcome:

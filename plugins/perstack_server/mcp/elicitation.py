@@ -21,9 +21,9 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
-from perstack.doors.shared.questions import CHOICES, Form, agrees, form_of
+from perstack.doors.shared.question_forms import CHOICES, Form, agrees, form_of
 from perstack.errors import UsageError
 
 Context: TypeAlias = ServerRequestContext[Any, Any]  # the SDK's context, whose type parameters are not used here

@@ -12,7 +12,7 @@ from perstack.core.base.ids import job_of_run, place_of
 from perstack.core.definitions.secrets import without_secrets
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import ServedProject
-from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.errors import NotFound, PerstackError
 from perstack_server.mcp.notifications import CHECKPOINT, EVENTS, EXPERT, JOB, JOBS, UriTemplate
 

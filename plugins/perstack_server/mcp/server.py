@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from perstack.core.base.records import JsonObject
 from perstack.doors.shared.consent import FORM, fitted_change
-from perstack.doors.shared.next_steps import mcp_phrase
+from perstack.doors.shared.next_step_phrases import mcp_phrase
 from perstack.doors.shared.signals import cancel_on_stop_signal
 from perstack.doors.shared.stdio import ProtocolStdio
 from perstack.errors import DefinitionError, PerstackError

@@ -17,7 +17,7 @@ from mcp_types import ListRootsRequest, ListRootsResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from perstack.config.project import find_config
+from perstack.config.project_place import find_config
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import CallKey, Definitions, JobTasks
 from perstack.errors import PerstackError, UsageError

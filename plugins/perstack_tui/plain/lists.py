@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from perstack.core.base.text import count, one_line
 from perstack.doors.shared.activity import call_line, todos_words, total_texts, with_duration
 from perstack.doors.shared.job_printer import WriteLine
-from perstack.doors.shared.job_status import status_of
 from perstack.doors.shared.log_view import CheckpointRef, places_of, question_at
 from perstack.doors.shared.screen import StyledText
+from perstack.doors.shared.status_phrases import status_of
 from perstack.doors.shared.text import age_text, shorten
 from perstack.host import Host
 from perstack_tui.session import Session

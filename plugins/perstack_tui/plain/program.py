@@ -9,14 +9,14 @@ from dataclasses import replace
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.experts import Expert
-from perstack.core.jobs.answers import DENIES, accepted_answers, yes_or_no
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import DENIES, accepted_answers, yes_or_no
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import TERMINAL, fitted_change, page_of
 from perstack.doors.shared.job_printer import JobPrinter, WriteLine
 from perstack.doors.shared.live_project import ReloadedProject
 from perstack.doors.shared.log_view import is_delegate, open_question_at
-from perstack.doors.shared.next_steps import plain_phrase
-from perstack.doors.shared.questions import question_text, select_option
+from perstack.doors.shared.next_step_phrases import plain_phrase
+from perstack.doors.shared.question_forms import question_text, select_option
 from perstack.doors.shared.screen import Screen
 from perstack.errors import PerstackError
 from perstack.host import Host

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from perstack.doors.shared.consent import TERMINAL, fitted_change
 from perstack.doors.shared.live_project import ReloadedProject
-from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.next_step_phrases import plain_phrase
 from perstack.doors.shared.screen import Screen, StyledText, sanitized
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals
 from perstack.host import Host

@@ -15,8 +15,8 @@ from textual.widgets import OptionList
 from typing_extensions import override
 
 from perstack.core.base.text import one_line
-from perstack.core.runs.questions import OpenQuestion
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.core.runs.open_questions import OpenQuestion
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.errors import PerstackError
 from perstack.host import Host
 from perstack_tui.actions import Action

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from perstack.core.base.text import one_line
 from perstack.doors.shared.file_changes import nothing_to_rewind, stat_words
-from perstack.doors.shared.next_steps import rewind, tui_phrase
+from perstack.doors.shared.next_step_phrases import rewind, tui_phrase
 from perstack.errors import PerstackError
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind

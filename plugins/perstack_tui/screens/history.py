@@ -12,7 +12,7 @@ from textual.events import Key
 from typing_extensions import override
 
 from perstack.core.jobs.summary import JobSummary
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.errors import PerstackError
 from perstack.oversight.inbox import InboxItem
 from perstack_tui.screens.base import ListScreen, ScreenHost

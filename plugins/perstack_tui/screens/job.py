@@ -14,11 +14,11 @@ from typing_extensions import override
 from perstack.core.base.text import one_line
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary, PlacedRun
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared import log_view
-from perstack.doors.shared.checkpoints import new_messages
-from perstack.doors.shared.job_status import next_step_of_job
-from perstack.doors.shared.next_steps import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
+from perstack.doors.shared.checkpoint_view import new_messages
+from perstack.doors.shared.next_step_phrases import CommandLine, of_checkpoint, of_job, of_run, tui_phrase
+from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.doors.shared.text import cells, shorten
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import PerstackError

@@ -8,7 +8,7 @@ from perstack.core.base.text import count, one_line
 from perstack.core.jobs.summary import JobSummary, PlacedRun
 from perstack.core.runs.log_rows import EventContext, run_label
 from perstack.doors.shared import file_changes, log_view
-from perstack.doors.shared.job_status import run_status_of, status_of
+from perstack.doors.shared.status_phrases import run_status_of, status_of
 from perstack.doors.shared.text import break_anywhere, cells, local_time, minute, pad, shorten
 from perstack.snapshots.rewind import Rewind
 from perstack.snapshots.tree_diff import FileDiff

@@ -13,7 +13,7 @@ from perstack.core.definitions.models import parts_of
 from perstack.core.messages.messages import ToolCallPart
 from perstack.doors.shared.activity import JobActivity, context_words, todos_words, whole_seconds
 from perstack.doors.shared.live_project import PendingChange
-from perstack.doors.shared.next_steps import tui_phrase
+from perstack.doors.shared.next_step_phrases import tui_phrase
 from perstack.doors.shared.text import age_text, brief, cells, pad, shorten
 from perstack.next_steps import Note
 from perstack.oversight.inbox import InboxItem

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import assert_never
 
 from perstack.core.base.text import approvable_text
-from perstack.core.jobs.answers import ALWAYS, accepted, accepted_answers, wider_answers
+from perstack.core.jobs.answer_reading import ALWAYS, accepted, accepted_answers, wider_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.facts import Settlement
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import Row, covered_calls, marked, page_of
-from perstack.doors.shared.questions import question_text
+from perstack.doors.shared.question_forms import question_text
 from perstack.doors.shared.text import break_anywhere, cells
 from perstack_tui.view.items import difference
 from perstack_tui.view.styled_text import Line, Span, clean, wrap

@@ -14,7 +14,7 @@ from typing_extensions import override
 from perstack.core.base.text import count
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.messages.messages import AnyMessage
-from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, parts_of, status_of_checkpoint
+from perstack.doors.shared.checkpoint_view import MessagesDiff, facts_of, parts_of, status_of_checkpoint
 from perstack.doors.shared.text import pad, shorten
 from perstack_tui.view.styled_text import Line, Span, Style, wrap
 

@@ -17,12 +17,12 @@ from typing_extensions import override
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.project import Project
-from perstack.core.jobs.answers import accepted_answers
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import accepted_answers
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.edited_arguments import edit_call
-from perstack.doors.shared.questions import select_option
+from perstack.doors.shared.question_forms import select_option
 from perstack.errors import PerstackError
 from perstack_tui.session import Session
 from perstack_tui.view.input import InputHistory

@@ -14,8 +14,8 @@ from textual.widget import Widget
 from typing_extensions import override
 
 from perstack.core.base.text import count
-from perstack.core.jobs.answers import DENIES
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import DENIES
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.dataclass import dataclass
 from perstack_tui.session import Session
 from perstack_tui.view.questions import (

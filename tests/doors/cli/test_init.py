@@ -11,7 +11,7 @@ from terminal import Result, Terminal, reply
 from tmux import PERSTACK, tmux
 from web_pages import Pages
 
-from perstack.config.project import templates
+from perstack.config.project_place import templates
 from perstack.definition_files import load_project
 
 TEMPLATES = sorted(templates())

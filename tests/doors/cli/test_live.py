@@ -25,7 +25,7 @@ from perstack.doors.cli.live import Line, RowPrinter, line_of, lines_of
 from perstack.doors.cli.terminal import render_line
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen, sanitized
 
 SOLO = '[experts.solo]\ninstruction = "You work alone."\n'

@@ -215,12 +215,12 @@ UNUSED = {
         "perstack.iterations",
         *("perstack.tasks.memory", "perstack.tasks.operations", "perstack.tasks.task_log"),
         "perstack.core.definitions.recorded_definition",
-        "perstack.core.permissions.decisions",
+        "perstack.core.permissions.rule_decisions",
     ),
     *(
         "perstack.core.permissions.matching",
         "perstack.core.permissions.shell",
-        "perstack.core.jobs.answers",
+        "perstack.core.jobs.answer_reading",
         "perstack.audit.receipt_statements",
     ),
     *(
@@ -234,10 +234,10 @@ UNUSED = {
         "perstack.diagnostics.install",
     ),
     "perstack.doors.cli.live",
-    *("perstack_server.mcp", "perstack.doors.shared.questions", "perstack_mcp.session"),
+    *("perstack_server.mcp", "perstack.doors.shared.question_forms", "perstack_mcp.session"),
     *(
         "perstack.recordings",
-        "perstack.recordings.playback",
+        "perstack.recordings.run_playback",
         "perstack.recordings.reading",
         "perstack_recorded.provider",
     ),

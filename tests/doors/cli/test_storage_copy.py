@@ -12,7 +12,7 @@ from terminal import Terminal, reply
 
 from perstack.audit.storage_admin import copy_storage
 from perstack.core.base.ids import OwnerKind
-from perstack.engine.log.storage import space_of
+from perstack.engine.log.storage_access import space_of
 from perstack.ports.storage import RunRef, Storage
 from perstack.support.storage import every_id
 from perstack.testing.crashing_storage import Crash, CrashingStorage, crash_points

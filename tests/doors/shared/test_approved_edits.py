@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import page_of
 from perstack.doors.shared.file_edits import edit_by
 

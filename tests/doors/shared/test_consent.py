@@ -10,9 +10,9 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.exec_grant import EXEC_SUBJECT, subject_of
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.skills import BASE_SKILL, DecidedCall, McpStdioSkill, McpTool, Subject
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.consent import FORM, LIST, TERMINAL, page_of
-from perstack.doors.shared.questions import check_shown_whole, choices_of, form_of
+from perstack.doors.shared.question_forms import check_shown_whole, choices_of, form_of
 from perstack.engine.permissions.changed_files import content_digest
 from perstack.errors import UsageError
 

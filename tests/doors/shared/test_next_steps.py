@@ -11,10 +11,10 @@ from typing import NamedTuple, get_args
 import pytest
 from pages import ROOT
 
-from perstack.doors.shared import next_steps as acp
-from perstack.doors.shared import next_steps as cli
-from perstack.doors.shared import next_steps as http
-from perstack.doors.shared import next_steps as mcp
+from perstack.doors.shared import next_step_phrases as acp
+from perstack.doors.shared import next_step_phrases as cli
+from perstack.doors.shared import next_step_phrases as http
+from perstack.doors.shared import next_step_phrases as mcp
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.next_steps import (
     IN_WORDS,

@@ -15,7 +15,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.doors.shared.consent import page_of
 from perstack.errors import StorageError
 from perstack.testing.scripted import text, tool
-from perstack.trust.protection import contents_of_rule
+from perstack.trust.run_files import contents_of_rule
 
 RULE = "exec(git status --short)"
 STATUS = exec_("git", "status", "--short")

@@ -7,7 +7,7 @@ from hosts import Bench, Seen, expert, results, wait_for
 
 from perstack.core.base.ids import By
 from perstack.core.definitions.skills import McpStdioSkill, ToolSpec
-from perstack.core.jobs.answers import AcceptedAnswers, read_answer
+from perstack.core.jobs.answer_reading import AcceptedAnswers, read_answer
 from perstack.core.messages.messages import TextPart, UserMessage
 from perstack.core.runs.facts import Question
 from perstack.errors import UsageError

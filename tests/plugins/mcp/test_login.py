@@ -25,7 +25,7 @@ from terminal import Terminal
 
 from perstack.core.definitions.settings import Overrides
 from perstack.core.definitions.skills import McpSseSkill, OAuth
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import SkillError, UsageError
 from perstack.host import Host
 from perstack.testing.scripted import ScriptedProvider, text, tool, turn

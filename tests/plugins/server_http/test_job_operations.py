@@ -16,7 +16,7 @@ from perstack.doors.operations import OfferedOperation, OperationArguments, Oper
 from perstack.doors.operations.jobs import JOB_OPERATIONS
 from perstack.doors.operations.views import SubmittedJob
 from perstack.doors.served_project import ServedProject
-from perstack.oversight.decisions import FREE, FreeArgument
+from perstack.oversight.needed_decisions import FREE, FreeArgument
 from perstack_server.http import openapi, routes
 from perstack_server.mcp.tools import list_tools
 

@@ -19,7 +19,7 @@ from perstack.doors.operations import (
 )
 from perstack.doors.operations.driving import EXPERT_OPERATION
 from perstack.doors.operations.jobs import JOB_OPERATIONS
-from perstack.oversight.decisions import FREE, decisions_in
+from perstack.oversight.needed_decisions import FREE, decisions_in
 from perstack.tasks.operation_table import OPERATIONS
 
 ALL = (*JOB_OPERATIONS, *map(task_operation, OPERATIONS), EXPERT_OPERATION)

@@ -16,7 +16,7 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.runs.events import Event
 from perstack.doors.shared.activity import JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.next_step_phrases import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.testing.scripted import text, tool, turn
 from perstack_tui.actions import COMMANDS

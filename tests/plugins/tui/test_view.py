@@ -16,10 +16,10 @@ from perstack.core.definitions.permissions import Permissions
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.runs.display_events import StreamText
 from perstack.core.runs.events import Event
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.shared.activity import CallActivity, JobActivity
 from perstack.doors.shared.job_printer import JobPrinter
-from perstack.doors.shared.next_steps import plain_phrase
+from perstack.doors.shared.next_step_phrases import plain_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import cells
 from perstack.testing.scripted import text, tool, turn

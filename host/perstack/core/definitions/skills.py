@@ -561,7 +561,7 @@ def is_picked(name: str, pick: Sequence[str], omit: Sequence[str]) -> bool:
 
 
 # Skill that `ask = true` adds to an Expert. It is an ordinary interactive skill, so only Coordinators are offered its
-# tool, and `core.jobs.answers` reads the answers.
+# tool, and `core.jobs.answer_reading` reads the answers.
 
 ASK_USER = "askUser"
 

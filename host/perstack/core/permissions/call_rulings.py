@@ -26,9 +26,9 @@ from perstack.core.definitions.skills import (
     legal_tool_name,
     without_verdict,
 )
-from perstack.core.permissions.calls import Difference, PolicyCall
 from perstack.core.permissions.command_patterns import literal_word
-from perstack.core.permissions.decisions import Ruling, decide_call
+from perstack.core.permissions.policy_calls import Difference, PolicyCall
+from perstack.core.permissions.rule_decisions import Ruling, decide_call
 
 _MAX_RULE_CHARS = 1_000
 

@@ -30,7 +30,7 @@ from perstack.core.definitions.skills import (
     without_verdict,
 )
 from perstack.core.messages.messages import ToolCallPart
-from perstack.core.permissions.calls import Difference, PolicyCall
+from perstack.core.permissions.policy_calls import Difference, PolicyCall
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 

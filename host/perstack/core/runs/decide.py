@@ -28,7 +28,7 @@ from perstack.core.runs.facts import (
     Stamps,
     at_checkpoint,
 )
-from perstack.core.runs.questions import settlement_of, settling_args
+from perstack.core.runs.open_questions import settlement_of, settling_args
 from perstack.core.runs.retries_and_fallbacks import models_of, next_model, reason_to_switch
 from perstack.core.runs.state import ACTIVE, Phase, Run, call_key, is_unsettled
 from perstack.core.schemas.result_schemas import ResultCheck, correction

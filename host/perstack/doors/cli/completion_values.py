@@ -177,7 +177,7 @@ _JOBS_ON_THE_LINE = ("continue_job", "job", "job_id", "typed")  # parameters tha
 
 async def _owners(storage: Storage, kinds: Sequence[OwnerKind], typed: str) -> list[tuple[str, str]]:
     from perstack.engine.jobs.id_resolution import nth_latest_job
-    from perstack.engine.log.storage import space_of
+    from perstack.engine.log.storage_access import space_of
 
     if typed.startswith("@"):
         ids = [

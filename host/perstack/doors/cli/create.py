@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project import ProjectPlace, model_lines
+from perstack.config.project_place import ProjectPlace, model_lines
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
@@ -37,10 +37,10 @@ from perstack.doors.create import (
     experts_for,
     tools_for,
 )
-from perstack.doors.shared.agreements import items_of
-from perstack.doors.shared.job_status import next_step_of_job
-from perstack.doors.shared.next_steps import command
+from perstack.doors.shared.agreement_items import items_of
+from perstack.doors.shared.next_step_phrases import command
 from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.status_phrases import next_step_of_job
 from perstack.engine.log.run_session import OnEvent
 from perstack.engine.plugins.registry import load_plugins
 from perstack.errors import DefinitionError, UsageError

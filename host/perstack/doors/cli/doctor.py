@@ -14,7 +14,7 @@ import click
 from pydantic.alias_generators import to_camel
 
 from perstack.config.check import suggestion
-from perstack.config.settings import asking_experts
+from perstack.config.resolved_settings import asking_experts
 from perstack.core.base.text import count
 from perstack.core.definitions.exec_grant import ASKS_NOTE
 from perstack.diagnostics.doctor import DoctorFinding, ProviderState, RuntimeState

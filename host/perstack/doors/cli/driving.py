@@ -16,9 +16,9 @@ from perstack.doors.cli.asking.person import ask_person
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import is_attended, print_err
-from perstack.doors.shared.job_status import next_step_of_job, spending_line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.signals import INTERRUPTED, exit_now, handle_stop_signals, on_continued
+from perstack.doors.shared.status_phrases import next_step_of_job, spending_line
 from perstack.doors.shared.text import local_time
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import Conflict, UsageError
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 def open_attended_host(options: HostOptions, output_options: OutputOptions, *, strict: bool = False) -> Host:
     """Return the Host of a command whose Job may ask the user at the terminal.
 
-    Notes on stderr if programs run without a question. With `strict`, raises DefinitionError for warnings about the definition.
+    Notes on stderr if programs run without a question. With `strict`, raises DefinitionError for warnings about the
+    definition.
     """
     attended_options = replace(options, is_attended=lambda: can_ask(asks=not output_options.no_input))
     host = attended_options.open_host(strict=strict)

@@ -27,7 +27,7 @@ from perstack.doors.cli.options import (
     runtime_option,
 )
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json, write_json_line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 
 

@@ -15,7 +15,7 @@ from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, json_option, place_options, run_with
 from perstack.doors.cli.terminal import confirm, has_screen, print_err, print_out, table, write_bytes, write_json
 from perstack.doors.shared import file_changes
-from perstack.doors.shared.next_steps import rewind
+from perstack.doors.shared.next_step_phrases import rewind
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.text import GAP, cells
 from perstack.errors import UsageError

@@ -12,7 +12,7 @@ import click
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_text
-from perstack.core.jobs.answers import WITH, accepted_answers
+from perstack.core.jobs.answer_reading import WITH, accepted_answers
 from perstack.core.jobs.resuming import check_not_closed
 from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.driving import (
@@ -35,8 +35,8 @@ from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import json_on_stdin, read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json
 from perstack.doors.shared.consent import LIST, FittedPage, fitted, page_of
-from perstack.doors.shared.next_steps import cli_phrase
-from perstack.doors.shared.questions import is_refusal, question_text, select_option
+from perstack.doors.shared.next_step_phrases import cli_phrase
+from perstack.doors.shared.question_forms import is_refusal, question_text, select_option
 from perstack.doors.shared.screen import Screen, StyledText
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.doors.shared.text import age_text

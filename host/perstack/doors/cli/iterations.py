@@ -32,10 +32,10 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_query
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json, write_json_line
-from perstack.doors.shared.job_status import next_steps_of_series
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.status_phrases import next_steps_of_series
 from perstack.doors.shared.text import age_text
 from perstack.errors import NotFound, UsageError
 from perstack.host import Host

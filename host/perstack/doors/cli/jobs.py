@@ -16,8 +16,8 @@ from perstack.core.jobs.summary import JobSummary
 from perstack.doors.cli.options import HostOptions, json_option, place_options, take_option
 from perstack.doors.cli.param_types import SINCE, SPAN
 from perstack.doors.cli.terminal import agree_to_delete, print_out, report_deleted, table, write_json, write_json_line
-from perstack.doors.shared.job_status import models_of, status_of
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.status_phrases import models_of, status_of
 from perstack.doors.shared.text import age_text, local_time
 from perstack.errors import UsageError
 from perstack.host import Host

@@ -14,7 +14,7 @@ from perstack.doors.cli.terminal import LiveRegion, print_err, print_out, render
 from perstack.doors.shared.activity import JobActivity, RunActivity, call_line, todos_words, total_texts, with_duration
 from perstack.doors.shared.job_printer import JobPrinter, WriteLine
 from perstack.doors.shared.markdown import Line
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen, StyledText, style_of
 from perstack.doors.shared.text import break_anywhere, cells, local_time, pad, shorten
 from perstack.system.clock import SYSTEM

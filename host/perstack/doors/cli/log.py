@@ -27,10 +27,10 @@ from perstack.doors.cli.live import LiveView, RowPrinter
 from perstack.doors.cli.options import HostOptions, json_option, place_options
 from perstack.doors.cli.terminal import print_out, table, write_bytes, write_json_line
 from perstack.doors.shared.activity import JobActivity
-from perstack.doors.shared.checkpoints import MessagesDiff, facts_of, new_messages, parts_of, status_of_checkpoint
-from perstack.doors.shared.job_status import run_status_of
+from perstack.doors.shared.checkpoint_view import MessagesDiff, facts_of, new_messages, parts_of, status_of_checkpoint
 from perstack.doors.shared.log_view import branches, entries_of, in_order, origin_text, places_in
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.status_phrases import run_status_of
 from perstack.doors.shared.text import local_time
 from perstack.engine.log.event_log import StoredLine
 from perstack.engine.log.run_log import RunLog
@@ -453,7 +453,7 @@ class _LogFollower:
         view = None if request.as_json else LiveView(rows=self.rows, state=JobActivity(full=request.full))
         try:
             async for line in host.jobs.watch(job_id, queued=True):
-                has_rows = self._is_shown(line)
+                has_rows = self._take_line(line)
                 if view is not None:
                     view.show_event(line.event, has_rows=has_rows)
                 elif has_rows:
@@ -468,7 +468,8 @@ class _LogFollower:
                 print_out(summary.text or "")
             print_out(one_line(outcome_line(summary)))
 
-    def _is_shown(self, line: StoredLine[StoredEvent]) -> bool:
+    def _take_line(self, line: StoredLine[StoredEvent]) -> bool:
+        """Keep a line for entries that later lines complete, and return whether it is shown."""
         run_id, event_filter = line.event.run_id, self._request.event_filter
         if line.seq <= self._known.get(run_id, 0) or self._request.run_id not in (None, run_id):
             return False

@@ -24,10 +24,10 @@ from perstack.dataclass import dataclass
 from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.terminal import print_err, print_out
 from perstack.doors.shared.event_filter import FIELDS, Condition, matches, parse_filter, types_named, unknown_fields
-from perstack.doors.shared.job_status import models_of, next_step_of_job, status_of
 from perstack.doors.shared.log_view import LogEntry, calls_of_last_reply, expert_of, is_delegate, parse_line, rows_of
-from perstack.doors.shared.next_steps import command
+from perstack.doors.shared.next_step_phrases import command
 from perstack.doors.shared.screen import Screen
+from perstack.doors.shared.status_phrases import models_of, next_step_of_job, status_of
 from perstack.doors.shared.text import age_text, local_time, minute
 from perstack.engine.log.run_log import RunLog
 from perstack.errors import UsageError

@@ -247,7 +247,7 @@ def run_command_line() -> None:
             print_err(one_line(f"{problem.severity}: {problem}"))
         sys.exit(error.exit_code)
     except PerstackError as error:
-        from perstack.doors.shared.next_steps import cli_phrase
+        from perstack.doors.shared.next_step_phrases import cli_phrase
 
         print_err(one_line(f"error: {error.text_for(cli_phrase)}"))
         sys.exit(error.exit_code)

@@ -23,7 +23,7 @@ from perstack.doors.cli.terminal import (
     print_result,
     write_json_line,
 )
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import PerstackError, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from perstack.definition_files import load_usable
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.plugin_commands import listed_commands
 from perstack.doors.cli.terminal import print_out
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.errors import DefinitionError, PerstackError
 from perstack.host import Host
 

@@ -12,7 +12,7 @@ import click
 
 from perstack.audit.rule_testing import BacktestResult, ChangedRuling
 from perstack.config.grants import ProjectGrant, ProjectGrants
-from perstack.config.project import folder_of, workspace_folder
+from perstack.config.project_place import folder_of, workspace_folder
 from perstack.core.base.records import JsonObject, read_json
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.permissions import Permissions
@@ -22,14 +22,14 @@ from perstack.definition_files import open_definition, read_permissions
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, place_options
 from perstack.doors.cli.param_types import SINCE
 from perstack.doors.cli.terminal import confirm, print_err, print_out, table, write_json, write_json_line
-from perstack.doors.shared.agreements import items_of
+from perstack.doors.shared.agreement_items import items_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import minute
 from perstack.errors import UsageError
 from perstack.lockfile.lock import lock_path, read_lock
 from perstack.trust.agreements import TrustRecord, TrustStore, place_of
 from perstack.trust.items import TrustItem, digests_of
-from perstack.trust.protection import contents_of_rule
+from perstack.trust.run_files import contents_of_rule
 
 if TYPE_CHECKING:
     from perstack.host import Host
@@ -328,7 +328,7 @@ def _trust_state(options: HostOptions, *, show: bool, revoke: bool, yes: bool) -
     if revoke:
         print_err(f"no longer trusted: {path}" if mark.remove() else "this state was not trusted")
         return
-    has_mark = mark.is_valid()
+    has_mark = mark.validate()
     page = options.look(_unmarked_work)
     for line in page:
         print_out(one_line(line))
@@ -365,7 +365,7 @@ async def _unmarked_work(host: Host) -> list[str]:
     from perstack.state_guard.guarded_state import unmarked_owners
 
     _, mark = await _marked_state(host)
-    owners = await unmarked_owners(host.storage) if mark.is_valid() else None
+    owners = await unmarked_owners(host.storage) if mark.validate() else None
     return await waiting_work(host.storage.as_evidence(), owners) if owners is None or owners else []
 
 

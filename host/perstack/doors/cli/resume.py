@@ -27,10 +27,10 @@ from perstack.doors.cli.options import (
 from perstack.doors.cli.output import JobOutput, OutputOptions, output_options
 from perstack.doors.cli.param_types import read_text
 from perstack.doors.cli.terminal import print_err, print_out, write_json_line
-from perstack.doors.shared.job_status import job_line, next_step_of_job
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED
+from perstack.doors.shared.status_phrases import job_line, next_step_of_job
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError
 from perstack.host import Host

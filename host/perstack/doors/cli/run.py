@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +14,7 @@ import click
 from perstack.doors.cli.options import (
     GroupedCommand,
     HostOptions,
+    NewRunOptions,
     dispatcher_option,
     driving_options,
     json_option,
@@ -69,9 +69,7 @@ def run_command(
     with_files: bool,
     yes: bool,
     is_answer: bool,
-    job_id: str | None,
-    attach: tuple[str, ...],
-    label: tuple[str, ...],
+    new_run: NewRunOptions,
     strict: bool,
     output_schema: str | None,
     types: str | None,
@@ -82,20 +80,16 @@ def run_command(
 
     QUERY `-`, or no QUERY, reads from stdin.
     """
-    from perstack.core.jobs.queries import parse_labels
     from perstack.doors.cli.driving import drive_and_report, open_attended_host
     from perstack.system.user import this_user
 
     output_options = with_types(output_options, types)
-    _check_combination(go_on, continue_job, resume_from, is_answer, job_id)
+    _check_combination(go_on, continue_job, resume_from, is_answer, new_run.job_id)
     continues = (go_on or continue_job is not None) and not is_answer
     text = read_query(query, "; `perstack resume` continues a Job without one" if continues else "")
-    labels = parse_labels(label)
-    if labels and is_answer:
-        raise UsageError("--label is for a new Run: leave it out when answering")
-    if attach and is_answer:
-        raise UsageError("--attach is for a new query: leave it out when answering")
-    attachments = [Path(name) for name in attach]
+    if is_answer:
+        new_run.check_unused()
+    attachments, caller_fields = new_run.attachments, new_run.caller_fields
     if output_schema is not None:
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
@@ -104,7 +98,9 @@ def run_command(
     host, output = open_attended_host(options, output_options, strict=strict), JobOutput(output_options)
 
     async def run_new(on_event: OnEvent) -> JobSummary:
-        return await host.run(expert, text, job_id=job_id, attachments=attachments, labels=labels, on_event=on_event)
+        return await host.run(
+            expert, text, job_id=new_run.job_id, attachments=attachments, on_event=on_event, **caller_fields
+        )
 
     async def run_existing(on_event: OnEvent) -> JobSummary:
         job, start = await host.jobs.complete_id(continue_job), await host.jobs.complete_id(resume_from)
@@ -113,7 +109,7 @@ def run_command(
             by = this_user("cli")
             return await host.answer(text, job_id=job, resume_from=start, by=by, drive=True, on_event=on_event)
         return await host.continue_job(
-            expert, text, job_id=job, resume_from=start, attachments=attachments, labels=labels, on_event=on_event
+            expert, text, job_id=job, resume_from=start, attachments=attachments, on_event=on_event, **caller_fields
         )
 
     sys.exit(drive_and_report(host, run_existing if go_on or continue_job else run_new, output))
@@ -140,10 +136,6 @@ def _check_combination(
         raise UsageError("-i answers a question of a Job: add --continue, or --continue-job JOB")
     if job_id is not None and (go_on or continue_job):
         raise UsageError("--job-id names a new Job: leave it out when continuing one")
-    if job_id is not None:
-        from perstack.core.base.ids import check_job_id
-
-        check_job_id(job_id)
 
 
 @click.command("submit", cls=GroupedCommand)
@@ -165,9 +157,7 @@ def submit_command(
     wait: bool,
     at: int | None,
     priority: int,
-    job_id: str | None,
-    attach: tuple[str, ...],
-    label: tuple[str, ...],
+    new_run: NewRunOptions,
     as_json: bool,
     output_options: OutputOptions,
     options: HostOptions,
@@ -177,15 +167,11 @@ def submit_command(
     The Experts and settings of perstack.toml are recorded with the Job, and the worker uses them. QUERY `-`, or no
     QUERY, reads from stdin.
     """
-    from perstack.core.base.ids import check_job_id
-    from perstack.core.jobs.queries import parse_labels
     from perstack.doors.cli.driving import report_outcome, run_interruptible
     from perstack.doors.shared.signals import INTERRUPTED
     from perstack.system.user import this_user
 
-    text, labels = read_query(query), parse_labels(label)
-    if job_id is not None:
-        check_job_id(job_id)
+    text = read_query(query)
     host, lines = options.open_host(), JobOutput(output_options)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
@@ -195,10 +181,10 @@ def submit_command(
             text,
             at=at,
             priority=priority,
-            labels=labels,
-            attachments=[Path(name) for name in attach],
-            job_id=job_id,
+            attachments=new_run.attachments,
+            job_id=new_run.job_id,
             by=this_user("cli"),
+            **new_run.caller_fields,
         )
         _warn_of_unrecorded_files(host)
         if not wait:

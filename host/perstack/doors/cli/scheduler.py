@@ -13,9 +13,9 @@ from perstack.core.base.text import one_line
 from perstack.doors.cli.options import HostOptions, driving_options, json_option, place_options
 from perstack.doors.cli.param_types import SPAN
 from perstack.doors.cli.terminal import print_err, print_out, table, write_json
-from perstack.doors.shared.job_status import STATUS_WORDS, status_of
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals
+from perstack.doors.shared.status_phrases import STATUS_WORDS, status_of
 from perstack.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import click
 
 from perstack.core.base.text import approvable_text, count, one_line
 from perstack.diagnostics.install import Installed, InstallStep, OnInstall
-from perstack.doors.cli.first_run.keys import keep_key, remove_key, variable_of_provider
+from perstack.doors.cli.first_run.model_setup import keep_key, remove_key, variable_of_provider
 from perstack.doors.cli.options import HostOptions, env_path_option, place_options, run_with, stack
 from perstack.doors.cli.terminal import LiveRows, confirm, is_attended, print_err, print_out
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import is_terminal
 from perstack.errors import UsageError
 

@@ -353,7 +353,7 @@ def _put(stream: TextIO, text: str, *, flush: bool = True) -> None:
 
 def confirm(question: str) -> bool:
     """Ask on stderr; empty input means no. Raises click.Abort at the end of stdin and for Ctrl-C."""
-    from perstack.core.jobs.answers import yes_or_no  # few commands ask
+    from perstack.core.jobs.answer_reading import yes_or_no  # few commands ask
 
     while True:
         answer = yes_or_no(prompt(f"{question} [y/N]", default="no"))

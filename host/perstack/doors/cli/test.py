@@ -26,7 +26,7 @@ from perstack.doors.cli.live import RowPrinter
 from perstack.doors.cli.log_print import EventFilter, print_events
 from perstack.doors.cli.options import HostOptions, config_option, env_path_option, json_option, pass_options, run_with
 from perstack.doors.cli.terminal import print_err, print_note, print_out, table, write_json_line
-from perstack.doors.shared.agreements import check_tests
+from perstack.doors.shared.agreement_items import check_tests
 from perstack.doors.shared.log_view import in_order
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.signals import INTERRUPTED, handle_stop_signals

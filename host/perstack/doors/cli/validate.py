@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project import SHIPPED_SCHEMA
-from perstack.config.settings import asking_experts
+from perstack.config.project_place import SHIPPED_SCHEMA
+from perstack.config.resolved_settings import asking_experts
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import count, one_line
 from perstack.core.definitions.exec_grant import ASKS_NOTE
@@ -24,7 +24,7 @@ from perstack.diagnostics.prompt_preview import OfferedTools
 from perstack.doors.cli.options import HostOptions, definition_options, json_option, run_with
 from perstack.doors.cli.terminal import print_err, print_out, table, write_bytes, write_json
 from perstack.doors.create import validate_definition
-from perstack.doors.shared.next_steps import cli_phrase
+from perstack.doors.shared.next_step_phrases import cli_phrase
 from perstack.doors.shared.screen import Screen
 from perstack.doors.shared.text import describe_problems
 from perstack.errors import Problem, SkillError

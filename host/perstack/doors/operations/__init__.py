@@ -27,21 +27,13 @@ from perstack.core.base.records import JsonObject, Record
 from perstack.core.base.validation_errors import in_words
 from perstack.dataclass import dataclass
 from perstack.doors.served_project import DriveJob, ServedProject
-from perstack.doors.shared.next_steps import BASE
+from perstack.doors.shared.next_step_phrases import BASE
 from perstack.errors import Conflict, NotFound, UsageError
-from perstack.oversight.decisions import (
-    Decisions,
-    Free,
-    Mark,
-    decisions_in,
-    digest_of,
-    mark_in,
-    needs_person,
-)
+from perstack.oversight.needed_decisions import Decisions, Free, Mark, decisions_in, digest_of, mark_in, person_refusal
 from perstack.tasks import operation_table
-from perstack.tasks.decisions import TaskSubject
 from perstack.tasks.memory import TaskMemory
 from perstack.tasks.summaries import TaskPage
+from perstack.tasks.task_decisions import TaskSubject
 
 if TYPE_CHECKING:
     from perstack.tasks.execution_memory import StoredTasks
@@ -89,14 +81,14 @@ class OperationCall(ABC, Generic[_Shown, R]):
 
     async def ask_question(self, job_id: str, decisions: Decisions) -> R:
         """Show a person, never a model, the open question of the Job. Raises NeedsPerson if nobody can be asked."""
-        raise needs_person(decisions, self.advice)
+        raise person_refusal(decisions, self.advice)
 
     async def confirm(self, decisions: Decisions, agreed: Callable[[OperationCall[_Shown, R], str], Awaitable[R]]) -> R:
         """Ask a person; after a yes, return the result of `agreed` for the call and the digest of what was shown.
 
         Raises NeedsPerson if nobody can be asked, or the answer is no.
         """
-        raise needs_person(decisions, self.advice)
+        raise person_refusal(decisions, self.advice)
 
 
 class Arguments(BaseModel):
@@ -295,7 +287,7 @@ async def change_task(
     if not may_decide:
         decisions = await _decisions_of(operation, arguments, partial(arguments.subject_in, memory, hides))
         if decisions:
-            raise needs_person(decisions, advice)
+            raise person_refusal(decisions, advice)
     return await arguments.change(memory, hides)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from pydantic import ConfigDict, Field, PrivateAttr
 from typing_extensions import override
 
-from perstack.config.settings import resolve_settings
+from perstack.config.resolved_settings import resolve_settings
 from perstack.core.base.ids import place_of
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import ALWAYS, DENIES, ApprovalWord, changed_answer, yes_or_no
+from perstack.core.jobs.answer_reading import ALWAYS, DENIES, ApprovalWord, changed_answer, yes_or_no
 from perstack.core.jobs.resuming import new_limits, unsettled_calls
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import Settlement
@@ -33,7 +33,6 @@ from perstack.doors.shared.workspace_files import read_workspace_file, workspace
 from perstack.errors import Conflict, UsageError
 from perstack.media.attachments import MAX_ATTACHMENTS
 from perstack.next_steps import GiveAnswer
-from perstack.oversight.decisions import FREE, Decides, FreeArgument
 from perstack.oversight.job_decisions import (
     JobSubject,
     answers_question,
@@ -44,6 +43,7 @@ from perstack.oversight.job_decisions import (
     settles_calls,
     tells_job,
 )
+from perstack.oversight.needed_decisions import FREE, Decides, FreeArgument
 from perstack.posted_texts.model import Delivery, check_posted
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 from typing_extensions import override
@@ -11,6 +11,7 @@ from perstack.core.base.ids import check_job_id, is_place, place_of
 from perstack.core.base.text import plain_text
 from perstack.core.jobs.checkpoints import Checkpoint
 from perstack.core.jobs.summary import JobSummary
+from perstack.core.runs.start import CallerFields
 from perstack.doors.operations import AnyArguments, OfferedOperation, OperationArguments, OperationCall, R, Route, views
 from perstack.doors.operations.driving import APPROVALS, DRIVING_OPERATIONS, JobId
 from perstack.doors.served_project import ServedProject
@@ -18,7 +19,7 @@ from perstack.doors.shared.file_changes import file_rows, patch_bytes, stat_word
 from perstack.doors.shared.workspace_files import workspace_for_diff
 from perstack.errors import Conflict, NotFound, UsageError
 from perstack.next_steps import Decide
-from perstack.oversight.decisions import FREE, Decides, FreeArgument, NeededDecision
+from perstack.oversight.needed_decisions import FREE, Decides, FreeArgument, NeededDecision
 
 if TYPE_CHECKING:
     from perstack.host import Host
@@ -188,9 +189,9 @@ class Submission(OperationArguments[views.SubmittedJob]):
                 self.query,
                 at=self.at,
                 priority=self.priority,
-                labels=self.labels,
                 job_id=self.job_id,
                 by=call.by,
+                **self._caller_fields(),
             )
         except (UsageError, Conflict):
             summary = await self._find_begun(host)
@@ -198,17 +199,19 @@ class Submission(OperationArguments[views.SubmittedJob]):
                 raise
         return call.reply(views.SubmittedJob(id=summary.id, status=summary.status))
 
+    def _caller_fields(self) -> CallerFields:
+        """Return the fields that `startRun` records as given, by the names that they have there."""
+        fields = self.model_dump(include=set(CallerFields.__annotations__))
+        return cast("CallerFields", fields)
+
     async def _find_begun(self, host: Host) -> JobSummary | None:
         """Return the Job with this id, or None. Raises Conflict if it was started by a different request."""
         try:
             summary = None if self.job_id is None else await host.job(check_job_id(self.job_id))
         except NotFound:
             return None
-        if summary is None or (summary.expert_key, summary.query, summary.labels) == (
-            self.expert,
-            self.query,
-            self.labels,
-        ):
+        wanted = {"expert_key": self.expert, "query": self.query, **self._caller_fields()}
+        if summary is None or all(getattr(summary, name) == value for name, value in wanted.items()):
             return summary
         raise Conflict(f"Job {summary.id} was started by another request: send its Expert, query and labels")
 

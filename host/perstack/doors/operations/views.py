@@ -13,16 +13,16 @@ from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason
-from perstack.core.jobs.answers import ANYTHING, accepted, accepted_answers
+from perstack.core.jobs.answer_reading import ANYTHING, accepted, accepted_answers
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.state import RunStatus
 from perstack.doors.operations import OperationCall, R
 from perstack.doors.shared.consent import page_of
-from perstack.doors.shared.job_status import next_step_of_job, spending_line, status_of
-from perstack.doors.shared.next_steps import as_sentence, mcp_phrase
+from perstack.doors.shared.next_step_phrases import as_sentence, mcp_phrase
+from perstack.doors.shared.status_phrases import next_step_of_job, spending_line, status_of
 from perstack.oversight.inbox import InboxItem
 from perstack.snapshots.job_files import FilesDiff
 from perstack.snapshots.rewind import Rewind

@@ -24,8 +24,8 @@ from perstack.core.base.text import approvable_line, approvable_text, count
 from perstack.core.definitions.exec_grant import EXEC
 from perstack.core.definitions.permissions import read_rule
 from perstack.core.definitions.skills import BASE_SKILL
-from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE
-from perstack.core.runs.questions import OpenQuestion, count_blanks
+from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE
+from perstack.core.runs.open_questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
 from perstack.doors.shared.file_edits import FileEdit, edit_by, edit_in
 from perstack.engine.permissions.changed_files import changed_path, content_digest

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
-from perstack.core.jobs.answers import changed_answer
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.jobs.answer_reading import changed_answer
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.errors import UsageError
 
 _MAX_BYTES = 4 << 20

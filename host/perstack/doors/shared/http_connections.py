@@ -333,11 +333,11 @@ class LimitedConnection(asyncio.Protocol):
             self._is_authenticated = True
             self.connection_limits.release(self._address)
 
-    def has_request(self) -> None:
-        """Stop the deadline: a request is complete."""
+    def stop_deadline(self) -> None:
+        """Stop the deadline, when a request is complete."""
         self._stop()
 
-    def has_answered(self) -> None:
+    def restart_deadline(self) -> None:
         """Restart the deadline after a response: the next request may have begun to arrive."""
         if self._is_in:
             self._is_between = True

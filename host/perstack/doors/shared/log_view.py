@@ -25,7 +25,7 @@ from perstack.core.runs.events.lifecycle import ResumeRun
 from perstack.core.runs.events.questions import CallInteractiveTool, RequestApproval
 from perstack.core.runs.events.tool_calls import CallTools
 from perstack.core.runs.log_rows import EventContext, LogRow
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.runs.start import StartRun
 from perstack.doors.shared.text import minute
 from perstack.engine.log.run_log import RunLog

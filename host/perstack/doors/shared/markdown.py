@@ -123,6 +123,7 @@ class TextStream:
         return [Block(line, "code", begins)]
 
     def _take_item_line(self, line: str) -> bool:
+        """Read a line after the first of a list item, and return whether it belongs to the item."""
         if self._inner_fence:
             if _is_closing(line, self._inner_fence):
                 self._inner_fence = ""

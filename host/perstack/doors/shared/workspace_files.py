@@ -17,7 +17,7 @@ from perstack.system.project_states import is_state_of_project
 from perstack.toolkit.context import Blob
 
 if TYPE_CHECKING:
-    from perstack.core.runs.questions import OpenQuestion
+    from perstack.core.runs.open_questions import OpenQuestion
     from perstack.engine.context.host_setup import HostSetup
     from perstack.host import Host
 

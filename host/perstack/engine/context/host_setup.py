@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perstack.config.grants import ProjectGrants
-from perstack.config.project import folder_of
-from perstack.config.settings import resolve_sandbox, resolve_settings
+from perstack.config.project_place import folder_of
+from perstack.config.resolved_settings import resolve_sandbox, resolve_settings
 from perstack.core.base.records import JsonObject
 from perstack.core.definitions.experts import Expert
 from perstack.core.definitions.keys import hint_for_scoped_key
@@ -30,7 +30,6 @@ from perstack.engine.context.connections import Dispatching
 from perstack.engine.context.protection import RUN_FILES, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
-from perstack.engine.plugins.agreements import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
 from perstack.engine.plugins.providers import ProviderPool, RunSettings
 from perstack.engine.plugins.registry import Plugins
@@ -41,6 +40,7 @@ from perstack.engine.plugins.runtimes import (
     reachable,
     relocate_policy,
 )
+from perstack.engine.plugins.trust_checks import TOOL_LOCKS, ToolLock, TrustCheck
 from perstack.errors import UsageError
 from perstack.ports.environment import Environment
 from perstack.ports.parts import NO_PARTS, Parts

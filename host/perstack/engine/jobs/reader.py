@@ -27,7 +27,7 @@ from perstack.engine.jobs.id_resolution import nth_latest_job, resolve_id
 from perstack.engine.log.event_log import StoredLine, readable, run_ids
 from perstack.engine.log.run_log import RunLog, checkpoint_at, load_job, load_run, run_logs, watch_job
 from perstack.engine.log.run_session import OnEvent, as_listener
-from perstack.engine.log.storage import heads_in_summary, read_summary
+from perstack.engine.log.storage_access import heads_in_summary, read_summary
 from perstack.errors import Damaged, NotFound, StorageError, UsageError
 from perstack.next_steps import Inspect, Start
 from perstack.ports.storage import Page, RunRef, Storage
@@ -141,14 +141,14 @@ class JobReader:
                 f"Job {job_id}: the log of the Run that began it is empty or gone; put it back from a copy", readable=0
             )
         if not job.runs:
-            if await self.has_begun(job_id) == "removed":
+            if await self.begun_state(job_id) == "removed":
                 raise StorageError(
                     f"Job {job_id} had events, and its logs are gone or empty: put them back from a copy"
                 )
             raise NotFound(f"Job {job_id} ended before its first event", next_steps=(Start(job_id),))
         return job
 
-    async def has_begun(self, job_id: str) -> Literal["no", "begun", "removed"]:
+    async def begun_state(self, job_id: str) -> Literal["no", "begun", "removed"]:
         """Return whether an existing Job has events; `removed` if job.json names some that do not exist."""
         for run_id in await run_ids(self.storage, job_id):
             with suppress(Damaged):

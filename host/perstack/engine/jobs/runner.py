@@ -11,9 +11,9 @@ data. `ActiveJobs` (active_jobs.py) holds the tasks that drive Jobs, to stop the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,15 +27,15 @@ from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup, SetupSource
 from perstack.engine.context.job_limit import job_slots
 from perstack.engine.jobs.active_jobs import ActiveJobs
-from perstack.engine.jobs.model_output import ResultReader
+from perstack.engine.jobs.job_request import JobRequest
 from perstack.engine.jobs.queueing import QUEUEING, QueueRequest
 from perstack.engine.jobs.reader import JobReader
 from perstack.engine.jobs.recorded_answers import RECORDED_ANSWERS
 from perstack.engine.log.leases_and_stop_requests import StopRequests, leftover_programs_ended
 from perstack.engine.log.run_session import EventListener, OnEvent, as_listener, runtime_begins
-from perstack.engine.plugins.agreements import ToolLock
 from perstack.engine.plugins.knowledge import Knowledge
-from perstack.engine.runs.inputs import Attachable, StoreAttachments, read_attachments
+from perstack.engine.plugins.trust_checks import ToolLock
+from perstack.engine.runs.inputs import StoreAttachments, read_attachments
 from perstack.errors import Conflict, UsageError
 from perstack.next_steps import Continue, SetOption
 from perstack.ports.parts import Part
@@ -69,18 +69,6 @@ class RunnableContext:
         knowledge = setup.knowledge(tool_lock)
         await knowledge.read(with_delegates(setup.project, (expert_key,)))
         return cls(setup, tool_lock, knowledge)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A caller's request for a new Job. `labels` and the model of `results` are checked, the rest needs a context."""
-
-    expert_key: str
-    query: str
-    job_id: str | None
-    attachments: Sequence[Attachable]
-    labels: Mapping[str, str]
-    results: ResultReader = field(default_factory=ResultReader)
 
 
 WAITING_COMMANDS: Part[Callable[[Storage], Awaitable[tuple[tuple[str, ...], ...]]]] = Part("commands of tasks")
@@ -217,8 +205,8 @@ class JobRunner:
     ) -> JobDrive:
         """Return the context of a Job to drive; without a `worker` this process is none."""
         from perstack.engine.runs.beginning import ResumedRun
-        from perstack.engine.runs.decisions import NO_DECISIONS
         from perstack.engine.runs.job_drive import NO_WORKER, JobDrive
+        from perstack.engine.runs.person_decisions import NO_DECISIONS
 
         return JobDrive(
             runnable.setup,
@@ -245,7 +233,7 @@ class JobRunner:
         setup.audit.check()
         runnable = await RunnableContext.read(setup, expert.key)
         setup, knowledge = runnable.setup, runnable.knowledge
-        new = NewRun(expert, query, job_request.labels)
+        new = NewRun(expert, query, job_request.caller_fields)
         prepared_run = prepare_run(setup, knowledge, new, steps_before=0, is_driven_here=is_driven_here)
         if is_driven_here:
             delegates = with_delegates(setup.project, expert.delegates)
@@ -377,7 +365,7 @@ class JobRunner:
 
     async def _check_not_begun(self, job_id: str) -> None:
         """Raise UsageError for a Job with an event, or whose logs were removed: its id must not be used again."""
-        state = await self._reader.has_begun(job_id)
+        state = await self._reader.begun_state(job_id)
         if state == "begun":
             raise UsageError(f"Job {job_id} exists", next_steps=(Continue(job_id), SetOption("job_id")))
         if state == "removed":

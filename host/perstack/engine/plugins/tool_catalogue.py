@@ -35,11 +35,11 @@ from perstack.core.definitions.skills import (
 from perstack.core.definitions.tool_definitions import Definitions
 from perstack.core.messages.messages import History, ToolCallPart
 from perstack.core.messages.tool_search import DEFAULT_RESULTS, SEARCH_TOOL, RevealedTools, divide, result_text, search
-from perstack.core.runs.context import PIN_TOOL, RECALL_TOOL
+from perstack.core.runs.context_window import PIN_TOOL, RECALL_TOOL
 from perstack.core.runs.request_digest import KeptTools, kept_tools
 from perstack.core.schemas.json_schema import Checker
 from perstack.dataclass import dataclass
-from perstack.engine.plugins.agreements import INSTRUCTIONS, JudgedTool
+from perstack.engine.plugins.trust_checks import INSTRUCTIONS, JudgedTool
 from perstack.ports.skill import SkillSession, ToolCall, ToolResult, Toolset
 from perstack.system.concurrency import violation_of
 

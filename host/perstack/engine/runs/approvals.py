@@ -52,8 +52,8 @@ _DENIED_NOTICE = (
 )
 
 
-async def ask_approval(run_drive: RunDrive, call: Call) -> None:
-    """Record that a call waits for approval, or the decision if no person is asked."""
+async def settle_or_ask(run_drive: RunDrive, call: Call) -> None:
+    """Record the decision on a call that needs approval if no person is asked, or else that it waits for a person."""
     session, drive = run_drive.session, run_drive.drive
     subject = await approval_subject(run_drive, call)
     granted, doubts = await _decision_by_grant(run_drive, call)

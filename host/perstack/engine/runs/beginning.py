@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from perstack.config.settings import (
+from perstack.config.resolved_settings import (
     exec_grant_of,
     masks_secrets,
     rule_sets,
@@ -41,8 +41,8 @@ from perstack.engine.log.run_session import RunSession
 from perstack.engine.plugins.knowledge import Knowledge
 from perstack.engine.plugins.providers import RunSettings
 from perstack.engine.plugins.tool_catalogue import delegate_infos, delegate_tools
-from perstack.engine.runs.decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.engine.runs.job_drive import JobDrive
+from perstack.engine.runs.person_decisions import NO_DECISIONS, PersonAnswer, PersonDecisions
 from perstack.errors import PerstackError
 from perstack.ports.storage import RunRef
 from perstack.system.clock import iso
@@ -56,7 +56,7 @@ class NewRun:
 
     expert: Expert
     query: str
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    caller_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])  # checked, by their names in `StartRun`
     attachments: tuple[ResultContent, ...] = ()
     continued_from: ContinuedFrom | None = None
     base_run: Run | None = None  # the state that the Run continues from
@@ -144,7 +144,7 @@ class RunStarter:
                 delegated_by=by,
                 continued_from=new.continued_from,
                 runtime_version=VERSION,
-                labels=dict(new.labels),
+                **new.caller_fields,
                 overrides=setup.overrides.chosen,
                 permissions=begun_under(parent_rules, rule_sets(setup.project, expert), drive.job.widenings),
                 depth=0 if parent is None else parent.start.depth + 1,
@@ -238,8 +238,8 @@ class RunStarter:
 
 def _pins(run: Run, rule: str) -> Definitions:
     """Return the definitions, as the Run was offered them, of the tools that a rule may be about."""
-    from perstack.core.permissions.calls import PolicyCall
     from perstack.core.permissions.matching import is_about
+    from perstack.core.permissions.policy_calls import PolicyCall
 
     parsed = read_rule(rule)
     pins = {

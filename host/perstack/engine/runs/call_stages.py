@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from perstack.core.definitions.skills import ARGUMENTS_STAGE, CATALOGUE_STAGE, RULES_STAGE, DecidedCall, Strictness
 from perstack.core.messages.messages import ToolCallPart
-from perstack.core.permissions.calls import Difference
+from perstack.core.permissions.policy_calls import Difference
 from perstack.core.runs.call_stages import (
     Judge,
     RecordedCall,

@@ -72,15 +72,15 @@ from perstack.core.runs.state import ACTIVE, Phase, Run
 from perstack.core.schemas.json_schema import QUICK_STEPS, shorten
 from perstack.core.schemas.result_schemas import ResultCheck, check_result
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skills import RunSkills
-from perstack.engine.runs.approvals import NOBODY_ANSWERS, ask_approval
+from perstack.engine.plugins.job_skills import RunSkills
+from perstack.engine.runs.approvals import NOBODY_ANSWERS, settle_or_ask
 from perstack.engine.runs.attempts import fail, open_endpoint, return_to_first_model, switch_model
 from perstack.engine.runs.call_stages import decide_calls, decide_change
 from perstack.engine.runs.delegates import Delegates
 from perstack.engine.runs.generation import generate
 from perstack.engine.runs.inputs import TEXT_INBOX
 from perstack.engine.runs.job_drive import Allowance, JobDrive, RunDrive
-from perstack.engine.runs.playback import differs_from_recording, playback_of
+from perstack.engine.runs.playback import fail_if_differs_from_recording, playback_of
 from perstack.engine.runs.run_skills import open_skills, reopen_skills
 from perstack.engine.runs.tool_calls import (
     refuse_calls,
@@ -166,7 +166,7 @@ class RunLoop:
         return await self._text_inbox.take(self._drive.job, run_drive.session)
 
     async def _perform(self, run_drive: RunDrive, command: Work) -> None:  # noqa: C901 - one case for each command
-        if await differs_from_recording(run_drive, command):
+        if await fail_if_differs_from_recording(run_drive, command):
             return
         session, drive = run_drive.session, self._drive
         match command:
@@ -196,7 +196,7 @@ class RunLoop:
                 session.record_all(question_events(session.run, command.call, session.stamp, approval=approval))
                 await session.flush()
             case AskApproval():
-                await ask_approval(run_drive, command.call)
+                await settle_or_ask(run_drive, command.call)
             case DecideChange():
                 await decide_change(run_drive, command.call)
             case JudgeResult():

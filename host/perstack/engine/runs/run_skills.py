@@ -22,7 +22,7 @@ from perstack.core.messages.messages import TextPart
 from perstack.core.runs.state import Run
 from perstack.dataclass import dataclass
 from perstack.engine.context.host_setup import HostSetup
-from perstack.engine.plugins.skills import RunSkills
+from perstack.engine.plugins.job_skills import RunSkills
 from perstack.engine.plugins.tool_catalogue import BuiltinSession, OfferedTool
 from perstack.engine.runs.beginning import strict
 from perstack.engine.runs.job_drive import JobDrive

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from perstack.core.base.usage import NO_USAGE, Charge, Exceeded, Usage
 from perstack.core.definitions.skills import DecidedCall
 from perstack.core.definitions.tool_definitions import definition_digest
-from perstack.core.jobs.budget import Grant, is_reported, is_uncharged
+from perstack.core.jobs.budget_ledger import Grant, is_reported, is_uncharged
 from perstack.core.messages.adaptations import MAX_RUNGS, Adaptations, in_words, new_adaptations
 from perstack.core.messages.messages import (
     BlobPart,
@@ -30,7 +30,7 @@ from perstack.core.runs.facts import ErrorInfo, Question
 from perstack.core.runs.state import call_key
 from perstack.dataclass import dataclass
 from perstack.engine.log.run_session import RunSession
-from perstack.engine.plugins.skills import tool_in_force
+from perstack.engine.plugins.job_skills import tool_in_force
 from perstack.engine.plugins.tool_catalogue import OfferedTool
 from perstack.engine.runs.approvals import (
     SANDBOXED,

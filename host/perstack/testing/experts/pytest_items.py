@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from perstack.config.project import find_place
+from perstack.config.project_place import find_place
 from perstack.core.base.records import first_problem
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.keys import FROM_FILE
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.definition_files import load_usable, open_definition
 from perstack.errors import DefinitionError, UsageError

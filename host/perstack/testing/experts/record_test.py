@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError
 from perstack.expert_tests.models import Expected, ExpectedStatus, ExpertTest, wrong_name

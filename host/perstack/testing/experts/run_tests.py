@@ -21,7 +21,7 @@ from perstack.core.definitions.job_status import JobStatus
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
 from perstack.core.jobs.summary import JobSummary
-from perstack.core.permissions.calls import PolicyCall
+from perstack.core.permissions.policy_calls import PolicyCall
 from perstack.dataclass import dataclass
 from perstack.errors import NotFound, PerstackError, UsageError
 from perstack.expert_tests.written_tests import WrittenTest

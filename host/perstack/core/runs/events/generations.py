@@ -26,7 +26,7 @@ from perstack.core.messages.messages import (
     UserMessage,
 )
 from perstack.core.runs.commands import Command, Compact, EndStep, Generate
-from perstack.core.runs.context import after_generation, is_supposed, requesting
+from perstack.core.runs.context_window import after_generation, is_supposed, requesting
 from perstack.core.runs.events.base import (
     ANY_PHASE,
     BEFORE_REPLY,

@@ -344,7 +344,7 @@ class QueueRun(LaterEvent):
 
     @field_validator("definition")
     @classmethod
-    def _is_digest(cls, value: str | None) -> str | None:
+    def _check_definition(cls, value: str | None) -> str | None:
         if value is not None and not is_digest(value):
             raise ValueError("the definition is named by no sha256")
         return value

@@ -39,7 +39,7 @@ from perstack.core.runs.events.base import (
 )
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.log_rows import EventContext, LogRow, author_rows
-from perstack.core.runs.questions import OpenQuestion, settling_args
+from perstack.core.runs.open_questions import OpenQuestion, settling_args
 from perstack.core.runs.state import ACTIVE, Run
 from perstack.dataclass import replace
 

@@ -12,7 +12,7 @@ from textwrap import fill
 
 from perstack.core.base.ids import place_of
 from perstack.core.base.text import one_line
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.doors.cli.terminal import print_err
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
@@ -24,8 +24,8 @@ _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     """Return the typed answer; empty to leave the question open. `used` tells what the Job has spent so far."""
-    from perstack.core.jobs.answers import accepted, accepted_answers  # imported late: few Jobs ask
-    from perstack.doors.shared.questions import question_text, select_option
+    from perstack.core.jobs.answer_reading import accepted, accepted_answers  # imported late: few Jobs ask
+    from perstack.doors.shared.question_forms import question_text, select_option
 
     try:
         if question.call_digest:
@@ -44,7 +44,7 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
 
 async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
     """Show a call and its numbered answers, and return the answer. After an invalid one only the prompt is repeated."""
-    from perstack.core.jobs.answers import ALWAYS, ALWAYS_HERE, DENIES
+    from perstack.core.jobs.answer_reading import ALWAYS, ALWAYS_HERE, DENIES
     from perstack.doors.shared.consent import TERMINAL, covered_calls, page_of
     from perstack.doors.shared.edited_arguments import edit_call
 
@@ -76,7 +76,7 @@ async def _ask_approval(question: OpenQuestion, host: Host, used: str) -> str:
 
 async def _typed_answer(question: OpenQuestion, numbers: Mapping[int, str], *, is_whole: bool) -> str:
     """Return the answer to an approval, or `_EDIT`; empty to leave it open. An invalid one repeats the prompt."""
-    from perstack.core.jobs.answers import read_approval
+    from perstack.core.jobs.answer_reading import read_approval
     from perstack.doors.cli.asking.typed_keys import each_key, read_keys
 
     hint = f"approve? (1 to {len(numbers)}{', yes' if is_whole else ''}, or n and why; Enter: later)"

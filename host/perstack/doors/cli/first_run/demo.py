@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from perstack.config.project import DEFINITION, Template, templates
+from perstack.config.project_place import DEFINITION, Template, templates
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.core.definitions.settings import Overrides
@@ -26,7 +26,7 @@ from perstack.doors.cli.driving import drive_interruptible, report_outcome
 from perstack.doors.cli.options import HostOptions
 from perstack.doors.cli.output import JobOutput, OutputOptions
 from perstack.doors.cli.terminal import has_screen, print_out
-from perstack.doors.shared.agreements import agree_to_written
+from perstack.doors.shared.agreement_items import agree_to_written
 from perstack.doors.shared.signals import INTERRUPTED
 from perstack.engine.log.run_session import OnEvent
 from perstack.errors import UsageError

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import click
 
-from perstack.config.project import DEFINITION, ProjectPlace, Template, model_lines, templates
+from perstack.config.project_place import DEFINITION, ProjectPlace, Template, model_lines, templates
 from perstack.config.source import NotRead, read_bounded
 from perstack.core.base.text import one_line
 from perstack.core.definitions.project import Project
 from perstack.diagnostics.doctor import ProviderState
-from perstack.doors.cli.first_run.keys import EMBEDDED, ChosenProvider, choose_provider
+from perstack.doors.cli.first_run.model_setup import EMBEDDED, ChosenProvider, choose_provider
 from perstack.doors.cli.terminal import choose, print_choices, print_err, print_out, table
-from perstack.doors.shared.agreements import agree_to_written
+from perstack.doors.shared.agreement_items import agree_to_written
 from perstack.doors.shared.screen import Screen
 from perstack.errors import UsageError
 

@@ -19,7 +19,7 @@ from perstack.core.base.records import JsonObject
 from perstack.core.definitions.permissions import Approval
 from perstack.core.runs.facts import Answer, Question
 from perstack.core.runs.facts import Answer as Said
-from perstack.core.runs.questions import OpenQuestion
+from perstack.core.runs.open_questions import OpenQuestion
 from perstack.core.schemas.json_schema import Checker, Meter
 from perstack.dataclass import dataclass
 from perstack.errors import UsageError

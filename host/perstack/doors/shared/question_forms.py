@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from perstack.core.base.records import JsonObject
 from perstack.core.base.text import approvable_line, approvable_text
-from perstack.core.jobs.answers import (
+from perstack.core.jobs.answer_reading import (
     ANYTHING,
     APPROVAL,
     DENIES,
@@ -22,7 +22,7 @@ from perstack.core.jobs.answers import (
     read_approval,
     yes_or_no,
 )
-from perstack.core.runs.questions import OpenQuestion, count_blanks
+from perstack.core.runs.open_questions import OpenQuestion, count_blanks
 from perstack.dataclass import dataclass
 from perstack.doors.shared.consent import FORM, marked, page_of
 from perstack.errors import UsageError

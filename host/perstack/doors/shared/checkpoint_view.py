@@ -20,8 +20,8 @@ from perstack.core.messages.messages import (
     text_of,
 )
 from perstack.core.runs.log_rows import arguments, tokens
-from perstack.doors.shared.job_status import STATUS_WORDS
 from perstack.doors.shared.log_view import places_in
+from perstack.doors.shared.status_phrases import STATUS_WORDS
 from perstack.host import Host
 
 _STATUSES = {str(status): word for status, word in STATUS_WORDS.items()} | {"stoppedByDelegate": "waits for delegates"}

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from perstack.config.check import suggestion
-from perstack.config.keys import KeyStore
+from perstack.config.user_keys import KeyStore
 from perstack.core.base.text import one_line
 from perstack.dataclass import dataclass
 from perstack.diagnostics.doctor import ProviderState
