@@ -204,11 +204,11 @@ def limits_of(model: str, budget: ReasoningBudget | None, settings: AnthropicSet
     max_tokens = settings.max_tokens or DEFAULT_MAX_TOKENS
     if budget is None:
         return max_tokens, {}
-    takes_tokens = _takes_token_budget(model, settings)
+    takes_token_budget = _takes_token_budget(model, settings)
     # the minimum budget is 1,024, and the API rejects a budget that is not below `max_tokens`
-    if budget == "none" or budget == 0 or (takes_tokens and max_tokens <= _MIN_BUDGET_TOKENS):
+    if budget == "none" or budget == 0 or (takes_token_budget and max_tokens <= _MIN_BUDGET_TOKENS):
         return max_tokens, {"thinking": {"type": "disabled"}}
-    if not takes_tokens:
+    if not takes_token_budget:
         return max_tokens, {
             "thinking": {"type": "adaptive", "display": "summarized"},
             "output_config": {"effort": effort_of(budget)},

@@ -86,7 +86,7 @@ class Profile:
     reads_tags: bool = True  # True if `<think>` at the start of a reply's text begins reasoning
     thinking_switch: Literal["none", "on and off", "off"] = "none"
     """Use of the field `thinking`: it switches reasoning on and off, in addition to the effort, or only off."""
-    speaks_responses: bool = False  # True: Responses is used unless `api` says otherwise, and it reads PDFs
+    speaks_responses: bool = False  # True if Responses is used unless `api` says otherwise, and PDFs are accepted
     usage_at: Literal["top", "choice", "x_groq"] = "top"  # where the token counts are in a chunk
     models: ModelRules = ModelRules()
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 def open_attended_host(options: HostOptions, output_options: OutputOptions, *, strict: bool = False) -> Host:
     """Return the Host of a command whose Job may ask the user at the terminal.
 
-    Notes on stderr if programs run without a question. With `strict`, warnings about the definition are errors.
+    Notes on stderr if programs run without a question. With `strict`, raises DefinitionError for warnings about the
+    definition.
     """
     attended_options = replace(options, is_attended=lambda: can_ask(asks=not output_options.no_input))
     host = attended_options.open_host(strict=strict)
