@@ -17,7 +17,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from perstack.config.env import EnvFile, read_env
 from perstack.config.project_place import ProjectPlace, folder_contains, folder_of, is_named, owner_of
 from perstack.config.user_keys import KeyStore
 from perstack.core.base.records import Record, canonical_json
@@ -33,6 +32,7 @@ from perstack.support.variables import variables_in
 from perstack.system.clock import SYSTEM
 from perstack.system.files import read_regular, replace_private_file
 from perstack.system.user import user_directory
+from perstack.trust.env_files import EnvFile, read_env
 from perstack.trust.items import (
     IsVendor,
     Ownership,
