@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from perstack.config.user_keys import KeyStore
 from perstack.errors import UsageError
 from perstack.trust.env_files import read_env
+from perstack.trust.user_keys import KeyStore
 
 
 def test_env_and_env_local_are_read_and_the_local_one_wins(write, tmp_path):

@@ -18,7 +18,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perstack.config.project_place import ProjectPlace, folder_contains, folder_of, is_named, owner_of
-from perstack.config.user_keys import KeyStore
 from perstack.core.base.records import Record, canonical_json
 from perstack.core.base.text import approvable_line
 from perstack.core.definitions.experts import Expert, Iterate
@@ -47,6 +46,7 @@ from perstack.trust.items import (
     items_to_trust,
     no_files,
 )
+from perstack.trust.user_keys import KeyStore
 
 
 def _unknown_vendor(name: str) -> bool | None:
