@@ -1,4 +1,4 @@
-"""The tools of an Expert: what `tasks/operation_table.py` lists, without what only a program should do."""
+"""The tools for Experts: the operations of `tasks/operation_table.py`, without those meant only for programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _function(operation: Operation) -> Callable[..., Awaitable[Record]]:
 
 
 async def _check_decides_nothing(operation: Operation, command: TaskCommand[Any], memory: TaskMemory) -> None:
-    """Raise NeedsPerson if the call is a decision that a person makes, as for a caller of MCP or HTTP."""
+    """Raise NeedsPerson if the call is a person's decision, as it is for callers of MCP or HTTP."""
     marks = operation.marks("expert")
     if all(isinstance(mark, Free) for mark in marks.values()):
         return
@@ -82,7 +82,7 @@ def _by_expert(command: TaskCommand[Any], expert_key: str) -> TaskCommand[Any]:
 
 def _memory(context: ToolContext) -> TaskMemory:
     if not context.parts.has(TASK_MEMORY):
-        raise SkillError("there is no execution memory here")
+        raise SkillError("execution memory is not available here")
     return context.parts.get(TASK_MEMORY)
 
 

@@ -52,7 +52,7 @@ def start_command(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("`perstack start` needs a terminal: use `perstack run` in a pipe")
     if not plain and _is_dumb():
-        print_err("note: this terminal cannot be drawn on (TERM is dumb), so this is --plain")
+        print_err("note: this terminal has no cursor control (TERM is dumb), so --plain is used")
         plain = True
     loaded = options.load()
     host = replace(options, is_attended=lambda: True).open_host(loaded.project)

@@ -45,6 +45,7 @@ ADDITIONS = {
     "a setting of Runs": Addition(3),
     "a field of a Job that its caller gives": Addition(6),
     "an operation on Jobs over MCP or HTTP": Addition(2),
+    "a stage that may deny a call, or have a person asked": Addition(3),
     "an endpoint that speaks OpenAI's formats": Addition(
         2,
         folders=("plugins/perstack_openai", "tests/plugins/providers", "tests/http_providers"),

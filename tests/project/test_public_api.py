@@ -130,11 +130,11 @@ PARTS = {
         "checkpoints",
         "last_lines",
         "events",
-        "find",
+        "complete_id",
         "follow",
         "job",
     }.union(
-        ("list", "load", "logs", "resolve", "row", "row_to_delete", "run_state", "runs", "state_at"),
+        ("id_or_latest", "list", "load", "logs", "row", "row_to_delete", "run_state", "runs", "state_at"),
         ("tree", "unsettled", "rows", "watch"),
     ),
     PostedTexts: {"tell", "drop", "standing_texts"},

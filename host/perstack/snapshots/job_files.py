@@ -58,7 +58,9 @@ class JobFiles:
         from perstack.snapshots.changes import file_diffs
         from perstack.snapshots.stored_trees import Trees
 
-        job_id = job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.resolve(job_id)
+        job_id = (
+            job_of_run(run_id) if job_id is None and run_id is not None else await self._reader.id_or_latest(job_id)
+        )
         if what is not None and ".." in what:
             subject, changes = await self._between(job_id, *_split_range(what), run_id)
         else:

@@ -224,7 +224,7 @@ class ListCommand(TaskCommand[TaskPage]):
         FREE,
         Field(description="How many at most."),
     ] = 100
-    after: Annotated[Text | None, FREE, Field(description="The `next` of the page before.")] = None
+    after: Annotated[Text | None, FREE, Field(description="`next` of the previous page.")] = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A storage in memory, for tests, with exactly what `ports.storage` requires: a starting point of your own."""
+"""A storage in memory for tests. It implements exactly what `ports.storage` requires: a starting point for your own."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from perstack.support.storage import (
 
 @dataclass
 class InMemoryJob:
-    """State of one Job."""
+    """The state of one Job."""
 
-    written: int  # write time of the summary, as a count
+    written: int  # write time of the summary, as a counter
     summary: bytes | None = None
     logs: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     heads: dict[str, Head] = field(default_factory=dict[str, Head])
@@ -235,7 +235,7 @@ class InMemoryStorage(Storage):
 
     @override
     async def close(self) -> None:
-        pass  # nothing is open
+        pass  # nothing to close
 
     def _job(self, job_id: str) -> InMemoryJob:
         in_memory_job = self.store.jobs.get(check_job_id(job_id))

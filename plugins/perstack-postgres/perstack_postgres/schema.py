@@ -11,7 +11,7 @@ from perstack.errors import StorageError
 from perstack_postgres.address import PostgresAddress
 
 APPLICATION = "perstack"
-VERSION = 3  # schema version. Lower ones were never released.
+VERSION = 3  # schema version; lower ones were never released
 OLDEST_SERVER = 130000
 
 # Collation "C" compares ids by bytes in every database. Content is bytea because PostgreSQL's text has no NUL.
@@ -60,13 +60,13 @@ async def check_tables(connection: AsyncConnection[tuple[object, ...]], address:
     row = await (await connection.execute(query)).fetchone()
     if row is None or row[0] != APPLICATION or not isinstance(row[1], int):
         raise StorageError(
-            f"{address.shown}: schema {address.schema} is of another program; name another by `?schema=`"
+            f"{address.shown}: schema {address.schema} belongs to another program: name another with `?schema=`"
         )
     if row[1] > VERSION:
         raise StorageError(f"{address.shown}: written by a newer perstack (schema {row[1]}); upgrade perstack")
     if row[1] < VERSION:
         raise StorageError(
-            f"{address.shown}: written before the first release of perstack (schema {row[1]}); name another schema by"
+            f"{address.shown}: written before the first release of perstack (schema {row[1]}); name another schema with"
             " `?schema=`"
         )
     return True

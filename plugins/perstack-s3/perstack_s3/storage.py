@@ -45,7 +45,7 @@ _MAX_KEYS_PER_DELETE = 1000
 async def finish_deletion(objects: Objects, layout: Layout, job_id: str, incarnation: str) -> None:
     """Remove everything of an incarnation except its marker, then the record of the deletion."""
     marker = await objects.head(layout.of_job("markers", job_id))
-    if marker is None:  # otherwise the id has been reused, and the caches belong to the new Job
+    if marker is None:  # if the id has been reused, the caches belong to the new Job
         await objects.remove([layout.of_job(kind, job_id) for kind in ("entries", "summaries")])
     for kind in ("logs", "blobs"):
         prefix = layout.of_incarnation(kind, job_id, incarnation)
@@ -64,7 +64,7 @@ async def finish_deletions(objects: Objects, layout: Layout) -> None:
         await finish_deletion(objects, layout, job_id, incarnation)
 
 
-_MAX_ATTEMPTS = 20  # attempts of a write that others compete for
+_MAX_ATTEMPTS = 20  # maximum attempts of a write for which other processes compete
 
 
 class S3Storage(Storage):
@@ -78,7 +78,8 @@ class S3Storage(Storage):
         self._summaries = ObjectCache(objects, self._layout, "summaries")
         self._order = WriteOrder(objects)
         self._logs: dict[tuple[RunRef, str], S3Log] = {}
-        self._incarnations: dict[str, tuple[str, str]] = {}  # with the nonce of the lease under which it was read
+        # incarnation by Job, with the nonce of the lease under which it was read
+        self._incarnations: dict[str, tuple[str, str]] = {}
         self._last_incarnations: dict[str, str] = {}
         self._spaces: dict[str, S3Storage] = {}
 
@@ -184,7 +185,7 @@ class S3Storage(Storage):
                 written = await self._objects.replace(key, data, stored.tag)
             if written is not None:
                 return
-        raise StorageError(f"{self.location}: the entry of job {job_id} is being written by others: try again")
+        raise StorageError(f"{self.location}: the entry of job {job_id} is being written by other processes: try again")
 
     @override
     async def entries(self) -> Mapping[str, bytes]:
@@ -313,7 +314,7 @@ class S3Storage(Storage):
 
     async def _append(self, ref: RunRef, expected_seq: int, records: Sequence[bytes]) -> None:
         held = await self._check_lease(ref.job_id)
-        # Without a lease the marker is checked after the append, which is the check that counts.
+        # Without a lease the marker is checked after the append, since only that check is reliable.
         incarnation = (
             self._last_incarnations.get(ref.job_id) if held is None else None
         ) or await self._require_incarnation(ref.job_id)
@@ -363,7 +364,7 @@ class S3Storage(Storage):
             written = await (self._objects.create(key, data) if tag is None else self._objects.replace(key, data, tag))
             if written is not None:
                 return
-        raise StorageError(f"{self.location}: too many begin a Run of job {job_id} at once: try again")
+        raise StorageError(f"{self.location}: too many processes begin a Run of job {job_id} at once: try again")
 
     async def _runs(self, job_id: str, incarnation: str) -> tuple[tuple[str, ...], str | None]:
         stored = await self._objects.get(self._layout.runs(job_id, incarnation))
@@ -371,7 +372,7 @@ class S3Storage(Storage):
             return (), None
         run_list = read(RunList, stored.data)
         if run_list is None:
-            raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: put it back")
+            raise StorageError(f"{self.location}: the list of Runs of job {job_id} is damaged: restore it")
         return run_list.runs, stored.tag
 
     async def _has_record(self, ref: RunRef, head: Head) -> bool:
@@ -403,7 +404,7 @@ class S3Storage(Storage):
             return None
         marker = read(Marker, stored.data)
         if marker is None:
-            raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: put it back")
+            raise StorageError(f"{self.location}: the marker of job {job_id} is damaged: restore it")
         self._last_incarnations[job_id] = marker.incarnation
         return marker.incarnation
 

@@ -46,7 +46,7 @@ LOOKS_ELSEWHERE = {"create", "list", "get", "checkpoints", "pause", "resume", "d
 class Remark(ChangeCommand):
     """Remark on a task. This is an operation that only this test has."""
 
-    words: Annotated[Text, FREE, Field(description="What is remarked.")]
+    words: Annotated[Text, FREE, Field(description="What is print_message.")]
     loud_words: Annotated[Text | None, NOT_FOR_EXPERTS, FREE, Field(description="The same, loud.")] = None
 
     def decide(self, task: TaskState, given: DecisionInput) -> Sequence[StoredTaskEvent]:

@@ -168,6 +168,7 @@ def request_event(
         again=again,
         changes=subject.changes,
         changed_files=subject.changed_files,
+        stage=call.decided.stage,
     )
 
 
@@ -197,17 +198,19 @@ def changed_call_event(
     """Return the decision about a changed call, whose `part` has the new arguments.
 
     What a rule or the tool itself refuses is asked again as it was. The change approves the call unless its paths lead
-    elsewhere than they say, or its tool is another by now: then the person sees the changed call first.
+    elsewhere than they say, its tool is another by now, or another stage asks: then the person sees the changed call
+    first.
     """
     if decided.kind == "refused":
         problem = f"{decided.rule} denies it as changed" if decided.rule else decided.problem or "it is not possible"
         return events.DecideChangedCall(**stamp(), tool_call_id=decided.id, problem=problem)
     is_as_written = not decided.ways and decided.definition == call.decided.definition
+    is_as_asked = decided.decider == call.decided.decider
     return events.DecideChangedCall(
         **stamp(),
         tool_call_id=decided.id,
         decided=decided,
-        approved=decided.asks and is_as_written,
+        approved=decided.asks and is_as_written and is_as_asked,
         call_digest=call_digest(decided.skill_name, decided.tool_name, call.part.args, decided.definition),
         leads_to=subject.leads_to,
         content=subject.content,

@@ -60,6 +60,7 @@ class HostOptions:
     folder: str = "."  # the current folder, used if no workspace is named
     is_attended: Callable[[], bool] | None = None  # whether a person answers questions while a Job is driven
     branch_folder: Path | None = None  # a folder to work in that does not change where the project is found
+    place: ProjectPlace | None = None  # where the project is, once `located`
 
     @classmethod
     def take_from(cls, values: dict[str, Any]) -> HostOptions:
@@ -107,8 +108,14 @@ class HostOptions:
         config = self.find().config
         return Project() if config is None else load_usable(config).project
 
+    def located(self) -> HostOptions:
+        """Return these options with the place of the project, so that each later step uses the same one."""
+        return replace(self, place=self.find())
+
     def find(self) -> ProjectPlace:
         """Return where the project is. Raises UsageError for a named file or folder that does not exist."""
+        if self.place is not None:
+            return self.place
         from perstack.config.project_place import find_place
 
         if self.workspace is not None and not Path(self.workspace).is_dir():
@@ -152,22 +159,30 @@ class HostOptions:
         """Return a Host for changing Jobs, also without a definition. Raises DefinitionError for an unusable one."""
         from perstack.trust.agreements import environment_of, state_environment
 
-        project = self.project(required=False)
-        place = self.find()
+        located = self.located()
+        project, place = located.project(required=False), located.find()
         audited = project.audit is not None
         env = environment_of(project, place) if audited else state_environment(project, place, self.storage)
-        return self.host_of(project, env=env)
+        return located.host_of(project, env=env)
 
     def open_host(
-        self, project: Project | None = None, *, plugins: Iterable[object] = (), agreement: Agreement | None = None
+        self,
+        project: Project | None = None,
+        *,
+        strict: bool = False,
+        plugins: Iterable[object] = (),
+        agreement: Agreement | None = None,
     ) -> Host:
-        """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written."""
+        """Return the Host for driving. Raises NotAgreed, DefinitionError or UsageError before anything is written.
+
+        The definition is loaded, with `strict`, unless `project` is given.
+        """
         from perstack.config.project_place import check_workspace
 
-        project = project or self.project(required=True)
-        host = self.host_of(
-            project, env=self.env(project), overrides=self.overrides, plugins=plugins, agreement=agreement
-        )
+        located = self.located()
+        project = project or located.load(strict=strict).project
+        env = located.env(project)
+        host = located.host_of(project, env=env, overrides=self.overrides, plugins=plugins, agreement=agreement)
         host.check_agreed()
         check_workspace(host.project, host.workspace)
         return host

@@ -1,4 +1,7 @@
-"""The commands `perstack run` and `perstack submit`. What only a Job needs is imported in them: `--help` is quick."""
+"""The commands `perstack run` and `perstack submit`.
+
+Modules that only a Job needs are imported inside them, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def run_command(
 
     QUERY `-`, or no QUERY, reads from stdin.
     """
-    from perstack.doors.cli.driving import drive, open_attended_host
+    from perstack.doors.cli.driving import drive_and_report, open_attended_host
     from perstack.system.user import this_user
 
     output_options = with_types(output_options, types)
@@ -91,40 +94,32 @@ def run_command(
         if is_answer:
             raise UsageError("--output-schema is for a new Run: leave it out when answering")
         options = replace(options, overrides=replace(options.overrides, output=read_schema(output_schema)))
-    options = _with_files(options, expert, continue_job, resume_from, yes) if with_files else options
-    host = open_attended_host(options, output_options, options.load(strict=strict).project)
+    options = _with_checkpoint_files(options, expert, continue_job, resume_from, yes) if with_files else options
+    host, output = open_attended_host(options, output_options, strict=strict), JobOutput(output_options)
 
-    lines = JobOutput(output_options)
-
-    async def work(on_event: OnEvent) -> JobSummary:
-        job, start = await host.jobs.find(continue_job), await host.jobs.find(resume_from)
-        if go_on or continue_job:
-            await lines.begin(host, job)
-        if is_answer:
-            by = this_user("cli")
-            return await host.answer(text, job_id=job, resume_from=start, by=by, drive=True, on_event=on_event)
-        if go_on or continue_job:
-            return await host.continue_job(
-                expert,
-                text,
-                job_id=job,
-                resume_from=start,
-                attachments=attachments,
-                on_event=on_event,
-                **caller_fields,
-            )
+    async def run_new(on_event: OnEvent) -> JobSummary:
         return await host.run(
             expert, text, job_id=new_run.job_id, attachments=attachments, on_event=on_event, **caller_fields
         )
 
-    sys.exit(drive(host, work, lines))
+    async def run_existing(on_event: OnEvent) -> JobSummary:
+        job, start = await host.jobs.complete_id(continue_job), await host.jobs.complete_id(resume_from)
+        await output.begin(host, job)
+        if is_answer:
+            by = this_user("cli")
+            return await host.answer(text, job_id=job, resume_from=start, by=by, drive=True, on_event=on_event)
+        return await host.continue_job(
+            expert, text, job_id=job, resume_from=start, attachments=attachments, on_event=on_event, **caller_fields
+        )
+
+    sys.exit(drive_and_report(host, run_existing if go_on or continue_job else run_new, output))
 
 
-def _with_files(
+def _with_checkpoint_files(
     options: HostOptions, expert: str, job: str | None, checkpoint: str | None, is_sure: bool
 ) -> HostOptions:
     if job is None or checkpoint is None:
-        raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: say whose files")
+        raise UsageError("--with-files needs --continue-job JOB and --resume-from CHECKPOINT: name both")
     from perstack.doors.cli.files import files_of_checkpoint
 
     return files_of_checkpoint(options, expert, job, checkpoint, is_sure=is_sure)
@@ -134,9 +129,9 @@ def _check_combination(
     go_on: bool, continue_job: str | None, resume_from: str | None, is_answer: bool, job_id: str | None
 ) -> None:
     if resume_from is not None and continue_job is None:
-        raise UsageError("--resume-from needs --continue-job JOB: say which Job the checkpoint is of")
+        raise UsageError("--resume-from needs --continue-job JOB: name the checkpoint's Job")
     if go_on and continue_job is not None:
-        raise UsageError("--continue means the latest Job and --continue-job a given one: leave one of them out")
+        raise UsageError("--continue means the latest Job and --continue-job names one: leave one of them out")
     if is_answer and not (go_on or continue_job):
         raise UsageError("-i answers a question of a Job: add --continue, or --continue-job JOB")
     if job_id is not None and (go_on or continue_job):
@@ -180,7 +175,7 @@ def submit_command(
     host, lines = options.open_host(), JobOutput(output_options)
     waiting = list[str]()  # the submitted Job's id, while it is followed
 
-    async def work() -> JobSummary:
+    async def submit_and_follow() -> JobSummary:
         job = await host.submit(
             expert,
             text,
@@ -191,7 +186,7 @@ def submit_command(
             by=this_user("cli"),
             **new_run.caller_fields,
         )
-        _warn(host)
+        _warn_of_unrecorded_files(host)
         if not wait:
             write_json_line(job.to_json() if as_json else job.id.encode())
             return job
@@ -204,26 +199,26 @@ def submit_command(
     async def state_after_interrupt() -> JobSummary | None:
         return await host.job(waiting[0]) if waiting else None
 
-    final = run_interruptible(host, work, state_after_interrupt, lines, drives=False)
+    final = run_interruptible(host, submit_and_follow, state_after_interrupt, lines, drives=False)
     if final is None:
         sys.exit(INTERRUPTED)
     if not wait:
         sys.exit(0)
     if waiting and final.status in ("running", "queued", "stoppedByInterrupt"):
-        lines.remark(_left_line(final))
+        lines.remark(_interrupted_wait_line(final))
         sys.exit(INTERRUPTED)
     sys.exit(report_outcome(final, lines))
 
 
-def _left_line(summary: JobSummary) -> str:
-    how = "still waits for a worker" if summary.status == "queued" else "is driven on by the workers"
+def _interrupted_wait_line(summary: JobSummary) -> str:
+    how = "still waits for a worker" if summary.status == "queued" else "continues on the workers"
     return f"Job {summary.id} {how}; see it with: perstack log {summary.id} --follow"
 
 
-def _warn(host: Host) -> None:
-    """Warn if a worker on another machine would not see the files."""
+def _warn_of_unrecorded_files(host: Host) -> None:
+    """Warn that a worker on another machine may not see the workspace's files."""
     if host.project.snapshots is None:
         print_err(
-            "warning: the files here are not recorded, so a worker sees them only in a folder that both share; set"
-            ' `workspace = { path = ".", snapshots = true }` to have them recorded'
+            "warning: snapshots are off, so a worker sees these files only if it shares the folder; set"
+            ' `workspace = { path = ".", snapshots = true }` to record them'
         )

@@ -31,7 +31,7 @@ from perstack.engine.context.protection import RUN_FILES, Protection
 from perstack.engine.log.run_session import Emitter, EventListener
 from perstack.engine.log.snapshot_recorder import SNAPSHOTS, SnapshotRecorder
 from perstack.engine.plugins.knowledge import LIBRARY, Knowledge
-from perstack.engine.plugins.providers import ProviderPool
+from perstack.engine.plugins.providers import ProviderPool, RunSettings
 from perstack.engine.plugins.registry import Plugins
 from perstack.engine.plugins.runtimes import (
     Runtimes,
@@ -140,10 +140,14 @@ class HostSetup:
         self.agreement.check_definition()
         settings = self.providers.settings(self.project, expert, self.overrides)
         self.providers.check(settings, self.project, expert)
-        if self.providers.get(settings.provider).player is None:
-            for delegate in with_delegates(self.project, expert.delegates):
-                self.providers.check_tools(self.project, delegate, self.overrides)
+        self.check_tools(with_delegates(self.project, expert.delegates), settings)
         return expert
+
+    def check_tools(self, delegates: Iterable[Expert], settings: RunSettings) -> None:
+        """Raise UsageError if a provider lacks a tool that a delegate wants. `settings` are the Coordinator's."""
+        if self.providers.get(settings.provider).player is None:
+            for delegate in delegates:
+                self.providers.check_tools(self.project, delegate, self.overrides)
 
     def policy(self, expert: Expert | None = None) -> SandboxPolicy | None:
         """Return the sandbox policy of programs of an Expert's tools; None for programs that belong to no Expert."""

@@ -166,19 +166,20 @@ class Jobs(JobReader):
         context = results.add_to(self.source.setup)
         expert, query = context.expert(expert_key), check_query(query)
         context.project.check_guarded(expert.key)
-        job_id = await self.resolve(job_id)
-        store_attachments = await read_attachments(context, expert.key, attachments)
+        job_id = await self.id_or_latest(job_id)
+        store_attachments = await read_attachments(context, expert.key, attachments) if attachments else None
 
         async def decide(job: Job) -> NewRun:
             from perstack.engine.runs.beginning import NewRun
 
             base = await self._base(job, resume_from)
             check_same_expert(base, expert, job_id)
-            contents = await store_attachments(self.storage, job_id)
             origin = ContinuedFrom(run_id=base.id, checkpoint_id=event_id_of(base.id, base.head.seq))
-            return NewRun(expert, query, new_fields, contents, continued_from=origin, base_run=base)
+            return NewRun(expert, query, new_fields, continued_from=origin, base_run=base)
 
-        return results.read(await self.runner.run_existing(context, job_id, decide, on_event))
+        return results.read(
+            await self.runner.run_existing(context, job_id, decide, on_event, store_attachments=store_attachments)
+        )
 
     async def answer(
         self,
@@ -209,7 +210,7 @@ class Jobs(JobReader):
         """
         question_id = asked_id(question, question_id)
         event_id = question_id or (resume_from if job_id is None else None)
-        job_id = place_of(event_id)[0] if event_id is not None else await self.resolve(job_id)
+        job_id = place_of(event_id)[0] if event_id is not None else await self.id_or_latest(job_id)
         from perstack.engine.jobs.answering import answer_current, answer_in_branch
 
         given_answer = person_answer(text, changed, by, question_id, signal)
@@ -266,7 +267,7 @@ class Jobs(JobReader):
         begun with: it parses the result here, too. Raises UsageError for a Job that is completed or waits for an
         answer, for a call that is not open, and if the schema of `output` is not the recorded one.
         """
-        job_id, results = await self.resolve(job_id), result_reader(output)
+        job_id, results = await self.id_or_latest(job_id), result_reader(output)
         context = results.checking(self.source.setup)
         overrides = context.overrides if max_cost is None else replace(context.overrides, max_cost=max_cost)
 
@@ -306,7 +307,7 @@ class Jobs(JobReader):
 
         Its context is not reduced until compaction is turned on again. Raises UsageError without a compaction.
         """
-        job_id, context = await self.resolve(job_id), self.source.setup
+        job_id, context = await self.id_or_latest(job_id), self.source.setup
         overrides = context.overrides
         context = replace(context, overrides=replace(overrides, compaction=overrides.compaction or "off"))
 

@@ -190,8 +190,8 @@ class Catalogue:
         ]
         return matches[0] if len(matches) == 1 else None
 
-    async def decide(self, part: ToolCallPart) -> DecidedCall:
-        """Return the decision about a call; an invalid call is refused with a message for the model."""
+    def look_up(self, part: ToolCallPart) -> DecidedCall:
+        """Return a call of a tool of this Run; a call of any other is refused with a message for the model."""
         offered = self._by_name.get(part.tool_name)
         if offered is None:
             names = ", ".join(spec.name for spec in self._division.shown)
@@ -202,12 +202,6 @@ class Catalogue:
             elif part.tool_name == CREATE_EXPERT:
                 reasons.append("Only a person makes an Expert, in perstack.toml.")
             return _refuse(part, " ".join((problem, *reasons)))
-        if part.raw_args is not None:
-            return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
-        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, part.args))
-        if violation is not None:
-            place = f" at {violation.place}" if violation.place else ""
-            return _refuse(part, f"Wrong arguments{place}: {violation.message}", offered.spec)
         spec, judged = offered.spec, offered.judged
         return DecidedCall(
             id=part.tool_call_id,
@@ -221,6 +215,17 @@ class Catalogue:
             definition="" if judged is None else judged.definition,
             changed="" if judged is None else judged.changed,
         )
+
+    async def check_arguments(self, part: ToolCallPart, decided: DecidedCall) -> DecidedCall:
+        """Return the call; refused, with a message for the model, if its arguments do not fit the tool's schema."""
+        offered = self._by_name[part.tool_name]
+        if part.raw_args is not None:
+            return _refuse(part, f"The arguments are not a JSON object: {part.raw_args[:200]}", offered.spec)
+        violation = await violation_of(offered.checker, named_arguments(offered.spec.subject, part.args))
+        if violation is None:
+            return decided
+        place = f" at {violation.place}" if violation.place else ""
+        return _refuse(part, f"Wrong arguments{place}: {violation.message}", offered.spec)
 
     async def _search(self, tool_call: ToolCall) -> ToolResult:
         most = tool_call.args.get("most")

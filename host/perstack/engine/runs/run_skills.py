@@ -95,7 +95,7 @@ def _openable_expert(drive: JobDrive, run: Run) -> Expert:
         equal = {skill.name: skill for skill in reversed(declared) if skill_without_secrets(skill) in expert.skills}
         own = {} if today is None else {skill.name: skill for skill in today.skills}
         today = expert.model_copy(update={"skills": tuple({**own, **equal}.values())})
-    return with_secrets(strict(drive, expert), today)
+    return with_secrets(strict(drive.setup, expert), today)
 
 
 @dataclass(frozen=True, slots=True)
