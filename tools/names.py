@@ -136,7 +136,8 @@ def glossary_violations() -> list[str]:
 _PREDICATE = re.compile(r"_*(is|has|differs|belongs|was|can|may|needs)_\w+")
 _READ = re.compile(
     r"_*(is|has|was|can|may|needs|read|load|get|list|find|fetch|head|exists|entry|summary|count|size|end|first|last|stat"
-    r"|lookup|resolve|in_thread|to_thread|run_sync|one_of|select|row|rows|query|jobs|runs|status|poll|check|wait)\w*"
+    r"|lookup|resolve|in_thread|to_thread|run_sync|one_of|select|row|rows|query|job|runs|status|poll|check|wait"
+    r"|events|folder|gather|lease_info|logs)\w*"
 )
 """Functions that a predicate may await: their names say that they read."""
 
