@@ -18,7 +18,7 @@ def shown(event: StreamEvent) -> str:
         case DelegateStarted():
             return f"delegates to {event.expert_key}: {event.query}"
         case Finished():
-            return f"{event.job.status}: {event.job.text}"
+            return f"{event.summary.status}: {event.summary.text}"
         case _:
             assert_never(event)
 

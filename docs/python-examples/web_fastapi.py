@@ -34,7 +34,7 @@ async def events(query: str) -> StreamingResponse:
         async with app.state.host.stream("guide", query) as stream:
             async for event in stream:
                 data = {key: getattr(event, key, "") for key in ("id", "name", "text")}
-                data = shown(event.job) if isinstance(event, perstack.Finished) else data
+                data = shown(event.summary) if isinstance(event, perstack.Finished) else data
                 yield f"event: {type(event).__name__}\ndata: {json.dumps(data)}\n\n"
 
     return StreamingResponse(lines(), media_type="text/event-stream")

@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "a skill is lent only by an Expert with the same restrictions",
         "perstack.core.definitions.expert_changes",
-        "if owner.key == expert.key or _restrictions(owner) == _restrictions(expert)",
+        "if owner_expert.key == expert.key or _restrictions(owner_expert) == _restrictions(expert)",
         "if True",
         "tests/doors/cli/test_changing_tools.py -k same_restrictions",
     ),
@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "a text that a person posted is taken once",
         "perstack.core.runs.events.context",
-        "    if event.posted in run.posted:\n",
+        "    if event.posted in run.taken_posts:\n",
         "    if False:\n",
         "tests/posted_texts/test_taking.py -k second_event",
     ),
@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant(
         "a Run that is put right begins with the first model of its new definition",
         "perstack.core.runs.events.lifecycle",
-        '            stand_in=run.stand_in if self.definition is None else "",\n',
+        '            fallback_model=run.fallback_model if self.definition is None else "",\n',
         "",
         "tests/engine/runs/test_fallback.py -k definition_of_today",
     ),

@@ -129,7 +129,7 @@ def test_a_server_that_cannot_be_reached_is_one_line_with_its_place(project: Ter
     assert done.code == 1
     (line,) = done.err.splitlines()
     assert f"postgresql:///jobs?host={tmp_path}: " in line
-    assert line.endswith("see whether the server runs and can be reached")
+    assert line.endswith("check that the server runs and can be reached")
     doctor = project.call("doctor", "--json")
     found = {one["about"]: one for one in json.loads(doctor.out)["findings"]}
     assert found["state, server"]["state"] == "problem"

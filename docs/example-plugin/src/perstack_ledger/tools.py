@@ -60,7 +60,7 @@ async def add_expense(amount: Amount, what: str, context: Context, day: date | N
         # the call's key is the same if the host asks once more after a crash: the entry is made once
         connection.execute(
             "INSERT OR IGNORE INTO entries (day, amount, what, call) VALUES (?, ?, ?, ?)",
-            ((day or date.today()).isoformat(), str(amount), what, context.call.key),
+            ((day or date.today()).isoformat(), str(amount), what, context.tool_call.key),
         )
     return f"noted: {amount} {context.settings.currency} for {what}"
 
