@@ -126,7 +126,7 @@ class StreamReader:
         allowed = accepted_answers(question)
         return Question(
             question.id,
-            question.shown,
+            question.one_line,
             question.run_id,
             question,
             options=allowed.options,

@@ -158,7 +158,7 @@ def test_only_a_call_that_waits_for_approval_can_be_changed(tmp_path: Path) -> N
     terminal = Terminal(tmp_path).project(toml, a=[reply("", ("askUser", {"question": "Which?"})), reply("done")])
     assert terminal.call("run", "a", "q", "--job-id", "job").code == 3
     refused = terminal.call("answer", _question(terminal), "--changed", "{}")
-    assert (refused.code, "asks for no approval" in refused.err) == (2, True), refused.err
+    assert (refused.code, "does not ask for approval" in refused.err) == (2, True), refused.err
 
 
 def test_a_backtest_sees_the_call_that_ran(tmp_path: Path) -> None:

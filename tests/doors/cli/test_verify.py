@@ -130,7 +130,7 @@ def test_a_redacted_event_is_named_with_who_did_it_and_why(own_team: Terminal) -
     replayed = own_team.call("replay")
     assert replayed.code == 0
     assert "not checked: team-2, 7 events: what was decided from event 5 on rests on events" in replayed.out
-    assert "redacted  finishToolCall: its content was taken out" in own_team.call("log").out
+    assert "redacted  finishToolCall: its content was removed" in own_team.call("log").out
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "completed"
 
@@ -161,7 +161,9 @@ def test_a_redacted_line_that_nobody_accounts_for_is_a_finding(own_team: Termina
     for command in ("verify", "replay"):
         result = own_team.call(command)
         assert result.code == 1
-        assert result.lines[0].startswith("team-2, event 5: its content was taken out, and no redactEvent says by whom")
+        assert result.lines[0].startswith(
+            "team-2, event 5: its content was removed, and no redactEvent accounts for it"
+        )
     assert own_team.call("log").code == 0
     (own_team.jobs() / "team" / "job.json").unlink()
     assert own_team.call("jobs", "--json").events[0]["status"] == "stoppedByError"

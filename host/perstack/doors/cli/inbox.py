@@ -155,7 +155,7 @@ def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
     if ident != item.id:
         step = GiveAnswer(item.id, is_approval=True)
         raise UsageError(
-            f"{item.question.shown}: an approval must name the question that it answers", next_steps=(step,)
+            f"{item.question.one_line}: an approval must name the question that it answers", next_steps=(step,)
         )
 
 
@@ -332,5 +332,5 @@ async def _answer_task(host: Host, target: str, cloud_event: CloudEvent) -> tupl
         await host.tasks.get(target)
     except (NotFound, UsageError):
         return target, None
-    by = this_user("cli").bringing(cloud_event.source)
+    by = this_user("cli").with_source(cloud_event.source)
     return target, await host.tasks.signed(by).answer(target, cloud_event.data, event_id=cloud_event.key)

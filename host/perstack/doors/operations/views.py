@@ -13,7 +13,7 @@ from perstack.core.base.records import JsonObject, Record, falsy
 from perstack.core.base.text import one_line
 from perstack.core.base.usage import Cost
 from perstack.core.definitions.job_status import JobStatus, Lifecycle, PauseReason
-from perstack.core.jobs.answers import ANYTHING, accepted, accepted_answers
+from perstack.core.jobs.answers import ANYTHING, accepted_answers, describe_accepted
 from perstack.core.jobs.resuming import UnsettledCall
 from perstack.core.jobs.summary import JobSummary
 from perstack.core.runs.facts import WITHOUT_EFFECT
@@ -243,7 +243,7 @@ def _next_step(summary: JobSummary) -> str:
     if step is None:
         return f"It continues; look with get_job {summary.id}, stop it with cancel_job."
     allowed = accepted_answers(summary.asking) if summary.asking is not None else ANYTHING
-    form = f" To answer, {accepted(allowed)}." if allowed.is_bound else ""
+    form = f" To answer, {describe_accepted(allowed)}." if allowed.is_bound else ""
     return f"{as_sentence(step)}{form}"
 
 
@@ -297,7 +297,7 @@ def open_item(item: InboxItem) -> OpenItem:
     if item.damaged:
         remedy = f"; {step}" if item.task_id is None else f", or remove it: perstack task delete {item.id}"
         step = f"Nothing can be answered: put its log back from a copy{remedy}"
-    text = item.text if item.question is None else item.question.shown
+    text = item.text if item.question is None else item.question.one_line
     return view_of(OpenItem, item, job=item.job_id, task=item.task_id, text=text, approval=item.is_approval, next=step)
 
 

@@ -208,7 +208,7 @@ def rows_of(entry: LogEntry, context: EventContext) -> list[LogRow]:
         return parse_line(entry.line).describe(context)
     except ValueError:
         if _is_taken_out(entry.line):
-            return [LogRow("redacted", f"{entry.type}: its content was taken out", "dim")]
+            return [LogRow("redacted", f"{entry.type}: its content was removed", "dim")]
         # an event of a newer version: show its bytes rather than nothing
         return [LogRow(entry.type or "?", entry.line.decode(errors="replace"), "dim")]
 

@@ -18,7 +18,7 @@ from perstack.core.jobs.answers import (
     WITH,
     AcceptedAnswers,
     accepted_answers,
-    beside_question,
+    extra_arguments,
     read_approval,
     yes_or_no,
 )
@@ -67,12 +67,12 @@ def declines(answer: str) -> bool:
 def question_text(question: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
     allowed = accepted_answers(question)
-    lines = [f"{question.expert_key} asks: {_shown_text(question.shown)}"]
+    lines = [f"{question.expert_key} asks: {_shown_text(question.one_line)}"]
     if allowed.schema is not None:
         lines += _fields(allowed.schema)
     lines += [
         f"  {approvable_line(name)}: {_value_text(value)}"
-        for name, value in beside_question(question.args, allowed).items()
+        for name, value in extra_arguments(question.args, allowed).items()
     ]
     lines += [f"  {number}. {option}" for number, option in enumerate(_options(question, allowed), 1)]
     return "\n".join(lines)
@@ -80,7 +80,7 @@ def question_text(question: OpenQuestion) -> str:
 
 def select_option(allowed: AcceptedAnswers, answer: str) -> str:
     """Return the option that a number selects, for several the list of them; any other answer unchanged."""
-    if allowed.several and "," in answer:
+    if allowed.is_list and "," in answer:
         parts = [_option_of_number(allowed, part.strip()) for part in answer.split(",")]
         return json.dumps(parts, ensure_ascii=False) if any(part in allowed.options for part in parts) else answer
     return _option_of_number(allowed, answer)
@@ -181,13 +181,13 @@ def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists:
     fields = _flat_fields(question.requested_schema, has_lists=has_lists)
     if fields is None:
         text = json.dumps(question.requested_schema, ensure_ascii=False)
-        message = f"{approvable_text(question.shown)}\n\nThe answer is a JSON object by this schema: {text}"
+        message = f"{approvable_text(question.one_line)}\n\nThe answer is a JSON object by this schema: {text}"
         return Form(message, _text_schema(ANYTHING))
     schema: JsonObject = {"type": "object", "properties": fields}
     required = question.requested_schema.get("required")
     if isinstance(required, list) and required:
         schema["required"] = required
-    return Form(approvable_text(question.shown), schema, is_by_field=True)
+    return Form(approvable_text(question.one_line), schema, is_by_field=True)
 
 
 def choices_of(form: Form) -> dict[str, str]:
@@ -214,16 +214,16 @@ def _titles_of_options(field: JsonObject) -> dict[str, str]:
 def _message(question: OpenQuestion) -> str:
     details = [
         f"{approvable_line(name)}: {_value_text(value)}"
-        for name, value in beside_question(question.args, accepted_answers(question)).items()
+        for name, value in extra_arguments(question.args, accepted_answers(question)).items()
     ]
     return "\n".join((approvable_text(question.text), *details))
 
 
 def _text_schema(allowed: AcceptedAnswers, *, has_lists: bool = False) -> JsonObject:
     answer: JsonObject = {"type": "string", "title": "Answer"}
-    if allowed.several and has_lists:
+    if allowed.is_list and has_lists:
         answer = {"type": "array", "title": "Answer", "items": {"type": "string", "enum": list(allowed.options)}}
-    elif allowed.options and not allowed.several:
+    elif allowed.options and not allowed.is_list:
         answer["enum"] = list(allowed.options)
     properties: JsonObject = {ANSWER: answer}
     if allowed.is_approval:

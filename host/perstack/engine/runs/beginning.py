@@ -233,10 +233,10 @@ def _pins(run: Run, rule: str) -> Definitions:
 
 
 def _as_started(drive: JobDrive, expert: Expert) -> Expert:
-    return strict(drive, drive.knowledge.with_skill_digests(expert))
+    return with_strict_skills(drive, drive.knowledge.with_skill_digests(expert))
 
 
-def strict(drive: JobDrive, expert: Expert) -> Expert:
+def with_strict_skills(drive: JobDrive, expert: Expert) -> Expert:
     """Return the Expert, with all its skills required if strict skills were asked for."""
     return with_skills_required(expert) if drive.setup.overrides.strict_skills else expert
 

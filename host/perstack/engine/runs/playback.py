@@ -13,7 +13,7 @@ from perstack.ports.parts import Part
 
 if TYPE_CHECKING:
     from perstack.core.base.usage import Usage
-    from perstack.core.runs.commands import Call, Work
+    from perstack.core.runs.commands import Call, PerformedCommand
     from perstack.core.runs.facts import Question
     from perstack.core.runs.state import Run
     from perstack.engine.runs.job_drive import RunDrive
@@ -46,7 +46,7 @@ class Playback(Protocol):
         """Return the recorded results of these calls, by id; None, and fail the Run, if one is missing."""
         ...
 
-    async def has_other_results(self, run_drive: RunDrive) -> bool:
+    async def fail_if_results_differ(self, run_drive: RunDrive) -> bool:
         """Return True, and fail the Run, if a call of the latest reply has another result than in the recording."""
         ...
 
@@ -58,7 +58,7 @@ class Playback(Protocol):
         """Return True if the recorded Run has no reply after this step, so that a cut one was not continued."""
         ...
 
-    def take_recorded(self, run_drive: RunDrive) -> bool:
+    def take_recorded_texts(self, run_drive: RunDrive) -> bool:
         """Record the texts that people posted before the next generation; return False without any."""
         ...
 
@@ -71,8 +71,8 @@ def playback_of(run_drive: RunDrive) -> Playback:
     return run_drive.drive.setup.parts.get(PLAYBACK)
 
 
-async def differs_from_recording(run_drive: RunDrive, command: Work) -> bool:
+async def fail_if_differs_from_recording(run_drive: RunDrive, command: PerformedCommand) -> bool:
     """Return True if a Run that plays a recording differs from it at the end of a step, and so has failed."""
     if not isinstance(command, Complete | EndStep) or not run_drive.plays_recording:
         return False
-    return await playback_of(run_drive).has_other_results(run_drive)
+    return await playback_of(run_drive).fail_if_results_differ(run_drive)

@@ -24,7 +24,7 @@ _MAX_ANSWER_BYTES = 64 << 10  # maximum bytes of a typed answer
 
 async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
     """Return the answer; empty to leave the question for later. `used`: what the Job has used so far."""
-    from perstack.core.jobs.answers import accepted, accepted_answers  # imported late: few Jobs ask
+    from perstack.core.jobs.answers import accepted_answers, describe_accepted  # imported late: few Jobs ask
     from perstack.doors.shared.questions import question_text, select_option
 
     try:
@@ -34,8 +34,8 @@ async def ask_person(question: OpenQuestion, host: Host, used: str) -> str:
         for line in question_text(question).split("\n"):
             print_err(line)
         _discard_typed()
-        number = f"give {'numbers' if allowed.several else 'a number'}, or " if allowed.options else ""
-        print_err(f"answer? ({number}{accepted(allowed)}; nothing: later)")
+        number = f"give {'numbers' if allowed.is_list else 'a number'}, or " if allowed.options else ""
+        print_err(f"answer? ({number}{describe_accepted(allowed)}; nothing: later)")
         return select_option(allowed, (await _read_line()).strip())
     except asyncio.CancelledError:  # Ctrl-C: the Job has stopped already, and waits
         print_err("")
