@@ -102,7 +102,7 @@ def test_an_approval_of_another_digest_and_a_rule_that_was_not_offered_are_refus
     with pytest.raises(IllegalEvent, match="was not offered"):
         evolve(run, wider, run.head)
     unasked = StartToolCall(**simulation.stamp(), tool_call_id=request.tool_call_id, call_digest=request.call_digest)
-    with pytest.raises(IllegalEvent, match="nobody has approved"):
+    with pytest.raises(IllegalEvent, match="starts without an approval"):
         evolve(run, unasked, run.head)
 
 

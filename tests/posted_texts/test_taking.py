@@ -96,7 +96,7 @@ def test_a_text_comes_before_a_generation_and_before_its_repetition() -> None:
 def test_a_text_never_parts_a_reply_that_is_continued() -> None:
     paused = stepped(*replied("paused"))
     assert not is_taken(folded(*paused))
-    with pytest.raises(IllegalEvent, match="a message cannot part it"):
+    with pytest.raises(IllegalEvent, match="cannot separate a reply from its continuation"):
         folded(*paused, tell(5))
 
 

@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "a skill is lent only by an Expert with the same restrictions",
         "perstack.core.definitions.expert_changes",
-        "if owner.key == expert.key or _restrictions(owner) == _restrictions(expert)",
+        "if owner_expert.key == expert.key or _restrictions(owner_expert) == _restrictions(expert)",
         "if True",
         "tests/doors/cli/test_changing_tools.py -k same_restrictions",
     ),
@@ -119,14 +119,14 @@ MUTANTS = (
     Mutant(
         "the first to close a Job is its closer",
         "perstack.core.jobs.job",
-        "return min((close for close in of_runs",
-        "return max((close for close in of_runs",
+        "return min((close for close in closes",
+        "return max((close for close in closes",
         "tests/engine/jobs/test_closing.py -k first_to_close",
     ),
     Mutant(
         "a text that a person posted is taken once",
         "perstack.core.runs.events.context",
-        "    if event.posted in run.posted:\n",
+        "    if event.posted in run.taken_posts:\n",
         "    if False:\n",
         "tests/posted_texts/test_taking.py -k second_event",
     ),
@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "tokens promised to a generation that never reported are charged",
         "perstack.core.base.usage",
-        "unsettled = self.promised if is_charged else replace(self, reserved=None).promised",
-        "unsettled = replace(self, reserved=None).promised",
+        "unsettled = self.reservations if is_charged else replace(self, reserved=None).reservations",
+        "unsettled = replace(self, reserved=None).reservations",
         "tests/engine/runs/test_budgets.py tests/engine/runs/test_budgets_and_crashes.py",
     ),
     Mutant(
@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant(
         "a Run that is put right begins with the first model of its new definition",
         "perstack.core.runs.events.lifecycle",
-        '            stand_in=run.stand_in if self.definition is None else "",\n',
+        '            fallback_model=run.fallback_model if self.definition is None else "",\n',
         "",
         "tests/engine/runs/test_fallback.py -k definition_of_today",
     ),

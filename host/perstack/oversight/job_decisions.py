@@ -145,7 +145,7 @@ def answers_question(subject: JobSubject, arguments: _WithAnswer) -> NeededDecis
         return None
     words = "Approve a call" if asking.call_digest else "Answer a question"
     answer = arguments.answer_text
-    shown = json.dumps(asking.one_line, ensure_ascii=False)
+    shown = json.dumps(asking.shown, ensure_ascii=False)
     return NeededDecision(
         f"{words} of {subject.words}, {shown}, with {json.dumps(answer, ensure_ascii=False)}",
         Decide("answer", asking.id, answer),

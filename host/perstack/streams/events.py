@@ -126,7 +126,7 @@ class StreamReader:
         allowed = accepted_answers(question)
         return Question(
             question.id,
-            question.one_line,
+            question.shown,
             question.run_id,
             question,
             options=allowed.options,

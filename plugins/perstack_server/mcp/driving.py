@@ -148,7 +148,7 @@ class ClientCall(OperationCall[Outcome]):
                     if elicitation.uses_returned_questions(self.context):
                         return elicitation.ask_by_result(asking, workspace)
                     if progress is not None:
-                        progress.report(f"waiting for an answer: {asking.one_line}")
+                        progress.report(f"waiting for an answer: {asking.shown}")
                     text = await elicitation.ask_now(self.context, asking, workspace)
                 if text is None:
                     break

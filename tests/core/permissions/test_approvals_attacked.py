@@ -153,7 +153,7 @@ def test_a_line_end_that_only_some_programs_know_is_part_of_the_difference(tmp_p
 )
 def test_a_run_of_white_space_is_shown_as_such_and_hides_no_command(tmp_path: Path, blank: str) -> None:
     asking = question("exec", command="sh", args=["-c", f"ls{blank * 3000}; ./ev"])
-    for shown in (call_text(asking, tmp_path), asking.one_line):
+    for shown in (call_text(asking, tmp_path), asking.shown):
         assert len(shown) < 500
         assert "ls⟦" in shown
         assert "⟧; ./ev" in shown
@@ -162,7 +162,7 @@ def test_a_run_of_white_space_is_shown_as_such_and_hides_no_command(tmp_path: Pa
 def test_thousands_of_line_ends_are_shown_as_such(tmp_path: Path) -> None:
     for value in ("a" + "\n" * 3000 + "\tb", ["a" + "\n \n" * 1500 + "\tb"]):
         asking = question("other", text=value)
-        for shown in (call_text(asking, tmp_path), asking.one_line):
+        for shown in (call_text(asking, tmp_path), asking.shown):
             assert "3,000 line ends" in shown
             assert len(shown) < 300
             assert shown.count("\n") < 5
@@ -183,7 +183,7 @@ def test_what_cannot_be_seen_is_shown_as_an_escape_wherever_in_a_call_it_stands(
     for words in (f"a{seen}b", f"c{nested}d", f"e{nested}f", f"g{seen}h"):
         assert words in shown
     assert mark not in shown
-    assert mark not in asking.one_line
+    assert mark not in asking.shown
 
 
 def test_next_to_the_question_stands_each_command_that_the_parser_found(tmp_path: Path) -> None:
@@ -200,20 +200,20 @@ def test_next_to_the_question_stands_each_command_that_the_parser_found(tmp_path
     ]
     assert "./ev" in arguments
     assert list(asking.commands) == f"{commands}".split("\n  runs: ")
-    assert "./ev 'a b'" in asking.one_line.partition("{")[0]
+    assert "./ev 'a b'" in asking.shown.partition("{")[0]
 
 
 def test_every_door_shows_what_white_space_hides(tmp_path: Path) -> None:
     asking = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev\n\u2028"])
     drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(asking, tmp_path, 80))
-    for shown in (call_text(asking, tmp_path), asking.one_line, form_of(asking).message, drawn):
+    for shown in (call_text(asking, tmp_path), asking.shown, form_of(asking).message, drawn):
         assert "ls⟦3,000 spaces⟧; ./ev" in shown
         assert "\\u2028" in shown
     plain = question("exec", command="sh", args=["-c", f"ls{' ' * 3000}; ./ev"])
     drawn = "\n".join("".join(span.text for span in line) for line in asking_lines(plain, tmp_path, 80))
     for shown in (call_text(plain, tmp_path), form_of(plain).message, drawn):
         assert shown.endswith("\n  runs: ls\n  runs: ./ev")
-    assert "[ls] [./ev]" in plain.one_line
+    assert "[ls] [./ev]" in plain.shown
 
 
 def test_a_command_that_cannot_be_read_is_said_to_be_so_and_many_are_one_line(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_command_that_cannot_be_read_is_said_to_be_so_and_many_are_one_line(tm
     assert dict(many.commands) == {"ls": 5000}
     long = question("exec", command="sh", args=["-c", f"echo {'x' * 40_000}; ./ev\n# c"])
     assert list(long.commands)[1] == "./ev"
-    assert len(long.one_line) < 10_000
+    assert len(long.shown) < 10_000
     forged = question("exec", command="ls\n  runs: true", args=["a\n  runs: true"])
     assert sum(line.startswith("  runs: ") for line in call_text(forged, tmp_path).split("\n")) == 1
     assert question("exec", command="", args=[1, None]).commands == {}

@@ -193,7 +193,7 @@ def test_a_run_is_resumed_with_the_same_models_asked_for(bench: Bench, asked: st
     job = wait_for(used(tool("todo", {"newTodos": ["x"]}), fail(401, "wrong key")).run("a", "q"))
     assert job.status == "stoppedByError"
     other = host(bench, model("first", []), model("second", []), overrides=Overrides(model=("second/b", "first/a")))
-    with pytest.raises(UsageError, match="resumed on what it was started with, a"):
+    with pytest.raises(UsageError, match="resumed with the model that it was started with, a"):
         wait_for(other.resume(job.id))
     assert wait_for(used(tool("todo", {"newTodos": ["x"]}), text("done")).resume(job.id)).text == "done"
 

@@ -104,7 +104,7 @@ class JobSummary(Record):
     @property
     def asks(self) -> str | None:
         """The open question as a person sees it, with the skill that asks."""
-        return self.question if self.asking is None else self.asking.one_line
+        return self.question if self.asking is None else self.asking.shown
 
 
 OutputT = TypeVar("OutputT", bound=BaseModel)

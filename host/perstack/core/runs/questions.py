@@ -76,7 +76,7 @@ class OpenQuestion(Record):
         return Counter(map(approvable_line, display_lines(argv))) if argv and argv[0] else {}
 
     @property
-    def one_line(self) -> str:
+    def shown(self) -> str:
         """The question in one line, which may be cut. A tool's begins with its skill, as its text may claim another."""
         if self.call_digest:
             lines = [line if count == 1 else f"{line} ({count:,} times)" for line, count in self.commands.items()]

@@ -155,7 +155,7 @@ def _check_approval(item: InboxItem, ident: str, answer: str) -> None:
     if ident != item.id:
         step = GiveAnswer(item.id, is_approval=True)
         raise UsageError(
-            f"{item.question.one_line}: an approval must name the question that it answers", next_steps=(step,)
+            f"{item.question.shown}: an approval must name the question that it answers", next_steps=(step,)
         )
 
 

@@ -297,7 +297,7 @@ def open_item(item: InboxItem) -> OpenItem:
     if item.damaged:
         remedy = f"; {step}" if item.task_id is None else f", or remove it: perstack task delete {item.id}"
         step = f"Nothing can be answered: put its log back from a copy{remedy}"
-    text = item.text if item.question is None else item.question.one_line
+    text = item.text if item.question is None else item.question.shown
     return view_of(OpenItem, item, job=item.job_id, task=item.task_id, text=text, approval=item.is_approval, next=step)
 
 

@@ -67,7 +67,7 @@ def declines(answer: str) -> bool:
 def question_text(question: OpenQuestion) -> str:
     """Return the Expert, the question, its numbered options, the fields of a form, and all other arguments."""
     allowed = accepted_answers(question)
-    lines = [f"{question.expert_key} asks: {_shown_text(question.one_line)}"]
+    lines = [f"{question.expert_key} asks: {_shown_text(question.shown)}"]
     if allowed.schema is not None:
         lines += _fields(allowed.schema)
     lines += [
@@ -181,13 +181,13 @@ def form_of(question: OpenQuestion, workspace: Path | None = None, *, has_lists:
     fields = _flat_fields(question.requested_schema, has_lists=has_lists)
     if fields is None:
         text = json.dumps(question.requested_schema, ensure_ascii=False)
-        message = f"{approvable_text(question.one_line)}\n\nThe answer is a JSON object by this schema: {text}"
+        message = f"{approvable_text(question.shown)}\n\nThe answer is a JSON object by this schema: {text}"
         return Form(message, _text_schema(ANYTHING))
     schema: JsonObject = {"type": "object", "properties": fields}
     required = question.requested_schema.get("required")
     if isinstance(required, list) and required:
         schema["required"] = required
-    return Form(approvable_text(question.one_line), schema, is_by_field=True)
+    return Form(approvable_text(question.shown), schema, is_by_field=True)
 
 
 def choices_of(form: Form) -> dict[str, str]:
